@@ -29,6 +29,19 @@ typedef enum ds_trace_mode {
     DS_TRACE_GENERATE /* logits of one position a sequence, reading and writing KV cells */
 } ds_trace_mode;
 
+/* Keys and values of many sequences in blocks of shared cells: the trace's batch is 1, its tokens
+ * are those of any sequences in a row. The attention of each takes keys and values from the blocks
+ * that the inputs say: tables i32 (sequences,table), the blocks of each; sequence i32 (T), each
+ * token's, -1: none; slots i32 (T), the position of all blocks' that takes the token's key, -1:
+ * none. `last` is i32 (rows): the tokens whose logits are wanted. */
+typedef struct ds_paged {
+    int64_t blocks;    /* of each cell */
+    int64_t block;     /* positions of a block */
+    int64_t sequences; /* most of a batch */
+    int64_t table;     /* most blocks of a sequence */
+    int64_t rows;      /* of logits */
+} ds_paged;
+
 typedef struct ds_trace {
     ds_trace_mode mode;
     ds_dtype dtype;     /* of parameters and activations */
@@ -46,9 +59,11 @@ typedef struct ds_trace {
                                that all of them have together; default 0: none */
     int64_t expert_ranks; /* ranks that share the experts of each layer: rows of tokens are sent to
                              the rank that has their expert, and back; default 0: each has all */
-    ds_packing packing; /* the weights of ds_nn_linear are packed (packing.h), for products alone:
-                           they get no gradient; default NONE */
-    DS_RESERVED(3);
+    ds_packing packing;   /* the weights of ds_nn_linear are packed (packing.h), for products alone:
+                             they get no gradient; default NONE */
+    const ds_paged *paged; /* GENERATE: many sequences in a row; borrowed for the life of the
+                              tracer; default NULL: a cell a sequence, kv_length long */
+    DS_RESERVED(2);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -300,6 +300,18 @@ static ds_value head_weight(ds_nn *nn, const ds_head_params *p, int64_t width)
                : ds_nn_param_at(nn, p->name, ds_shape_2d(p->vocab_size, width), init, false);
 }
 
+/* The rows of x (B,T,C) whose logits are wanted: one of each sample, or any of tokens in a row. */
+static ds_value wanted_rows(ds_nn *nn, ds_value x)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    if (t->paged == NULL) {
+        return ds_nn_take_rows(nn, x, ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch)));
+    }
+    const ds_shape rows = ds_shape_2d(t->seq_length, ds_shape_last(ds_nn_meta(nn, x).shape));
+    const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->paged->rows));
+    return ds_nn_embedding_sum(nn, ds_nn_reshape(nn, x, rows), last, DS_NONE, DS_NONE);
+}
+
 /* fp32 whatever the precision. */
 static ds_value logits_of(ds_nn *nn, const ds_head_params *p, ds_value x, ds_value weight)
 {
@@ -342,8 +354,7 @@ void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
     const ds_trace *t = ds_nn_trace(nn);
     const ds_value weight = head_weight(nn, p, ds_shape_last(ds_nn_meta(nn, x).shape));
     if (t->mode == DS_TRACE_GENERATE) {
-        const ds_value last = ds_nn_input(nn, "last", DS_DTYPE_I32, ds_shape_1d(t->batch));
-        ds_nn_output(nn, "logits", logits_of(nn, p, ds_nn_take_rows(nn, x, last), weight));
+        ds_nn_output(nn, "logits", logits_of(nn, p, wanted_rows(nn, x), weight));
         return;
     }
     const ds_value targets =

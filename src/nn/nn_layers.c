@@ -284,6 +284,46 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
     return ds_nn_apply(nn, &dsi_op_attention, &separate, in, heads != DS_NONE ? 7 : 5);
 }
 
+/* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
+static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots)
+{
+    const ds_paged *paged = nn->trace.paged;
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, name, path, sizeof path);
+    const ds_meta meta = ds_nn_meta(nn, x);
+    const ds_cell_info info = {
+        .name = path,
+        .kind = DS_CELL_KV,
+        .meta = {meta.dtype, ds_shape_3d(paged->blocks, paged->block, ds_shape_last(meta.shape))},
+        .of = DS_NONE};
+    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, slots};
+    return ds_nn_apply(nn, &dsi_op_paged_write, NULL, in, 3);
+}
+
+static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                const dsi_attention_attrs *attrs)
+{
+    const ds_paged *paged = nn->trace.paged;
+    const int64_t n = nn->trace.seq_length;
+    const dsi_paged_attrs own = {.n_heads = attrs->n_heads,
+                                 .n_kv_heads = attrs->n_kv_heads,
+                                 .head_dim = attrs->head_dim,
+                                 .window = attrs->window,
+                                 .scale = attrs->scale};
+    const ds_value tables =
+        ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
+    const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
+    const ds_value slots = ds_nn_input(nn, "slots", DS_DTYPE_I32, ds_shape_1d(n));
+    const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, ds_shape_2d(1, n));
+    if (k == DS_NONE) {
+        unpack(nn, attrs, &q, &k, &v);
+    }
+    const ds_value in[6] = {
+        q,        write_paged(nn, "k", k, slots), write_paged(nn, "v", v, slots), tables, sequence,
+        positions};
+    return ds_nn_apply(nn, &dsi_op_paged_attention, &own, in, 6);
+}
+
 /* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
  * that there are, and takes its own of the many. */
 static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t times)
@@ -347,6 +387,22 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         .cap = params->cap,
         .alibi = params->alibi,
         .all_heads = params->alibi > 0.0 ? params->n_heads : 0};
+    if (nn->trace.mode == DS_TRACE_GENERATE && nn->trace.paged != NULL) {
+        if (params->all_keys) {
+            ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                       "ds_nn_attention: all_keys is true, but sequences that share a batch see "
+                       "their own keys up to each position only");
+            return DS_NONE;
+        }
+        if (params->cap != 0.0 || params->alibi > 0.0) {
+            ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                       "ds_nn_attention: %s is not built for sequences that share a batch; "
+                       "ds_generate has it",
+                       params->cap != 0.0 ? "a soft cap of scores" : "a bias of positions (ALiBi)");
+            return DS_NONE;
+        }
+        return attention_paged(nn, q, k, v, &attrs);
+    }
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, &attrs);
     }

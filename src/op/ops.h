@@ -505,6 +505,19 @@ extern const ds_op dsi_op_accumulate;
 /* kv_write: cell (B,Tmax,C), x (B,T,C), offset i32 (B) → rows offset[b].. of the cell = x */
 extern const ds_op dsi_op_kv_write;
 
+/* ---- paged.c: many sequences in blocks of shared cells ---------------------------------------- */
+/* paged_write: cell (N,P,C), x (1,T,C), slots i32 (T) → position slots[t] of all N·P = row t of x;
+ * -1: nothing */
+extern const ds_op dsi_op_paged_write;
+typedef struct dsi_paged_attrs {
+    int64_t n_heads, n_kv_heads, head_dim;
+    int64_t window; /* keys that a query sees, itself included; 0: all before it */
+    double scale;
+} dsi_paged_attrs;
+/* paged_attention: q (1,T,H·D), k, v (N,P,KV·D), tables i32 (S,M), sequence i32 (T), positions i32
+ * (1,T) → y (1,T,H·D): causal attention of each token over its own sequence. No gradient. */
+extern const ds_op dsi_op_paged_attention;
+
 /* ---- gradnorm.c (phase norm) ----------------------------------------------------------------- */
 /* abs_max: x → f32 (): largest magnitude; NaN when any element is NaN, Inf when any is infinite. */
 extern const ds_op dsi_op_abs_max;

@@ -698,6 +698,29 @@ const op_case op_cases[] = {
     {&dsi_op_accumulate, "f32 cell", "f32[7,33] act[7,33]", .flags = OP_EXACT},
     {&dsi_op_accumulate, "own cell", "act[20011] act[20011]", .flags = OP_EXACT},
     {&dsi_op_kv_write, "odd", "act[3,9,33] act[3,2,33] i32[3]<8", .flags = OP_EXACT},
+    {&dsi_op_paged_write, "odd", "act[3,9,33] act[1,7,33] i32[7]s", .flags = OP_EXACT},
+    /* sequences of some keys each, in blocks of any order, some of them twice */
+    {&dsi_op_paged_attention, "small blocks",
+     "act[1,9,24] act[4,5,24] act[4,5,24] i32[3,2]<4 "
+     "i32[9]<3 i32[1,9]<10",
+     ATTRS(dsi_paged_attrs, .n_heads = 3, .n_kv_heads = 3, .head_dim = 8, .scale = 0.35),
+     .loose = 2},
+    {&dsi_op_paged_attention, "grouped",
+     "act[1,19,64] act[5,64,32] act[5,64,32] i32[3,4]<5 "
+     "i32[19]<3 i32[1,19]<256",
+     ATTRS(dsi_paged_attrs, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25),
+     .loose = 2},
+    {&dsi_op_paged_attention, "prompt",
+     "act[1,70,45] act[2,128,15] act[2,128,15] i32[1,2]<2 "
+     "i32[70]<1 i32[1,70]p",
+     ATTRS(dsi_paged_attrs, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5, .scale = 0.45),
+     .loose = 2},
+    {&dsi_op_paged_attention, "window",
+     "act[1,9,512] act[5,64,256] act[5,64,256] i32[2,5]<5 "
+     "i32[9]<2 i32[1,9]<320",
+     ATTRS(dsi_paged_attrs, .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .window = 67,
+           .scale = 0.09),
+     .loose = 2},
     /* gradient norm */
     {&dsi_op_abs_max, "odd", "act[7,133]", .flags = OP_EXACT},
     {&dsi_op_abs_max, "many", "act[100003]", .flags = OP_EXACT},

@@ -631,6 +631,8 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_swap_out,
                                        &dsi_op_take_rows,
                                        &dsi_op_kv_write,
+                                       &dsi_op_paged_write,
+                                       &dsi_op_paged_attention,
                                        &dsi_op_column_sums,
                                        &dsi_op_choose_columns,
                                        &dsi_op_postpone,

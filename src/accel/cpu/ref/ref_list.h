@@ -26,7 +26,8 @@
     X(select)                                                                                      \
     X(prune)                                                                                       \
     X(shape)                                                                                       \
-    X(cell)
+    X(cell)                                                                                        \
+    X(paged)
 /* Those without a double-precision twin. */
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \

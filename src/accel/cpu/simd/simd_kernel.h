@@ -30,6 +30,7 @@
     X(relu_backward)                                                                               \
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \
+    X(paged_attention)                                                                             \
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What kernels of paged_attention share: the check of its integers, and where a key lies. */
+#ifndef DSI_ACCEL_CPU_PAGED_SHAPE_H
+#define DSI_ACCEL_CPU_PAGED_SHAPE_H
+
+#include "op/ops.h"
+
+typedef struct paged_shape {
+    const dsi_paged_attrs *a;
+    int64_t n_tokens, n_blocks, block, n_sequences, n_table; /* T, N, P, S, M */
+    int64_t d, group, q_stride, kv_stride;                   /* elements a token */
+} paged_shape;
+
+static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
+{
+    const dsi_paged_attrs *a = sig->attrs;
+    return (paged_shape){.a = a,
+                         .n_tokens = sig->in[0].shape.dims[1],
+                         .n_blocks = sig->in[1].shape.dims[0],
+                         .block = sig->in[1].shape.dims[1],
+                         .n_sequences = sig->in[3].shape.dims[0],
+                         .n_table = sig->in[3].shape.dims[1],
+                         .d = a->head_dim,
+                         .group = a->n_heads / a->n_kv_heads,
+                         .q_stride = a->n_heads * a->head_dim,
+                         .kv_stride = a->n_kv_heads * a->head_dim};
+}
+
+/* The integers of a call. */
+typedef struct paged_data {
+    const int32_t *tables, *sequence, *positions;
+} paged_data;
+
+static inline paged_data paged_data_of(const ds_kernel_call *call)
+{
+    return (paged_data){call->in[3].data, call->in[4].data, call->in[5].data};
+}
+
+/* First key that a query at the position sees. */
+static inline int64_t paged_first(const paged_shape *s, int64_t position)
+{
+    const int64_t window = s->a->window;
+    return window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+}
+
+/* Token t's position, its sequence and the blocks that it reads are in range. */
+static inline ds_status paged_check_token(const ds_kernel_call *call, const paged_shape *s,
+                                          const paged_data *x, int64_t t)
+{
+    const int64_t position = x->positions[t];
+    if (x->sequence[t] >= s->n_sequences || position < 0 || position >= s->n_table * s->block) {
+        return ds_fail(call->ctx, DS_ERR_ARG,
+                       "paged_attention: token %lld is position %lld of sequence %d, but there are "
+                       "%lld sequences of %lld positions",
+                       (long long)t, (long long)position, x->sequence[t], (long long)s->n_sequences,
+                       (long long)(s->n_table * s->block));
+    }
+    const int32_t *table = x->tables + x->sequence[t] * s->n_table;
+    for (int64_t i = paged_first(s, position) / s->block; i <= position / s->block; ++i) {
+        if (table[i] < 0 || table[i] >= s->n_blocks) {
+            return ds_fail(call->ctx, DS_ERR_ARG,
+                           "paged_attention: block %lld of sequence %d is %d, but there are %lld",
+                           (long long)i, x->sequence[t], table[i], (long long)s->n_blocks);
+        }
+    }
+    return DS_OK;
+}
+
+static inline ds_status paged_check(const ds_kernel_call *call, const paged_shape *s,
+                                    const paged_data *x)
+{
+    for (int64_t t = 0; t < s->n_tokens; ++t) {
+        if (x->sequence[t] >= 0) {
+            DS_TRY(paged_check_token(call, s, x, t));
+        }
+    }
+    return DS_OK;
+}
+
+#endif

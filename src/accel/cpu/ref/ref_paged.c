@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference kernels of paged_write and paged_attention. */
+#include "accel/cpu/paged_shape.h"
+#include "accel/cpu/ref/ref_real.h"
+
+#include <string.h>
+
+static ds_status paged_write_run(const ds_kernel_call *call)
+{
+    const int32_t *slots = call->in[2].data;
+    const int64_t *cell = call->out[0].meta.shape.dims;
+    const int64_t n_tokens = call->in[1].meta.shape.dims[1];
+    const size_t row = (size_t)cell[2] * ds_dtype_bytes(call->out[0].meta.dtype);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+        if (slots[t] < -1 || slots[t] >= cell[0] * cell[1]) {
+            return ds_fail(call->ctx, DS_ERR_LIMIT,
+                           "paged_write: slot[%lld] is %d, but the cell holds %lld positions",
+                           (long long)t, slots[t], (long long)(cell[0] * cell[1]));
+        }
+    }
+    for (int64_t t = 0; t < n_tokens; ++t) {
+        if (slots[t] >= 0) {
+            memcpy((char *)call->out[0].data + (size_t)slots[t] * row,
+                   (const char *)call->in[1].data + (size_t)t * row, row);
+        }
+    }
+    return DS_OK;
+}
+
+/* Element of key j of the table, kv head kv. */
+static int64_t key_at(const paged_shape *s, const int32_t *table, int64_t j, int64_t kv)
+{
+    return (table[j / s->block] * s->block + j % s->block) * s->kv_stride + kv * s->d;
+}
+
+/* Head h of token t: scores into p, then y. */
+static void attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, int64_t h, real *p,
+                   real *y)
+{
+    const paged_data x = paged_data_of(call);
+    const int32_t *table = x.tables + x.sequence[t] * s->n_table;
+    const int64_t last = x.positions[t] + 1;
+    const int64_t first = paged_first(s, x.positions[t]);
+    const int64_t q_at = t * s->q_stride + h * s->d;
+    const int64_t kv = h / s->group;
+    real top = -(real)INFINITY;
+    real sum = R(0.0);
+    for (int64_t j = first; j < last; ++j) {
+        const int64_t k_at = key_at(s, table, j, kv);
+        real dot = R(0.0);
+        for (int64_t c = 0; c < s->d; ++c) {
+            dot += ref_get(&call->in[0], q_at + c) * ref_get(&call->in[1], k_at + c);
+        }
+        p[j] = dot * (real)s->a->scale;
+        top = p[j] > top ? p[j] : top;
+    }
+    for (int64_t j = first; j < last; ++j) {
+        p[j] = r_exp(p[j] - top);
+        sum += p[j];
+    }
+    for (int64_t c = 0; c < s->d; ++c) {
+        y[c] = R(0.0);
+    }
+    for (int64_t j = first; j < last; ++j) {
+        const int64_t v_at = key_at(s, table, j, kv);
+        for (int64_t c = 0; c < s->d; ++c) {
+            y[c] += p[j] / sum * ref_get(&call->in[2], v_at + c);
+        }
+    }
+}
+
+static int64_t attend_reals(const ds_kernel_sig *sig)
+{
+    const paged_shape s = paged_shape_of(sig);
+    return s.n_table * s.block + s.d;
+}
+
+static void attend_tokens(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const paged_shape s = paged_shape_of(call->sig);
+    const int32_t *sequence = call->in[4].data;
+    real *p = ref_slot(call, slot, attend_reals(call->sig));
+    real *y = p + s.n_table * s.block;
+    for (int64_t item = begin; item < end; ++item) {
+        const int64_t t = item / s.a->n_heads;
+        const int64_t h = item % s.a->n_heads;
+        if (sequence[t] >= 0) {
+            attend(call, &s, t, h, p, y);
+        }
+        for (int64_t c = 0; c < s.d; ++c) {
+            ref_set(&call->out[0], t * s.q_stride + h * s.d + c, sequence[t] >= 0 ? y[c] : R(0.0));
+        }
+    }
+}
+
+static size_t paged_attention_work(const ds_kernel_sig *sig)
+{
+    return ref_slot_bytes(sig, attend_reals(sig));
+}
+
+static ds_status paged_attention_run(const ds_kernel_call *call)
+{
+    const paged_shape s = paged_shape_of(call->sig);
+    const paged_data x = paged_data_of(call);
+    DS_TRY(paged_check(call, &s, &x));
+    dsi_ref_for(call, s.n_tokens * s.a->n_heads, attend_tokens);
+    return DS_OK;
+}
+
+REF_KERNEL(paged_write, paged_write_run, NULL);
+REF_KERNEL(paged_attention, paged_attention_run, paged_attention_work);
+const ds_kernel *const DSI_REF(paged)[] = {&paged_write_kernel, &paged_attention_kernel, NULL};

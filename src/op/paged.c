@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* paged_write, paged_attention: tokens of many sequences in a row, whose keys and values lie in
+ * blocks of shared cells. Rules. Without ranks' placements: a serving engine runs them whole. */
+#include "op/op_util.h"
+
+static ds_status need_pool(const ds_infer *call, uint32_t i, const char *name, int64_t width)
+{
+    const ds_meta pool = dsi_op_in(call, i);
+    if (!dsi_dtype_is_float(pool.dtype) || pool.shape.n_dims != 3 ||
+        (width >= 0 && pool.shape.dims[2] != width)) {
+        return dsi_op_bad(call, i, name, "a float tensor (blocks,positions,C) of the head's width");
+    }
+    return DS_OK;
+}
+
+static ds_status paged_write_infer(ds_infer *call)
+{
+    DS_TRY(need_pool(call, 0, "cell", -1));
+    const ds_meta cell = call->in[0];
+    const ds_meta x = dsi_op_in(call, 1);
+    if (x.dtype != cell.dtype || x.shape.n_dims != 3 || x.shape.dims[0] != 1 ||
+        x.shape.dims[2] != cell.shape.dims[2]) {
+        return dsi_op_bad(call, 1, "x", "%s[1,T,%lld]", ds_dtype_name(cell.dtype),
+                          (long long)cell.shape.dims[2]);
+    }
+    DS_TRY(dsi_op_need(call, 2, "slots", DS_DTYPE_I32, ds_shape_1d(x.shape.dims[1])));
+    call->out[0] = cell;
+    return DS_OK;
+}
+
+static void paged_write_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 0.0;
+    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->in[1]);
+}
+
+static const int8_t writes_first[] = {0};
+
+const ds_op dsi_op_paged_write = {
+    .version = DS_OP_VERSION,
+    .name = "paged_write",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_WRITE,
+    .again = DS_AGAIN_COSTLY,
+    .doc = "cell (N,P,C): N blocks of P positions, x (1,T,C), slots i32 (T) → the cell's next "
+           "version with position slots[t] of all N·P replaced by row t of x; a slot of -1 takes "
+           "nothing. A slot beyond the cell is an error.",
+    .n_in_min = 3,
+    .n_in_max = 3,
+    .n_out = 1,
+    .writes = writes_first,
+    .infer = paged_write_infer,
+    .cost = paged_write_cost,
+};
+
+static ds_status check_heads(const ds_infer *call)
+{
+    enum { MOST = 1 << 20 };
+    const dsi_paged_attrs *a = call->attrs;
+    if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
+        a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0) {
+        return dsi_op_bad_attr(call,
+                               "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, "
+                               "expected positive numbers, n_heads a multiple of n_kv_heads, and "
+                               "a window of 0 or more",
+                               (long long)a->n_heads, (long long)a->n_kv_heads,
+                               (long long)a->head_dim, (long long)a->window);
+    }
+    return DS_OK;
+}
+
+static ds_status paged_attention_infer(ds_infer *call)
+{
+    const dsi_paged_attrs *a = call->attrs;
+    DS_TRY(check_heads(call));
+    const ds_meta q = dsi_op_in(call, 0);
+    if (!dsi_dtype_is_float(q.dtype) || q.shape.n_dims != 3 || q.shape.dims[0] != 1 ||
+        q.shape.dims[2] != a->n_heads * a->head_dim) {
+        return dsi_op_bad(call, 0, "q", "a float tensor (1,T,%lld)",
+                          (long long)(a->n_heads * a->head_dim));
+    }
+    DS_TRY(need_pool(call, 1, "k", a->n_kv_heads * a->head_dim));
+    DS_TRY(dsi_op_need(call, 1, "k", q.dtype, call->in[1].shape));
+    DS_TRY(dsi_op_need(call, 2, "v", q.dtype, call->in[1].shape));
+    const ds_meta tables = dsi_op_in(call, 3);
+    if (tables.dtype != DS_DTYPE_I32 || tables.shape.n_dims != 2) {
+        return dsi_op_bad(call, 3, "tables", "i32 (sequences,blocks)");
+    }
+    const ds_shape tokens = ds_shape_1d(q.shape.dims[1]);
+    DS_TRY(dsi_op_need(call, 4, "sequence", DS_DTYPE_I32, tokens));
+    DS_TRY(dsi_op_need(call, 5, "positions", DS_DTYPE_I32, ds_shape_2d(1, q.shape.dims[1])));
+    call->out[0] = q;
+    return DS_OK;
+}
+
+/* As if each token saw half of what a table can hold. */
+static void paged_attention_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    const dsi_paged_attrs *a = call->attrs;
+    const int64_t tokens = call->in[0].shape.dims[1];
+    const int64_t keys = call->in[3].shape.dims[1] * call->in[1].shape.dims[1];
+    cost_out->flops = 2.0 * (double)(tokens * a->n_heads) * (double)keys * (double)a->head_dim;
+    cost_out->bytes =
+        2.0 * (double)ds_meta_bytes(call->in[0]) +
+        (double)(keys * a->n_kv_heads * a->head_dim) * (double)ds_dtype_bytes(call->in[1].dtype);
+    cost_out->m = tokens * a->n_heads;
+    cost_out->n = keys;
+    cost_out->k = a->head_dim;
+}
+
+static const ds_attr paged_attrs[] = {
+    DSI_ATTR_INT(dsi_paged_attrs, n_heads),  DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
+    DSI_ATTR_INT(dsi_paged_attrs, head_dim), DSI_ATTR_INT(dsi_paged_attrs, window),
+    DSI_ATTR_REAL(dsi_paged_attrs, scale),
+};
+
+const ds_op dsi_op_paged_attention = {
+    .version = DS_OP_VERSION,
+    .name = "paged_attention",
+    .op_class = DS_CLASS_ATTENTION,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .doc =
+        "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
+        "(T), positions i32 (1,T) → y (1,T,H·D): softmax(scale·q·kᵀ)·v over the keys of the "
+        "token's own sequence up to its position, those of the window if there is one. Position p "
+        "of sequence s lies in block tables[s][p/P], row p%P. A token of sequence -1 gives 0. A "
+        "sequence, position or block out of range is an error that names it.",
+    .n_in_min = 6,
+    .n_in_max = 6,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_paged_attrs),
+    .attrs = paged_attrs,
+    .n_attrs = DSI_N(paged_attrs),
+    .infer = paged_attention_infer,
+    .cost = paged_attention_cost,
+};
