@@ -81,7 +81,9 @@ typedef struct ds_sampling {
     int64_t top_k;      /* 0: all; below 0 an error, and so for top_p */
     double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
     uint64_t seed;
-    DS_RESERVED(8);
+    double min_p; /* 0: all; ids less likely than min_p times the likeliest are left out, after top_k
+                     and top_p */
+    DS_RESERVED(7);
 } ds_sampling;
 
 /* Draws the next id and appends it to the sequence. Errors: ERR_LIMIT at max_length (nothing is

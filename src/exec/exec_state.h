@@ -16,7 +16,7 @@
 #include "exec/exec.h"
 #include "exec/side_thread.h"
 
-enum { EXEC_MAX_PLANS = 16, EXEC_NAME_BYTES = 160 };
+enum { EXEC_MAX_PLANS = 64, EXEC_NAME_BYTES = 160 };
 
 /* A plan, and what it needs to run. */
 typedef struct dsi_loaded {

@@ -18,11 +18,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const int64_t piece_lengths[DSI_GENERATOR_PIECES] = {1, 16, 64, 256};
+enum { LENGTHS = 4 };
+static const int64_t piece_lengths[LENGTHS] = {1, 16, 64, 256};
+
+ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_piece *piece)
+{
+    const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
+                              .isa = dsi_accel_isa(&g->accel),
+                              .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
+    ds_graph *graph = NULL;
+    DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
+    piece->length = trace->seq_length;
+    ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
+    status = status < 0 ? status : dsi_generator_lower(g, &graph);
+    status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
+    ds_graph_destroy(&graph);
+    return status;
+}
 
 static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
 {
-    dsi_piece *piece = &g->pieces[g->n_pieces];
     const ds_trace trace = {.mode = DS_TRACE_GENERATE,
                             .dtype = g->dtype,
                             .batch = 1,
@@ -30,27 +45,17 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .kv_length = g->max_length + longest,
                             .head_ranks = g->comm != NULL ? g->zero.tp : 0,
                             .packing = dsi_adapter_packing(g->adapter)};
-    const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
-                              .isa = dsi_accel_isa(&g->accel),
-                              .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
-    ds_graph *graph = NULL;
-    DS_TRY(dsi_forward_graph(g->model, &trace, NULL, NULL, g->cells, &graph));
-    piece->length = length;
-    ds_status status = dsi_adapter_graph(g->adapter, &trace, &graph);
-    status = status < 0 ? status : dsi_generator_lower(g, &graph);
-    status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     g->n_pieces += 1;
-    ds_graph_destroy(&graph);
-    return status;
+    return dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]);
 }
 
 static ds_status build_pieces(ds_generator *g)
 {
     int64_t longest = 1;
-    for (uint32_t i = 0; i < DSI_GENERATOR_PIECES; ++i) {
+    for (uint32_t i = 0; i < LENGTHS; ++i) {
         longest = piece_lengths[i] <= g->max_length ? piece_lengths[i] : longest;
     }
-    for (uint32_t i = 0; i < DSI_GENERATOR_PIECES; ++i) {
+    for (uint32_t i = 0; i < LENGTHS; ++i) {
         if (piece_lengths[i] <= longest) {
             DS_TRY(build_piece(g, piece_lengths[i], longest));
         }
@@ -58,17 +63,17 @@ static ds_status build_pieces(ds_generator *g)
     return DS_OK;
 }
 
-static ds_cell find_input(const ds_generator *g, const dsi_piece *piece, const char *name)
+static ds_cell find_input(const ds_generator *g, const char *prefix, const char *name)
 {
-    char path[64];
-    (void)snprintf(path, sizeof path, "generate.%lld/%s", (long long)piece->length, name);
+    char path[96];
+    (void)snprintf(path, sizeof path, "%s/%s", prefix, name);
     return ds_cells_find(g->cells, DS_CELL_INPUT, path);
 }
 
-static ds_status input(const ds_generator *g, const dsi_piece *piece, const char *name,
-                       ds_cell *cell_out)
+ds_status dsi_generator_input(const ds_generator *g, const char *prefix, const char *name,
+                              ds_cell *cell_out)
 {
-    const ds_cell cell = find_input(g, piece, name);
+    const ds_cell cell = find_input(g, prefix, name);
     if (cell == DS_NONE) {
         return ds_fail(g->ctx, DS_ERR_UNSUPPORTED, "the model has no input %s for generation",
                        name);
@@ -79,11 +84,13 @@ static ds_status input(const ds_generator *g, const dsi_piece *piece, const char
 
 static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
 {
-    DS_TRY(input(g, piece, "input_ids", &piece->input_ids));
-    DS_TRY(input(g, piece, "positions", &piece->positions));
-    DS_TRY(input(g, piece, "kv_offset", &piece->kv_offset));
-    DS_TRY(input(g, piece, "last", &piece->last));
-    piece->sequence = find_input(g, piece, "length");
+    char prefix[48];
+    (void)snprintf(prefix, sizeof prefix, "generate.%lld", (long long)piece->length);
+    DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
+    DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
+    DS_TRY(dsi_generator_input(g, prefix, "kv_offset", &piece->kv_offset));
+    DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
+    piece->sequence = find_input(g, prefix, "length");
     return DS_OK;
 }
 
@@ -95,7 +102,8 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     if (g->comm != NULL) {
         DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
     }
-    DS_TRY(build_pieces(g));
+    const bool paged = g->paged.blocks > 0;
+    DS_TRY(paged ? dsi_paged_build_pieces(g) : build_pieces(g));
     DS_TRY(dsi_generator_place(g));
     DS_TRY(dsi_exec_create(g->ctx, g->local, g->comm, &g->exec));
     DS_TRY(dsi_exec_set_accel(g->exec, &g->accel));
@@ -111,7 +119,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_generator_convert_weights(g));
     }
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
-        DS_TRY(find_inputs(g, &g->pieces[i]));
+        DS_TRY(paged ? dsi_paged_find_inputs(g, &g->pieces[i]) : find_inputs(g, &g->pieces[i]));
     }
     const size_t longest = (size_t)g->pieces[g->n_pieces - 1].length;
     g->ids = malloc(2 * longest * sizeof *g->ids);
@@ -192,6 +200,12 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                               ds_generator **generator_out)
 {
+    return dsi_generator_create(ctx, params, NULL, 0, generator_out);
+}
+
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
+                               const ds_paged *paged, int64_t budget, ds_generator **generator_out)
+{
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_generator_params", params));
     ds_generator *g = calloc(1, sizeof *g);
     if (g == NULL) {
@@ -199,6 +213,10 @@ ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
     }
     g->ctx = ctx;
     g->engine = params->engine;
+    if (paged != NULL) {
+        g->paged = *paged;
+        g->budget = budget;
+    }
     ds_status status = begin(g, params);
     status = status < 0 ? status : build_own(g, params);
     status = g->engine == NULL ? status : dsi_generator_take_engine(g, status);

@@ -10,7 +10,7 @@
 
 #include <deepspeed/infer.h>
 
-enum { DSI_GENERATOR_PIECES = 4, DSI_GENERATOR_CELLS = 1 << 20 };
+enum { DSI_GENERATOR_PIECES = 48, DSI_GENERATOR_CELLS = 1 << 20 };
 
 /* A plan for pieces of one length, and the cells of its inputs. */
 typedef struct dsi_piece {
@@ -19,6 +19,8 @@ typedef struct dsi_piece {
     uint32_t id; /* in the executor */
     ds_cell input_ids, positions, kv_offset, last;
     ds_cell sequence; /* its length so far; DS_NONE: the model does not ask */
+    int64_t rows;     /* of logits; of many sequences in a row, as the cells below */
+    ds_cell tables, of_token, slots;
 } dsi_piece;
 
 struct ds_generator {
@@ -29,6 +31,8 @@ struct ds_generator {
     dsi_accel_choice accel;
     int64_t max_length;
     int64_t vocab_size;
+    ds_paged paged; /* blocks 0: one sequence; else generator_paged.c */
+    int64_t budget; /* of tokens, of many sequences in a row */
     ds_cells *cells;
     ds_cells *local; /* their parts of this rank; of one rank the same table */
     dsi_exec *exec;
@@ -52,6 +56,30 @@ struct ds_generator {
     int32_t *orders; /* what rank 0 has the others run */
     bool is_made;    /* they follow, or will */
 };
+
+/* Makes a generator of one sequence (paged NULL), or of many in a row: at most `budget` tokens at a
+ * time, and `paged` whose rows are the most logits of a batch. */
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
+                               const ds_paged *paged, int64_t budget, ds_generator **generator_out);
+/* Builds a plan and finds the cells of its inputs, which are found by dsi_generator_input. */
+ds_status dsi_generator_build_piece(ds_generator *generator, const ds_trace *trace,
+                                    dsi_piece *piece);
+ds_status dsi_generator_input(const ds_generator *generator, const char *prefix, const char *name,
+                              ds_cell *cell_out);
+/* The pieces of many sequences, and their inputs' cells. */
+ds_status dsi_paged_build_pieces(ds_generator *generator);
+ds_status dsi_paged_find_inputs(ds_generator *generator, dsi_piece *piece);
+/* Tokens of sequences in a row: n ids with positions, the row of `tables` that each belongs to, and
+ * where its key goes; which of them want logits. */
+typedef struct dsi_paged_batch {
+    const int32_t *ids, *positions, *of_token, *slots, *tables; /* tables: [sequences][table] */
+    const int32_t *last;
+    int64_t n, n_last;
+} dsi_paged_batch;
+/* Runs it: logits [n_last][vocab_size], borrowed until the next run. 1 <= n <= budget, n_last at
+ * most min(n, paged.rows). */
+ds_status dsi_paged_run(ds_generator *generator, const dsi_paged_batch *batch,
+                        const float **logits_out);
 
 /* Joins the ranks that share the layers, which compare what they read; params->comm NULL or of one
  * rank: nothing. Collective. */

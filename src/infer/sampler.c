@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Greedy, temperature, top-k and top-p (nucleus: Holtzman et al., "The curious case of neural text
- * degeneration", 2020), in the order of Hugging Face's warpers: temperature, then k, then p. */
+/* Greedy, temperature, top-k, top-p (nucleus: Holtzman et al., "The curious case of neural text
+ * degeneration", 2020) and min-p (Nguyen et al., arXiv 2407.01082), in the order of Hugging Face's
+ * warpers: temperature, then k, then p, then min-p. */
 #include "infer/sampler.h"
 
 #include "base/rng.h"
@@ -63,6 +64,18 @@ static int64_t find_nonfinite(const float *logits, int64_t n)
     return i;
 }
 
+/* Of the n_kept largest, which stand at the end of `order`, keeps those of at least min_p, the
+ * largest being 1; the sum of what is kept. */
+static double least_likely(const float *weight, const uint32_t *order, int64_t n, double min_p,
+                           double sum, int64_t *n_kept)
+{
+    while (*n_kept > 1 && weight[order[n - *n_kept]] < min_p) {
+        sum -= weight[order[n - *n_kept]];
+        *n_kept -= 1;
+    }
+    return sum;
+}
+
 ds_status dsi_sample(ds_ctx *ctx, const float *logits, int64_t n, const ds_sampling *sampling,
                      uint64_t position, uint32_t *order, float *weight, uint32_t *id_out)
 {
@@ -78,14 +91,17 @@ ds_status dsi_sample(ds_ctx *ctx, const float *logits, int64_t n, const ds_sampl
         *id_out = (uint32_t)best;
         return DS_OK;
     }
+    const bool all = sampling->top_k <= 0 && (sampling->top_p <= 0.0 || sampling->top_p >= 1.0);
     double total = 0.0;
     for (int64_t i = 0; i < n; ++i) {
         order[i] = (uint32_t)i;
         weight[i] = (float)exp((double)(logits[i] - logits[best]) / sampling->temperature);
+        if (all && weight[i] < sampling->min_p) {
+            weight[i] = 0.0f;
+        }
         total += weight[i];
     }
     const double unit = ((double)dsi_rng_u32(sampling->seed, SITE, 0, position) + 0.5) * 0x1p-32;
-    const bool all = sampling->top_k <= 0 && (sampling->top_p <= 0.0 || sampling->top_p >= 1.0);
     if (all) {
         double left = unit * total;
         int64_t i = 0;
@@ -117,6 +133,7 @@ ds_status dsi_sample(ds_ctx *ctx, const float *logits, int64_t n, const ds_sampl
         reach += weight[order[i]];
         ++n_kept;
     }
+    reach = least_likely(weight, order, n, sampling->min_p, reach, &n_kept);
     double left = unit * reach;
     int64_t i = n - 1;
     while (i > n - n_kept && left >= weight[order[i]]) {

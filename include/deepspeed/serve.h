@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Serving: many sequences at once, on the plans and the executor of generation.
+ *
+ * Keys and values of all sequences lie in blocks of shared cells, planned once. A step runs one
+ * batch: the next token of every sequence that has its prompt, then pieces of prompts, up to a
+ * budget of tokens (Dynamic SplitFuse: Holmes et al., "DeepSpeed-FastGen", arXiv 2401.08671;
+ * blocks: Kwon et al., "Efficient memory management for large language model serving with
+ * PagedAttention", SOSP 2023). A sequence's logits, and with a seed its tokens, have the same bits
+ * alone and in any crowd, whatever the budget, the order, the number of threads, the prefix cache
+ * and preemption.
+ *
+ *     ds_serve_create(ctx, &params, &server);
+ *     ds_serve_submit(server, &request, &uid);
+ *     while (ds_serve_step(server, events, room, &n) == DS_OK && n …) …
+ *
+ * or a batch at a time by put, query and flush, as in DeepSpeed's InferenceEngineV2. A step
+ * allocates nothing; submit and put allocate what a sequence needs. One thread calls a server.
+ */
+#ifndef DEEPSPEED_SERVE_H
+#define DEEPSPEED_SERVE_H
+
+#include <deepspeed/infer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ds_server ds_server;
+
+enum { DS_SERVE_MOST_TOP = 20 }; /* of the likeliest ids that an event has */
+
+typedef struct ds_serve_params {
+    ds_generator_params source; /* model, weights, dtype, max_length …; comm must be NULL */
+    int64_t max_sequences;      /* of a batch; default 0: 16 */
+    int64_t max_batch_tokens;   /* of a batch, at least max_sequences; default 0: 512 */
+    int64_t kv_tokens; /* positions that all sequences have together, a multiple of kv_block and at
+                          least max_length; default 0: four times max_length */
+    int64_t kv_block;  /* positions of a block, a multiple of 64; default 0: 64 */
+    bool no_prefix_cache; /* keys and values of a prompt's begin that were computed for another
+                             sequence are not used again */
+    DS_RESERVED(8);
+} ds_serve_params;
+
+/* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
+ * ERR_NOMEM before anything is loaded, with what is needed and what there is; ERR_UNSUPPORTED. */
+DS_API ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params,
+                                 ds_server **server_out);
+DS_API void ds_serve_destroy(ds_server **server);
+
+/* ---- a batch at a time -----------------------------------------------------------------------
+ */
+/* Runs n sequences together: sequence uids[i] goes on by lengths[i] >= 1 ids, one after the other
+ * in `ids`. An unknown uid begins a sequence. Behind it logits_out[i*V ...] are those of its last
+ * id, borrowed until the next call. Errors: ERR_LIMIT (more sequences, ids or blocks than there is
+ * room for; nothing is changed), ERR_ARG (a uid twice, or of submit; an id outside of the
+ * vocabulary). */
+DS_API ds_status ds_serve_put(ds_server *server, size_t n, const uint64_t *uids,
+                              const uint32_t *ids, const size_t *lengths, const float **logits_out);
+/* How many of max_tokens ids sequence uid could go on by with at most max_blocks more blocks, and
+ * how many blocks that takes. An unknown uid asks for a new sequence; 0 and 0 when there is no room
+ * for one. */
+DS_API void ds_serve_query(const ds_server *server, uint64_t uid, int64_t max_tokens,
+                           int64_t max_blocks, int64_t *n_tokens_out, int64_t *n_blocks_out);
+/* Forgets a sequence of put. Errors: ERR_NOT_FOUND. */
+DS_API ds_status ds_serve_flush(ds_server *server, uint64_t uid);
+
+/* ---- requests --------------------------------------------------------------------------------
+ */
+typedef struct ds_serve_bias {
+    uint32_t id;
+    float bias; /* added to the logit */
+} ds_serve_bias;
+
+/* All texts and arrays are copied. */
+typedef struct ds_serve_request {
+    const uint32_t *ids; /* the prompt: n >= 1 */
+    size_t n;
+    int64_t max_new_tokens;   /* at least 1; prompt and new ones together at most max_length */
+    int64_t min_new_tokens;   /* default 0; before that no stop id is drawn */
+    const uint32_t *stop_ids; /* an id that ends the sequence; it is reported */
+    size_t n_stop_ids;
+    ds_sampling sampling;
+    double repetition; /* default 0: 1. Logits of ids in prompt and text are divided by it where
+                          positive, else multiplied (Keskar et al., arXiv 1909.05858) */
+    double presence, frequency; /* subtracted from the logits of ids in the text: once, and as often
+                                   as they are there */
+    const ds_serve_bias *bias;
+    size_t n_bias;
+    bool logprobs; /* events have log-probabilities, of the logits as the model gives them */
+    int32_t n_top; /* of the likeliest ids, 0 to DS_SERVE_MOST_TOP */
+    DS_RESERVED(8);
+} ds_serve_request;
+
+typedef enum ds_serve_finish {
+    DS_SERVE_GOES_ON,
+    DS_SERVE_STOP,   /* a stop id */
+    DS_SERVE_LENGTH, /* max_new_tokens */
+    DS_SERVE_ERROR   /* logits that are not finite: there is no id */
+} ds_serve_finish;
+
+/* A new id of a request. */
+typedef struct ds_serve_event {
+    uint64_t uid;
+    uint32_t id;
+    ds_serve_finish finish;
+    int64_t n_cached; /* of the prompt: ids whose keys and values were there */
+    float logprob;
+    int32_t n_top;
+    uint32_t top_ids[DS_SERVE_MOST_TOP];
+    float top_logprobs[DS_SERVE_MOST_TOP];
+} ds_serve_event;
+
+/* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than
+ * max_length); ERR_NOMEM. */
+DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *request,
+                                 uint64_t *uid_out);
+/* Runs one batch of what is queued and running. events: room for max_sequences; *n_out of them are
+ * filled, in the order of submission. Nothing to do: *n_out 0 and nothing runs (see n_running). */
+DS_API ds_status ds_serve_step(ds_server *server, ds_serve_event *events, size_t *n_out);
+/* Ends a request without an event; its blocks are free at once. Errors: ERR_NOT_FOUND. */
+DS_API ds_status ds_serve_cancel(ds_server *server, uint64_t uid);
+
+/* Counters since creation, and gauges. */
+typedef struct ds_serve_stats {
+    int64_t n_running, n_waiting; /* requests; waiting: no blocks yet, or preempted */
+    int64_t n_blocks, n_free_blocks, block;
+    int64_t n_steps, n_tokens, n_padding; /* tokens that steps ran; rows that were of no sequence */
+    int64_t n_prompt_tokens, n_cached_tokens, n_new_tokens, n_preemptions;
+    int64_t max_sequences, max_batch_tokens, max_length, vocab_size;
+    double weight_bytes, kv_token_bytes;
+} ds_serve_stats;
+DS_API void ds_serve_get_stats(const ds_server *server, ds_serve_stats *stats_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generation of many sequences in a row: plans for batches of some numbers of tokens, over the same
+ * blocks of keys and values. Called by generator.c and src/serve.
+ *
+ * A batch runs in the smallest plan that holds its tokens and logits; what is left over are tokens
+ * of no sequence: they write no key and are seen by none. A row has the same bits in every plan, as
+ * it has alone and among others (docs/internals/gemm.md): so the choice changes nothing.
+ */
+#include "infer/generator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { FEW_ROWS = 4 };
+
+static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
+{
+    ds_paged paged = g->paged;
+    paged.rows = rows;
+    const ds_trace trace = {.mode = DS_TRACE_GENERATE,
+                            .dtype = g->dtype,
+                            .batch = 1,
+                            .seq_length = length,
+                            .kv_length = g->max_length,
+                            .paged = &paged};
+    if (g->n_pieces == DSI_GENERATOR_PIECES) {
+        return ds_fail(g->ctx, DS_ERR_LIMIT, "a budget of %lld tokens needs more than %d plans",
+                       (long long)g->budget, DSI_GENERATOR_PIECES);
+    }
+    dsi_piece *piece = &g->pieces[g->n_pieces++];
+    piece->rows = rows;
+    return dsi_generator_build_piece(g, &trace, piece);
+}
+
+/* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */
+ds_status dsi_paged_build_pieces(ds_generator *g)
+{
+    if (g->comm != NULL) {
+        return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                       "serving with layers shared by ranks is not built; serve on one rank");
+    }
+    for (int64_t length = 1;;) {
+        const int64_t most = g->paged.rows < length ? g->paged.rows : length;
+        if (most > FEW_ROWS) {
+            DS_TRY(add_piece(g, length, FEW_ROWS));
+        }
+        DS_TRY(add_piece(g, length, most));
+        if (length == g->budget) {
+            return DS_OK;
+        }
+        length = 2 * length < g->budget ? 2 * length : g->budget;
+    }
+}
+
+ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
+{
+    char prefix[48];
+    char dynamic[64];
+    (void)snprintf(prefix, sizeof prefix, "serve.%lld.%lld", (long long)piece->length,
+                   (long long)piece->rows);
+    (void)snprintf(dynamic, sizeof dynamic, "%s/length", prefix);
+    if (ds_cells_find(g->cells, DS_CELL_INPUT, dynamic) != DS_NONE) {
+        return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                       "serving a model whose rotary positions are dynamic (rope_scaling type "
+                       "\"dynamic\") is not built: its keys depend on how long the sequence gets");
+    }
+    DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
+    DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
+    DS_TRY(dsi_generator_input(g, prefix, "tables", &piece->tables));
+    DS_TRY(dsi_generator_input(g, prefix, "sequence", &piece->of_token));
+    DS_TRY(dsi_generator_input(g, prefix, "slots", &piece->slots));
+    DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
+    piece->sequence = piece->kv_offset = DS_NONE;
+    return DS_OK;
+}
+
+/* Pieces ascend in length, then in rows. */
+static const dsi_piece *choose(const ds_generator *g, const dsi_paged_batch *batch)
+{
+    const dsi_piece *piece = g->pieces;
+    while (piece->length < batch->n || piece->rows < batch->n_last) {
+        ++piece;
+    }
+    return piece;
+}
+
+/* The first `n` of `length` ints, the rest `fill`. */
+static ds_status write_padded(ds_generator *g, ds_cell cell, const int32_t *data, int64_t n,
+                              int64_t length, int32_t fill)
+{
+    for (int64_t i = 0; i < length; ++i) {
+        g->ids[i] = i < n ? data[i] : fill;
+    }
+    return dsi_exec_write(g->exec, cell, 0, g->ids, (size_t)length * sizeof *data);
+}
+
+ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const float **logits_out)
+{
+    const dsi_piece *piece = choose(g, batch);
+    const int64_t length = piece->length;
+    const int64_t n = batch->n;
+    ds_tensor logits;
+    DS_TRY(write_padded(g, piece->input_ids, batch->ids, n, length, 0));
+    DS_TRY(write_padded(g, piece->positions, batch->positions, n, length, 0));
+    DS_TRY(write_padded(g, piece->of_token, batch->of_token, n, length, -1));
+    DS_TRY(write_padded(g, piece->slots, batch->slots, n, length, -1));
+    DS_TRY(write_padded(g, piece->last, batch->last, batch->n_last, piece->rows, 0));
+    DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables,
+                          (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t)));
+    DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
+    DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
+    *logits_out = logits.data;
+    return DS_OK;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A ragged batch: ids of several sequences in a row. */
+#include "serve/server.h"
+
+#include <stdlib.h>
+
+ds_status dsi_batch_create(ds_server *s)
+{
+    dsi_serve_batch *b = &s->batch;
+    const size_t tokens = (size_t)s->max_batch_tokens;
+    const size_t sequences = (size_t)s->max_sequences;
+    b->ids = malloc(4 * tokens * sizeof *b->ids);
+    b->last = malloc(sequences * sizeof *b->last);
+    b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
+    b->members = malloc(2 * sequences * sizeof *b->members);
+    if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a batch of %lld tokens",
+                       (long long)s->max_batch_tokens);
+    }
+    b->positions = b->ids + tokens;
+    b->of_token = b->positions + tokens;
+    b->slots = b->of_token + tokens;
+    b->wanting = b->members + sequences;
+    return DS_OK;
+}
+
+void dsi_batch_destroy(ds_server *s)
+{
+    free(s->batch.ids);
+    free(s->batch.last);
+    free(s->batch.tables);
+    free(s->batch.members);
+}
+
+void dsi_batch_begin(ds_server *s)
+{
+    s->batch.n = s->batch.n_last = s->batch.n_members = 0;
+}
+
+void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
+{
+    dsi_serve_batch *b = &s->batch;
+    const int64_t row = b->n_members++;
+    int32_t *table = b->tables + row * s->generator->paged.table;
+    for (int64_t i = 0; i < q->n_blocks; ++i) {
+        table[i] = q->blocks[i];
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t position = q->n_computed + i;
+        b->ids[b->n] = (int32_t)q->ids[position];
+        b->positions[b->n] = (int32_t)position;
+        b->of_token[b->n] = (int32_t)row;
+        b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
+        b->n += 1;
+    }
+    b->members[row] = q;
+    q->n_batch = n;
+    if (q->n_computed + n == q->n_ids) {
+        b->wanting[b->n_last] = q;
+        b->last[b->n_last++] = (int32_t)(b->n - 1);
+    }
+}
+
+ds_status dsi_batch_run(ds_server *s, const float **logits_out)
+{
+    dsi_serve_batch *b = &s->batch;
+    const dsi_paged_batch batch = {.ids = b->ids,
+                                   .positions = b->positions,
+                                   .of_token = b->of_token,
+                                   .slots = b->slots,
+                                   .tables = b->tables,
+                                   .last = b->last,
+                                   .n = b->n,
+                                   .n_last = b->n_last};
+    DS_TRY(dsi_paged_run(s->generator, &batch, logits_out));
+    for (int64_t i = 0; i < b->n_members; ++i) {
+        dsi_sequence *q = b->members[i];
+        q->n_computed += q->n_batch;
+        dsi_sequence_register(s, q);
+    }
+    s->stats.n_steps += 1;
+    s->stats.n_tokens += b->n;
+    return DS_OK;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Drawing ids: what a request changes in its logits, then the sampler of generation.
+ *
+ * In order: biases, repetition, presence and frequency, ids that must not end the text yet; then
+ * temperature, top-k, top-p, min-p (infer/sampler.c). Rows are independent: a thread a row. The
+ * random number is a function of the request's seed and of the position.
+ */
+#include "infer/sampler.h"
+#include "serve/server.h"
+
+#include <deepspeed/accel.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+ds_status dsi_draw_check(ds_server *s, const ds_serve_request *r)
+{
+    const ds_sampling *g = &r->sampling;
+    if (!isfinite(g->temperature) || !(g->top_p >= 0.0) || !(g->min_p >= 0.0 && g->min_p <= 1.0) ||
+        g->top_k < 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_request: expected a finite temperature, top_p and top_k at least "
+                       "0, min_p 0 to 1; found %g, %g, %lld, %g",
+                       g->temperature, g->top_p, (long long)g->top_k, g->min_p);
+    }
+    if (!isfinite(r->presence) || !isfinite(r->frequency) || !(r->repetition >= 0.0) ||
+        !isfinite(r->repetition)) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_request: expected finite presence and frequency and a repetition "
+                       "above 0; found %g, %g, %g",
+                       r->presence, r->frequency, r->repetition);
+    }
+    if (r->n_top < 0 || r->n_top > DS_SERVE_MOST_TOP) {
+        return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_request: n_top is %d, expected 0 to %d",
+                       r->n_top, DS_SERVE_MOST_TOP);
+    }
+    for (size_t i = 0; i < r->n_bias; ++i) {
+        if ((int64_t)r->bias[i].id >= s->vocab_size || !isfinite(r->bias[i].bias)) {
+            return ds_fail(
+                s->ctx, DS_ERR_ARG,
+                "a bias of %g for token %u: expected a finite one for a token below %lld",
+                (double)r->bias[i].bias, r->bias[i].id, (long long)s->vocab_size);
+        }
+    }
+    return DS_OK;
+}
+
+ds_status dsi_draw_create(ds_server *s)
+{
+    const size_t v = (size_t)s->vocab_size;
+    s->n_rooms = ds_ctx_n_threads(s->ctx);
+    s->rooms = calloc(s->n_rooms, sizeof *s->rooms);
+    for (uint32_t i = 0; s->rooms != NULL && i < s->n_rooms; ++i) {
+        dsi_draw_room *room = &s->rooms[i];
+        room->logits = malloc(v * sizeof *room->logits);
+        room->weight = malloc(v * sizeof *room->weight);
+        room->order = malloc(v * sizeof *room->order);
+        room->seen = calloc(v, sizeof *room->seen);
+        if (room->logits == NULL || room->weight == NULL || room->order == NULL ||
+            room->seen == NULL) {
+            return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for sampling");
+        }
+    }
+    return s->rooms != NULL ? DS_OK : ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for sampling");
+}
+
+void dsi_draw_destroy(ds_server *s)
+{
+    for (uint32_t i = 0; s->rooms != NULL && i < s->n_rooms; ++i) {
+        free(s->rooms[i].logits);
+        free(s->rooms[i].weight);
+        free(s->rooms[i].order);
+        free(s->rooms[i].seen);
+    }
+    free(s->rooms);
+}
+
+/* Ids of the text from `begin` on, each once: seen[id] is how often. */
+static void penalise_text(const dsi_sequence *q, dsi_draw_room *room)
+{
+    const ds_serve_request *r = &q->request;
+    for (int64_t i = q->n_prompt; i < q->n_ids; ++i) {
+        uint16_t *seen = &room->seen[q->ids[i]];
+        *seen = (uint16_t)(*seen < UINT16_MAX ? *seen + 1 : UINT16_MAX);
+    }
+    for (int64_t i = q->n_prompt; i < q->n_ids; ++i) {
+        const uint32_t id = q->ids[i];
+        if (room->seen[id] != 0) {
+            const double times = room->seen[id];
+            room->logits[id] = (float)(room->logits[id] - (r->presence + r->frequency * times));
+            room->seen[id] = 0;
+        }
+    }
+}
+
+static void penalise_all(const dsi_sequence *q, dsi_draw_room *room)
+{
+    const float factor = (float)q->request.repetition;
+    for (int64_t i = 0; i < q->n_ids; ++i) {
+        const uint32_t id = q->ids[i];
+        if (room->seen[id] == 0) {
+            const float x = room->logits[id];
+            room->logits[id] = x > 0.0f ? x / factor : x * factor;
+            room->seen[id] = 1;
+        }
+    }
+    for (int64_t i = 0; i < q->n_ids; ++i) {
+        room->seen[q->ids[i]] = 0;
+    }
+}
+
+/* Far below any logit, and finite: the sampler refuses infinities as a model's fault. */
+static const float LOWEST = -1e30f;
+
+/* The logits that the id is drawn from: the model's own where the request changes nothing. */
+static const float *adjust(const ds_server *s, const dsi_sequence *q, const float *logits,
+                           dsi_draw_room *room)
+{
+    const ds_serve_request *r = &q->request;
+    const bool repeats = r->repetition > 0.0 && r->repetition != 1.0;
+    const bool text = r->presence != 0.0 || r->frequency != 0.0;
+    const bool early = q->n_ids - q->n_prompt < r->min_new_tokens;
+    if (r->n_bias == 0 && !repeats && !text && !early) {
+        return logits;
+    }
+    memcpy(room->logits, logits, (size_t)s->vocab_size * sizeof *logits);
+    for (size_t i = 0; i < r->n_bias; ++i) {
+        room->logits[r->bias[i].id] += r->bias[i].bias;
+    }
+    if (repeats) {
+        penalise_all(q, room);
+    }
+    if (text) {
+        penalise_text(q, room);
+    }
+    for (size_t i = 0; early && i < r->n_stop_ids; ++i) {
+        if ((int64_t)r->stop_ids[i] < s->vocab_size) {
+            room->logits[r->stop_ids[i]] = LOWEST;
+        }
+    }
+    return room->logits;
+}
+
+/* log Σ exp: so that a log-probability is logit minus this. */
+static double log_sum(const float *logits, int64_t n)
+{
+    double top = logits[0];
+    double sum = 0.0;
+    for (int64_t i = 1; i < n; ++i) {
+        top = logits[i] > top ? logits[i] : top;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        sum += exp(logits[i] - top);
+    }
+    return top + log(sum);
+}
+
+/* The likeliest ids, the lower id first among equals. */
+static void find_top(const ds_server *s, const float *logits, double below, ds_serve_event *event)
+{
+    int32_t n = 0;
+    for (int64_t id = 0; id < s->vocab_size; ++id) {
+        int32_t at = n;
+        while (at > 0 && logits[id] > event->top_logprobs[at - 1]) {
+            --at;
+        }
+        if (at == event->n_top) {
+            continue;
+        }
+        n += n < event->n_top;
+        for (int32_t i = n - 1; i > at; --i) {
+            event->top_ids[i] = event->top_ids[i - 1];
+            event->top_logprobs[i] = event->top_logprobs[i - 1];
+        }
+        event->top_ids[at] = (uint32_t)id;
+        event->top_logprobs[at] = logits[id];
+    }
+    event->n_top = n;
+    for (int32_t i = 0; i < n; ++i) {
+        event->top_logprobs[i] = (float)(event->top_logprobs[i] - below);
+    }
+}
+
+typedef struct draw_job {
+    ds_server *s;
+    const float *logits;
+    ds_serve_event *events;
+} draw_job;
+
+static void draw_row(void *arg, uint32_t task, uint32_t thread)
+{
+    const draw_job *job = arg;
+    ds_server *s = job->s;
+    dsi_draw_room *room = &s->rooms[thread];
+    const dsi_sequence *q = s->batch.wanting[task];
+    ds_serve_event *event = &job->events[task];
+    const float *logits = job->logits + (int64_t)task * s->vocab_size;
+    *event = (ds_serve_event){.finish = DS_SERVE_GOES_ON};
+    if (dsi_sample(s->ctx, adjust(s, q, logits, room), s->vocab_size, &q->request.sampling,
+                   (uint64_t)q->n_ids, room->order, room->weight, &event->id) < 0) {
+        event->finish = DS_SERVE_ERROR;
+        return;
+    }
+    if (q->request.logprobs) {
+        const double below = log_sum(logits, s->vocab_size);
+        event->logprob = (float)(logits[event->id] - below);
+        event->n_top = q->request.n_top;
+        if (event->n_top > 0) {
+            find_top(s, logits, below, event);
+        }
+    }
+}
+
+void dsi_draw(ds_server *s, const float *logits, ds_serve_event *events)
+{
+    draw_job job = {s, logits, events};
+    if (s->batch.n_last > 0) {
+        ds_parallel(s->ctx, draw_row, &job, (uint32_t)s->batch.n_last);
+    }
+}

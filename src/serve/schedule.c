@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Requests: which run, in which batch.
+ *
+ * A step takes, in order of arrival: the next id of each sequence that lacks one; what is left of
+ * the budget goes to the prompts of running sequences, then to those that wait. No request
+ * overtakes another one that waits. Where no block is left, the youngest running sequence gives its
+ * blocks up and waits again, with the ids that it has; they run again later, mostly from the prefix
+ * cache. The oldest is never the one while another runs, and submit refuses what could not run
+ * alone: so every step brings the oldest on, and nothing waits forever.
+ */
+#include "base/reserved.h"
+#include "serve/server.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- submit ---- */
+static ds_status check_request(ds_server *s, const ds_serve_request *r)
+{
+    if (r->n == 0 || r->max_new_tokens < 1 || r->min_new_tokens < 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_request: %zu ids, max_new_tokens %lld, min_new_tokens %lld; "
+                       "expected at least 1, 1 and 0",
+                       r->n, (long long)r->max_new_tokens, (long long)r->min_new_tokens);
+    }
+    if (r->n > (size_t)s->max_length || r->max_new_tokens > s->max_length - (int64_t)r->n) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT,
+                       "the prompt has %zu tokens and %lld more are asked for; together at most "
+                       "%lld are possible",
+                       r->n, (long long)r->max_new_tokens, (long long)s->max_length);
+    }
+    for (size_t i = 0; i < r->n; ++i) {
+        if ((int64_t)r->ids[i] >= s->vocab_size) {
+            return ds_fail(s->ctx, DS_ERR_ARG,
+                           "token %u is outside of the model's vocabulary of %lld", r->ids[i],
+                           (long long)s->vocab_size);
+        }
+    }
+    return dsi_draw_check(s, r);
+}
+
+/* A copy of n items; *copy_out NULL for none. */
+static bool copy(const void *from, size_t n, size_t each, const void **copy_out)
+{
+    void *to = n > 0 ? malloc(n * each) : NULL;
+    if (to != NULL) {
+        memcpy(to, from, n * each);
+    }
+    *copy_out = to;
+    return n == 0 || to != NULL;
+}
+
+ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid_out)
+{
+    DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_serve_request", r));
+    DS_TRY(check_request(s, r));
+    dsi_sequences_clear(&s->done);
+    dsi_sequence *q = NULL;
+    DS_TRY(dsi_sequence_create(s, s->last_uid + 1, r->ids, r->n, (int64_t)r->n + r->max_new_tokens,
+                               &q));
+    q->request = *r;
+    q->request.ids = NULL;
+    q->request.bias = NULL;
+    if (!copy(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids,
+              (const void **)&q->request.stop_ids) ||
+        !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias)) {
+        dsi_sequence_destroy(&q);
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
+    }
+    q->n_cached = -1;
+    s->last_uid += 1;
+    dsi_sequences_append(&s->waiting, q);
+    *uid_out = q->uid;
+    return DS_OK;
+}
+
+ds_status ds_serve_cancel(ds_server *s, uint64_t uid)
+{
+    dsi_sequences *list = &s->running;
+    dsi_sequence *q = dsi_sequences_find(list, uid);
+    if (q == NULL) {
+        list = &s->waiting;
+        q = dsi_sequences_find(list, uid);
+    }
+    if (q == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOT_FOUND, "ds_serve_cancel: there is no request %llu",
+                       (unsigned long long)uid);
+    }
+    dsi_sequence_drop_blocks(s, q);
+    dsi_sequences_remove(list, q);
+    dsi_sequence_destroy(&q);
+    return DS_OK;
+}
+
+/* ---- a batch ---- */
+static void preempt(ds_server *s, dsi_sequence *q)
+{
+    dsi_sequence_drop_blocks(s, q);
+    dsi_sequences_remove(&s->running, q);
+    dsi_sequences_insert(&s->waiting, q);
+    s->stats.n_preemptions += 1;
+}
+
+static int64_t pending(const dsi_sequence *q)
+{
+    return q->n_ids - q->n_computed;
+}
+
+/* The next id of those that lack one. The victims come later in the list, so none is in the batch.
+ */
+static void add_steps(ds_server *s)
+{
+    for (dsi_sequence *q = s->running.first, *next = NULL; q != NULL; q = next) {
+        if (pending(q) == 1) {
+            while (!dsi_sequence_grow(s, q, 1) && s->running.last != q) {
+                preempt(s, s->running.last);
+            }
+            if (dsi_sequence_grow(s, q, 1)) {
+                dsi_batch_add(s, q, 1);
+            }
+        }
+        next = q->next;
+    }
+}
+
+/* As much of the prompt as budget and blocks leave room for. */
+static void add_piece(ds_server *s, dsi_sequence *q)
+{
+    const int64_t budget = s->max_batch_tokens - s->batch.n;
+    const int64_t blocks = q->n_blocks + dsi_block_pool_n_free(s->pool);
+    const int64_t room = blocks * s->block - q->n_computed;
+    int64_t n = pending(q) < budget ? pending(q) : budget;
+    n = n < room ? n : room;
+    if (n > 0 && dsi_sequence_grow(s, q, n)) {
+        dsi_batch_add(s, q, n);
+    }
+}
+
+static void add_pieces(ds_server *s)
+{
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        if (pending(q) > 1) {
+            add_piece(s, q);
+        }
+    }
+}
+
+/* Whether the first that waits may run: there are blocks for all its ids and one more. */
+static bool admit(ds_server *s)
+{
+    dsi_sequence *q = s->waiting.first;
+    int64_t n_free = 0;
+    if (q == NULL || s->running.n == s->max_sequences || s->batch.n == s->max_batch_tokens) {
+        return false;
+    }
+    const int64_t shared = dsi_sequence_match(s, q, &n_free);
+    const int64_t own = (q->n_ids + s->block) / s->block - shared;
+    if (own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) {
+        return false;
+    }
+    dsi_sequences_remove(&s->waiting, q);
+    dsi_sequences_insert(&s->running, q);
+    dsi_sequence_share(s, q, shared);
+    if (q->n_cached < 0) {
+        q->n_cached = q->n_computed;
+        s->stats.n_prompt_tokens += q->n_prompt;
+        s->stats.n_cached_tokens += q->n_cached;
+    }
+    add_piece(s, q);
+    return true;
+}
+
+static void make_batch(ds_server *s)
+{
+    dsi_batch_begin(s);
+    add_steps(s);
+    add_pieces(s);
+    while (admit(s)) {
+    }
+    while (s->batch.n == 0 && s->running.n > 1) {
+        preempt(s, s->running.last);
+        add_pieces(s);
+    }
+}
+
+/* What came of a row. */
+static void take_event(ds_server *s, dsi_sequence *q, ds_serve_event *event)
+{
+    const ds_serve_request *r = &q->request;
+    event->uid = q->uid;
+    event->n_cached = q->n_cached;
+    if (event->finish != DS_SERVE_ERROR) {
+        q->ids[q->n_ids++] = event->id;
+        s->stats.n_new_tokens += 1;
+        event->finish =
+            q->n_ids - q->n_prompt >= r->max_new_tokens ? DS_SERVE_LENGTH : DS_SERVE_GOES_ON;
+        for (size_t i = 0; i < r->n_stop_ids; ++i) {
+            event->finish = r->stop_ids[i] == event->id ? DS_SERVE_STOP : event->finish;
+        }
+    }
+    if (event->finish != DS_SERVE_GOES_ON) {
+        dsi_sequence_drop_blocks(s, q);
+        dsi_sequences_remove(&s->running, q);
+        dsi_sequences_append(&s->done, q);
+    }
+}
+
+ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
+{
+    const float *logits = NULL;
+    *n_out = 0;
+    make_batch(s);
+    if (s->batch.n == 0) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_batch_run(s, &logits));
+    dsi_draw(s, logits, events);
+    for (int64_t i = 0; i < s->batch.n_last; ++i) {
+        take_event(s, s->batch.wanting[i], &events[i]);
+    }
+    *n_out = (size_t)s->batch.n_last;
+    return DS_OK;
+}

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences, their lists and their blocks. */
+#include "serve/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, size_t n,
+                              int64_t most, dsi_sequence **sequence_out)
+{
+    dsi_sequence *q = calloc(1, sizeof *q);
+    if (q != NULL) {
+        q->ids = malloc((size_t)most * sizeof *q->ids);
+        q->blocks = malloc((size_t)((most + s->block - 1) / s->block) * sizeof *q->blocks);
+    }
+    if (q == NULL || q->ids == NULL || q->blocks == NULL) {
+        dsi_sequence_destroy(&q);
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a sequence of %lld ids",
+                       (long long)most);
+    }
+    if (n > 0) {
+        memcpy(q->ids, ids, n * sizeof *ids);
+    }
+    q->uid = uid;
+    q->n_ids = q->n_prompt = (int64_t)n;
+    q->most = most;
+    *sequence_out = q;
+    return DS_OK;
+}
+
+void dsi_sequence_destroy(dsi_sequence **sequence)
+{
+    dsi_sequence *q = *sequence;
+    if (q != NULL) {
+        free(q->ids);
+        free(q->blocks);
+        free((void *)(uintptr_t)q->request.stop_ids);
+        free((void *)(uintptr_t)q->request.bias);
+        free(q);
+        *sequence = NULL;
+    }
+}
+
+void dsi_sequences_append(dsi_sequences *list, dsi_sequence *q)
+{
+    q->next = NULL;
+    if (list->last != NULL) {
+        list->last->next = q;
+    } else {
+        list->first = q;
+    }
+    list->last = q;
+    list->n += 1;
+}
+
+void dsi_sequences_insert(dsi_sequences *list, dsi_sequence *q)
+{
+    dsi_sequence **at = &list->first;
+    while (*at != NULL && (*at)->uid < q->uid) {
+        at = &(*at)->next;
+    }
+    q->next = *at;
+    *at = q;
+    list->last = q->next == NULL ? q : list->last;
+    list->n += 1;
+}
+
+void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *q)
+{
+    dsi_sequence **at = &list->first;
+    dsi_sequence *before = NULL;
+    while (*at != q) {
+        before = *at;
+        at = &(*at)->next;
+    }
+    *at = q->next;
+    list->last = list->last == q ? before : list->last;
+    list->n -= 1;
+}
+
+dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid)
+{
+    dsi_sequence *q = list->first;
+    while (q != NULL && q->uid != uid) {
+        q = q->next;
+    }
+    return q;
+}
+
+void dsi_sequences_clear(dsi_sequences *list)
+{
+    while (list->first != NULL) {
+        dsi_sequence *q = list->first;
+        list->first = q->next;
+        dsi_sequence_destroy(&q);
+    }
+    *list = (dsi_sequences){0};
+}
+
+int64_t dsi_sequence_lacks(const ds_server *s, const dsi_sequence *q, int64_t n)
+{
+    const int64_t need = (q->n_computed + n + s->block - 1) / s->block;
+    return need > q->n_blocks ? need - q->n_blocks : 0;
+}
+
+bool dsi_sequence_grow(ds_server *s, dsi_sequence *q, int64_t n)
+{
+    const int64_t lacks = dsi_sequence_lacks(s, q, n);
+    if (lacks > dsi_block_pool_n_free(s->pool)) {
+        return false;
+    }
+    for (int64_t i = 0; i < lacks; ++i) {
+        q->blocks[q->n_blocks++] = dsi_block_pool_take(s->pool);
+    }
+    return true;
+}
+
+/* The last block first: a begin outlives what follows it. */
+void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
+{
+    while (q->n_blocks > 0) {
+        dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
+    }
+    q->n_computed = q->n_registered = 0;
+    q->serial = 0;
+}
+
+int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
+{
+    const int64_t most = s->cache ? (q->n_ids - 1) / s->block : 0; /* the last id runs anyway */
+    uint64_t serial = 0;
+    int64_t n = 0;
+    *n_free_out = 0;
+    while (n < most) {
+        const int32_t b = dsi_block_pool_find(s->pool, serial, q->ids + n * s->block);
+        if (b < 0) {
+            break;
+        }
+        *n_free_out += dsi_block_pool_is_free(s->pool, b);
+        serial = dsi_block_pool_serial(s->pool, b);
+        ++n;
+    }
+    return n;
+}
+
+void dsi_sequence_share(ds_server *s, dsi_sequence *q, int64_t n_blocks)
+{
+    for (int64_t i = 0; i < n_blocks; ++i) {
+        const int32_t b = dsi_block_pool_find(s->pool, q->serial, q->ids + i * s->block);
+        dsi_block_pool_share(s->pool, b);
+        q->serial = dsi_block_pool_serial(s->pool, b);
+        q->blocks[q->n_blocks++] = b;
+    }
+    q->n_registered = q->n_blocks;
+    q->n_computed = q->n_blocks * s->block;
+}
+
+void dsi_sequence_register(ds_server *s, dsi_sequence *q)
+{
+    while (s->cache && (q->n_registered + 1) * s->block <= q->n_computed) {
+        q->serial = dsi_block_pool_register(s->pool, q->blocks[q->n_registered], q->serial,
+                                            q->ids + q->n_registered * s->block);
+        q->n_registered += 1;
+    }
+}

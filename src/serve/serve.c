@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a server; batches by put, query and flush. See serve.h; requests are in schedule.c. */
+#include "base/reserved.h"
+#include "serve/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 64, SEQUENCES = 16, TOKENS = 512, MOST_TOKENS = 1 << 16, MOST_SEQUENCES = 4096 };
+
+static int64_t or_default(int64_t value, int64_t otherwise)
+{
+    return value != 0 ? value : otherwise;
+}
+
+static ds_status bound(ds_ctx *ctx, const char *name, int64_t value, int64_t least, int64_t most)
+{
+    if (value < least || value > most) {
+        return ds_fail(ctx, DS_ERR_ARG, "ds_serve_params: %s is %lld, expected %lld to %lld", name,
+                       (long long)value, (long long)least, (long long)most);
+    }
+    return DS_OK;
+}
+
+/* Fills the sizes; *tokens_out: positions of all sequences. */
+static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *tokens_out)
+{
+    const ds_model *model = p->source.model != NULL || p->source.engine == NULL
+                                ? p->source.model
+                                : p->source.engine->model;
+    const int64_t model_most = model != NULL ? ds_model_get_info(model)->max_positions : 0;
+    s->block = or_default(p->kv_block, BLOCK);
+    s->max_sequences = or_default(p->max_sequences, SEQUENCES);
+    s->max_batch_tokens = or_default(p->max_batch_tokens, TOKENS);
+    s->max_length = or_default(p->source.max_length, model_most);
+    s->cache = !p->no_prefix_cache;
+    DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
+    if (s->block % BLOCK != 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_params: kv_block is %lld, expected a multiple "
+                       "of %d",
+                       (long long)s->block, BLOCK);
+    }
+    DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
+    DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
+    DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
+    const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
+    *tokens_out = or_default(p->kv_tokens, 4 * whole);
+    DS_TRY(bound(s->ctx, "kv_tokens", *tokens_out, whole, INT32_MAX / 2));
+    if (*tokens_out % s->block != 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_params: kv_tokens is %lld, expected a multiple of kv_block %lld",
+                       (long long)*tokens_out, (long long)s->block);
+    }
+    return DS_OK;
+}
+
+static void count_bytes(ds_server *s, int64_t tokens)
+{
+    const ds_cells *cells = s->generator->cells;
+    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(cells, c);
+        const double bytes = (double)ds_meta_bytes(cell->meta);
+        s->stats.weight_bytes += cell->kind == DS_CELL_PARAM ? bytes : 0.0;
+        s->stats.kv_token_bytes += cell->kind == DS_CELL_KV ? bytes / (double)tokens : 0.0;
+    }
+}
+
+static ds_status create(ds_server *s, const ds_serve_params *params)
+{
+    int64_t tokens = 0;
+    if (params->source.comm != NULL) {
+        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_serve_params: source.comm is set, but serving with layers shared by "
+                       "ranks is not built; leave it NULL");
+    }
+    DS_TRY(size_server(s, params, &tokens));
+    ds_generator_params source = params->source;
+    source.max_length = s->max_length;
+    const ds_paged paged = {.blocks = tokens / s->block,
+                            .block = s->block,
+                            .sequences = s->max_sequences,
+                            .table = (s->max_length + s->block - 1) / s->block,
+                            .rows = s->max_sequences};
+    DS_TRY(dsi_generator_create(s->ctx, &source, &paged, s->max_batch_tokens, &s->generator));
+    s->vocab_size = s->generator->vocab_size;
+    DS_TRY(dsi_block_pool_create(s->ctx, paged.blocks, s->block, &s->pool));
+    count_bytes(s, tokens);
+    DS_TRY(dsi_batch_create(s));
+    return dsi_draw_create(s);
+}
+
+ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params, ds_server **server_out)
+{
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_serve_params", params));
+    ds_server *s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a server");
+    }
+    s->ctx = ctx;
+    const ds_status status = create(s, params);
+    if (status < 0) {
+        ds_serve_destroy(&s);
+        return status;
+    }
+    *server_out = s;
+    return DS_OK;
+}
+
+void ds_serve_destroy(ds_server **server)
+{
+    ds_server *s = server != NULL ? *server : NULL;
+    if (s == NULL) {
+        return;
+    }
+    dsi_sequences_clear(&s->waiting);
+    dsi_sequences_clear(&s->running);
+    dsi_sequences_clear(&s->put);
+    dsi_sequences_clear(&s->done);
+    dsi_draw_destroy(s);
+    dsi_batch_destroy(s);
+    dsi_block_pool_destroy(&s->pool);
+    ds_generator_destroy(&s->generator);
+    free(s);
+    *server = NULL;
+}
+
+/* ---- a batch at a time -----------------------------------------------------------------------
+ */
+static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, const uint32_t *ids,
+                           const size_t *lengths)
+{
+    int64_t tokens = 0;
+    int64_t blocks = 0;
+    if (n == 0 || n > (size_t)s->max_sequences) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT, "ds_serve_put: %zu sequences, 1 to %lld are possible",
+                       n, (long long)s->max_sequences);
+    }
+    for (size_t i = 0; i < n; ++i) {
+        const dsi_sequence fresh = {0};
+        const dsi_sequence *q = dsi_sequences_find(&s->put, uids[i]);
+        for (size_t j = 0; j < i; ++j) {
+            if (uids[j] == uids[i]) {
+                return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_put: uid %llu is there twice",
+                               (unsigned long long)uids[i]);
+            }
+        }
+        q = q != NULL ? q : &fresh;
+        if (lengths[i] == 0 || lengths[i] > (size_t)(s->max_length - q->n_ids)) {
+            return ds_fail(s->ctx, DS_ERR_LIMIT,
+                           "ds_serve_put: sequence %llu has %lld ids; %zu more are not within 1 "
+                           "and max_length %lld",
+                           (unsigned long long)uids[i], (long long)q->n_ids, lengths[i],
+                           (long long)s->max_length);
+        }
+        tokens += (int64_t)lengths[i];
+        blocks += dsi_sequence_lacks(s, q, (int64_t)lengths[i]);
+    }
+    if (tokens > s->max_batch_tokens || blocks > dsi_block_pool_n_free(s->pool)) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT,
+                       "ds_serve_put: %lld ids that need %lld blocks, but there is room for %lld "
+                       "ids and %lld blocks",
+                       (long long)tokens, (long long)blocks, (long long)s->max_batch_tokens,
+                       (long long)dsi_block_pool_n_free(s->pool));
+    }
+    for (int64_t i = 0; i < tokens; ++i) {
+        if ((int64_t)ids[i] >= s->vocab_size) {
+            return ds_fail(s->ctx, DS_ERR_ARG,
+                           "ds_serve_put: token %u is outside of the vocabulary of %lld", ids[i],
+                           (long long)s->vocab_size);
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status find_or_begin(ds_server *s, uint64_t uid, dsi_sequence **sequence_out)
+{
+    *sequence_out = dsi_sequences_find(&s->put, uid);
+    if (*sequence_out == NULL) {
+        DS_TRY(dsi_sequence_create(s, uid, NULL, 0, s->max_length, sequence_out));
+        (*sequence_out)->of_put = true;
+        dsi_sequences_append(&s->put, *sequence_out);
+    }
+    return DS_OK;
+}
+
+ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint32_t *ids,
+                       const size_t *lengths, const float **logits_out)
+{
+    dsi_sequence *q = NULL;
+    DS_TRY(check_put(s, n, uids, ids, lengths));
+    for (size_t i = 0; i < n; ++i) {
+        DS_TRY(find_or_begin(s, uids[i], &q));
+    }
+    dsi_batch_begin(s);
+    for (size_t i = 0; i < n; ids += lengths[i], ++i) {
+        DS_TRY(find_or_begin(s, uids[i], &q));
+        memcpy(q->ids + q->n_ids, ids, lengths[i] * sizeof *ids);
+        q->n_ids += (int64_t)lengths[i];
+        (void)dsi_sequence_grow(s, q, (int64_t)lengths[i]);
+        dsi_batch_add(s, q, (int64_t)lengths[i]);
+    }
+    return dsi_batch_run(s, logits_out);
+}
+
+void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_t max_blocks,
+                    int64_t *n_tokens_out, int64_t *n_blocks_out)
+{
+    const dsi_sequence fresh = {0};
+    const dsi_sequence *q = dsi_sequences_find(&s->put, uid);
+    q = q != NULL ? q : &fresh;
+    const int64_t room = (q->n_blocks + max_blocks) * s->block - q->n_computed;
+    int64_t n = max_tokens < s->max_length - q->n_ids ? max_tokens : s->max_length - q->n_ids;
+    n = n < room ? n : room;
+    *n_tokens_out = n > 0 ? n : 0;
+    *n_blocks_out = n > 0 ? dsi_sequence_lacks(s, q, n) : 0;
+}
+
+ds_status ds_serve_flush(ds_server *s, uint64_t uid)
+{
+    dsi_sequence *q = dsi_sequences_find(&s->put, uid);
+    if (q == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOT_FOUND, "ds_serve_flush: there is no sequence %llu",
+                       (unsigned long long)uid);
+    }
+    dsi_sequence_drop_blocks(s, q);
+    dsi_sequences_remove(&s->put, q);
+    dsi_sequence_destroy(&q);
+    return DS_OK;
+}
+
+void ds_serve_get_stats(const ds_server *s, ds_serve_stats *stats_out)
+{
+    *stats_out = s->stats;
+    stats_out->n_running = s->running.n;
+    stats_out->n_waiting = s->waiting.n;
+    stats_out->block = s->block;
+    stats_out->n_blocks = s->generator->paged.blocks;
+    stats_out->n_free_blocks = dsi_block_pool_n_free(s->pool);
+    stats_out->max_sequences = s->max_sequences;
+    stats_out->max_batch_tokens = s->max_batch_tokens;
+    stats_out->max_length = s->max_length;
+    stats_out->vocab_size = s->vocab_size;
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of ds_server. */
+#ifndef DSI_SERVE_SERVER_H
+#define DSI_SERVE_SERVER_H
+
+#include "infer/generator.h"
+#include "serve/block_pool.h"
+
+#include <deepspeed/serve.h>
+
+/* A sequence: of put, or of a request. In one list of the server's, by `next`. */
+typedef struct dsi_sequence {
+    struct dsi_sequence *next;
+    uint64_t uid;
+    uint32_t *ids; /* prompt and what was drawn; room for `most` */
+    int64_t n_ids, most, n_prompt;
+    int64_t n_computed; /* ids whose keys and values are in the blocks */
+    int32_t *blocks;
+    int64_t n_blocks;
+    uint64_t serial;      /* of the last registered block; 0: none */
+    int64_t n_registered; /* blocks */
+    int64_t n_cached;     /* of the prompt, at the first run */
+    int64_t n_batch;      /* ids in the batch that is put together */
+    bool of_put;
+    ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
+} dsi_sequence;
+
+typedef struct dsi_sequences {
+    dsi_sequence *first, *last;
+    int64_t n;
+} dsi_sequences;
+
+/* The batch that is put together: what dsi_paged_run takes. */
+typedef struct dsi_serve_batch {
+    int32_t *ids, *positions, *of_token, *slots; /* [budget] */
+    int32_t *tables;                             /* [sequences][table] */
+    int32_t *last;                               /* [sequences] */
+    dsi_sequence **members;                      /* [sequences], in order of their rows */
+    dsi_sequence **wanting;                      /* [sequences]: whose logits row i is */
+    int64_t n, n_last, n_members;
+} dsi_serve_batch;
+
+/* A thread's scratch for drawing an id. */
+typedef struct dsi_draw_room {
+    float *logits, *weight; /* [vocab_size] */
+    uint32_t *order;
+    uint16_t *seen; /* how often an id is in the text, +1 in the prompt; zero between draws */
+} dsi_draw_room;
+
+struct ds_server {
+    ds_ctx *ctx;
+    ds_generator *generator;
+    dsi_block_pool *pool;
+    int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size;
+    bool cache;
+    uint64_t last_uid;
+    dsi_sequences waiting, running, put; /* by arrival */
+    dsi_sequences done;                  /* freed outside of steps */
+    dsi_serve_batch batch;
+    dsi_draw_room *rooms; /* [n_threads] */
+    uint32_t n_rooms;
+    ds_serve_stats stats;
+};
+
+/* ---- sequence.c ---- */
+ds_status dsi_sequence_create(ds_server *server, uint64_t uid, const uint32_t *ids, size_t n,
+                              int64_t most, dsi_sequence **sequence_out);
+void dsi_sequence_destroy(dsi_sequence **sequence);
+void dsi_sequences_append(dsi_sequences *list, dsi_sequence *sequence);
+/* In front of those with a larger uid. */
+void dsi_sequences_insert(dsi_sequences *list, dsi_sequence *sequence);
+void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *sequence);
+dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid);
+void dsi_sequences_clear(dsi_sequences *list);
+/* Blocks that the sequence lacks to hold n more ids than are computed. */
+int64_t dsi_sequence_lacks(const ds_server *server, const dsi_sequence *sequence, int64_t n);
+/* Takes them, all or none. */
+bool dsi_sequence_grow(ds_server *server, dsi_sequence *sequence, int64_t n);
+/* Gives all blocks back: the sequence begins anew. */
+void dsi_sequence_drop_blocks(ds_server *server, dsi_sequence *sequence);
+/* Of a sequence without blocks: how many full blocks of its begin are there, free ones counted in
+ * *n_free_out; and takes them. */
+int64_t dsi_sequence_match(const ds_server *server, const dsi_sequence *sequence,
+                           int64_t *n_free_out);
+void dsi_sequence_share(ds_server *server, dsi_sequence *sequence, int64_t n_blocks);
+/* After a run: registers blocks that became full. */
+void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
+
+/* ---- batch.c ---- */
+ds_status dsi_batch_create(ds_server *server);
+void dsi_batch_destroy(ds_server *server);
+void dsi_batch_begin(ds_server *server);
+/* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. */
+void dsi_batch_add(ds_server *server, dsi_sequence *sequence, int64_t n);
+/* Runs what was added; logits [n_last][V]. */
+ds_status dsi_batch_run(ds_server *server, const float **logits_out);
+
+/* ---- draw.c ---- */
+ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);
+ds_status dsi_draw_create(ds_server *server);
+void dsi_draw_destroy(ds_server *server);
+/* Draws the next id of each member that has logits. An event a row; finish ERROR where the logits
+ * are not finite. */
+void dsi_draw(ds_server *server, const float *logits, ds_serve_event *events);
+
+#endif

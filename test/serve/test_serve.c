@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Serving: transformers' greedy tokens in any crowd; the same bits alone and in a crowd, whatever
+ * the sizes, threads, prefix cache, preemption and order; blocks come back.
+ *
+ * labels: threads */
+#include "common/parity.h"
+
+#include <deepspeed/serve.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REQUESTS = 24, MOST_IDS = 150, MOST_NEW = 40, EVENTS = 32 };
+
+/* A number below n, of a linear congruential generator. */
+static uint32_t below(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((*seed >> 33) % n);
+}
+
+static ds_server *open_server(ds_ctx *ctx, const parity_case *p, const ds_serve_params *sizes,
+                              ds_dtype dtype)
+{
+    ds_server *server = NULL;
+    ds_serve_params params = *sizes;
+    params.source = (ds_generator_params){.model = p->model, .weights = p->folder, .dtype = dtype};
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
+    return server;
+}
+
+/* ---- against transformers ---- */
+static void greedy_of(ds_ctx *ctx, const char *name)
+{
+    parity_case p;
+    uint32_t prompt[64];
+    uint64_t uids[3];
+    int64_t at[3] = {0};
+    ds_serve_event events[EVENTS];
+    size_t n_events = 0;
+    parity_open(ctx, name, &p);
+    const json_t *want = json_object_get(p.scalars, "greedy");
+    const json_t *start = json_object_get(p.scalars, "prompt");
+    const size_t n = json_array_size(start);
+    for (size_t i = 0; i < n; ++i) {
+        prompt[i] = (uint32_t)json_integer_value(json_array_get(start, i));
+    }
+    ds_server *server = open_server(
+        ctx, &p, &(ds_serve_params){.max_sequences = 3, .max_batch_tokens = 7}, DS_DTYPE_F32);
+    for (int i = 0; i < 3; ++i) {
+        const ds_serve_request r = {.ids = prompt, .n = n, .max_new_tokens = 64};
+        CHECK_OK(ctx, ds_serve_submit(server, &r, &uids[i]));
+    }
+    do {
+        CHECK_OK(ctx, ds_serve_step(server, events, &n_events));
+        for (size_t e = 0; e < n_events; ++e) {
+            const uint64_t who = events[e].uid - uids[0];
+            assert_int_equal(events[e].id, json_integer_value(json_array_get(want, at[who]++)));
+        }
+    } while (at[0] < 64 || at[1] < 64 || at[2] < 64);
+    ds_serve_destroy(&server);
+    parity_close(&p);
+}
+
+static void greedy_like_transformers(void **state)
+{
+    static const char *const names[] = {"gpt2",      "llama3_tied", "mixtral",
+                                        "qwen3_moe", "stablelm",    "gpt_neox",
+                                        "phi3",      "glm4",        "cohere"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        greedy_of(*state, names[i]);
+    }
+}
+
+/* ---- bit identity ---- */
+typedef struct asked {
+    uint32_t ids[MOST_IDS];
+    size_t n;
+    ds_serve_request request;
+    ds_serve_bias bias;
+} asked;
+
+typedef struct answer {
+    uint32_t ids[MOST_NEW];
+    float logprobs[MOST_NEW], top[MOST_NEW];
+    int64_t n;
+    ds_serve_finish finish;
+} answer;
+
+/* Requests of all kinds; some share a begin. */
+static void ask(asked *a, int64_t vocab, uint64_t seed)
+{
+    uint32_t shared[MOST_IDS];
+    for (int i = 0; i < MOST_IDS; ++i) {
+        shared[i] = below(&seed, (uint32_t)vocab);
+    }
+    for (int k = 0; k < REQUESTS; ++k) {
+        asked *q = &a[k];
+        const size_t same = k % 3 == 0 ? 0 : below(&seed, MOST_IDS);
+        q->n = 1 + below(&seed, MOST_IDS);
+        for (size_t i = 0; i < q->n; ++i) {
+            q->ids[i] = i < same ? shared[i] : below(&seed, (uint32_t)vocab);
+        }
+        q->bias = (ds_serve_bias){below(&seed, (uint32_t)vocab), 3.0f};
+        q->request = (ds_serve_request){.ids = q->ids,
+                                        .n = q->n,
+                                        .max_new_tokens = 1 + below(&seed, MOST_NEW),
+                                        .stop_ids = &q->bias.id,
+                                        .n_stop_ids = k % 4 == 0,
+                                        .min_new_tokens = k % 8 == 0 ? 9 : 0,
+                                        .sampling = {.temperature = k % 2 == 0 ? 0.0 : 0.9,
+                                                     .top_p = k % 5 == 0 ? 0.8 : 1.0,
+                                                     .top_k = k % 7 == 0 ? 11 : 0,
+                                                     .min_p = k % 6 == 5 ? 0.05 : 0.0,
+                                                     .seed = seed},
+                                        .repetition = k % 9 == 4 ? 1.3 : 0.0,
+                                        .presence = k % 10 == 3 ? 0.5 : 0.0,
+                                        .frequency = k % 10 == 7 ? 0.4 : 0.0,
+                                        .bias = &q->bias,
+                                        .n_bias = k % 3 == 1,
+                                        .logprobs = true,
+                                        .n_top = 3};
+    }
+}
+
+typedef struct way {
+    const char *name;
+    ds_serve_params sizes;
+    uint32_t threads;
+    bool backwards, cancels;
+} way;
+
+static int index_of(const uint64_t *uids, uint64_t uid)
+{
+    int k = 0;
+    while (k < REQUESTS && uids[k] != uid) {
+        ++k;
+    }
+    return k;
+}
+
+static void take(answer *got, const ds_serve_event *e)
+{
+    assert_true(got->n < MOST_NEW);
+    assert_int_equal(got->finish, DS_SERVE_GOES_ON);
+    got->ids[got->n] = e->id;
+    got->logprobs[got->n] = e->logprob;
+    got->top[got->n] = e->top_logprobs[2];
+    got->finish = e->finish;
+    got->n += 1;
+}
+
+/* All requests, some steps apart; those beside them that are cancelled leave no trace. */
+static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, const asked *a,
+                      answer *got)
+{
+    ds_ctx *ctx = check_ctx(w->threads);
+    ds_server *server = open_server(ctx, p, &w->sizes, dtype);
+    ds_serve_event events[EVENTS];
+    uint64_t uids[REQUESTS] = {0};
+    ds_serve_stats stats;
+    int begun = 0;
+    size_t n = 0;
+    memset(got, 0, REQUESTS * sizeof *got);
+    for (int step = 0; step < 20000; ++step) {
+        if (begun < REQUESTS && (step % 3 == 0 || w->backwards)) {
+            const int k = w->backwards ? REQUESTS - 1 - begun : begun;
+            uint64_t stray = 0;
+            if (w->cancels) {
+                CHECK_OK(ctx, ds_serve_submit(server, &a[(k * 7) % REQUESTS].request, &stray));
+            }
+            CHECK_OK(ctx, ds_serve_submit(server, &a[k].request, &uids[k]));
+            if (w->cancels) {
+                size_t n_stray = 0;
+                CHECK_OK(ctx, ds_serve_step(server, events, &n_stray));
+                for (size_t e = 0; e < n_stray; ++e) {
+                    const int of = index_of(uids, events[e].uid);
+                    if (of < REQUESTS) {
+                        take(&got[of], &events[e]);
+                    }
+                    stray = events[e].uid == stray && events[e].finish ? 0 : stray;
+                }
+                if (stray != 0) {
+                    CHECK_OK(ctx, ds_serve_cancel(server, stray));
+                    CHECK_FAILS(ctx, ds_serve_cancel(server, stray), DS_ERR_NOT_FOUND, "request");
+                }
+            }
+            ++begun;
+        }
+        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        for (size_t e = 0; e < n; ++e) {
+            const int k = index_of(uids, events[e].uid);
+            assert_true(k < REQUESTS);
+            take(&got[k], &events[e]);
+        }
+        ds_serve_get_stats(server, &stats);
+        if (begun == REQUESTS && stats.n_running + stats.n_waiting == 0) {
+            break;
+        }
+    }
+    assert_int_equal(stats.n_running + stats.n_waiting, 0);
+    assert_int_equal(stats.n_free_blocks, stats.n_blocks);
+    const bool tight = w->sizes.kv_tokens == 256;
+    assert_true(!tight || stats.n_preemptions > 0);
+    if (w->sizes.kv_tokens == 0 && w->sizes.kv_block == 0) {
+        assert_true(w->sizes.no_prefix_cache == (stats.n_cached_tokens == 0));
+    }
+    ds_serve_destroy(&server);
+    ds_ctx_destroy(&ctx);
+}
+
+static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
+{
+    static const way ways[] = {
+        {"alone", {.max_sequences = 1, .max_batch_tokens = 512, .no_prefix_cache = true}, 1, 0, 0},
+        {"budget 16", {.max_sequences = 1, .max_batch_tokens = 16}, 1, 0, 0},
+        {"16 together", {.max_sequences = 16, .max_batch_tokens = 512}, 3, 0, 0},
+        {"odd sizes",
+         {.max_sequences = 5, .max_batch_tokens = 37, .no_prefix_cache = true},
+         2,
+         1,
+         0},
+        {"preemption", {.max_sequences = 16, .max_batch_tokens = 64, .kv_tokens = 256}, 2, 1, 0},
+        {"larger blocks", {.max_sequences = 7, .max_batch_tokens = 2048, .kv_block = 128}, 1, 1, 0},
+        {"cancelled", {.max_sequences = 8, .max_batch_tokens = 100}, 2, 0, 1},
+    };
+    parity_case p;
+    parity_open(ctx, name, &p);
+    asked *a = calloc(REQUESTS, sizeof *a);
+    answer *want = calloc(2 * REQUESTS, sizeof *want);
+    assert_non_null(a);
+    assert_non_null(want);
+    answer *got = want + REQUESTS;
+    ask(a, p.vocab, 7);
+    serve_all(&p, &ways[0], dtype, a, want);
+    for (size_t i = 1; i < sizeof ways / sizeof *ways; ++i) {
+        serve_all(&p, &ways[i], dtype, a, got);
+        for (int k = 0; k < REQUESTS; ++k) {
+            if (memcmp(&want[k], &got[k], sizeof *want) != 0) {
+                fail_msg("%s in %s: request %d differs between \"alone\" and \"%s\"", name,
+                         ds_dtype_name(dtype), k, ways[i].name);
+            }
+        }
+    }
+    free(a);
+    free(want);
+    parity_close(&p);
+}
+
+static void same_bits(void **state)
+{
+    same_bits_of(*state, "llama3_tied", DS_DTYPE_F32);
+    same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16);
+    same_bits_of(*state, "phi3_heads", DS_DTYPE_F16);
+    same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16);
+}
+
+/* ---- put, query, flush ---- */
+static void put_like_a_generator(void **state)
+{
+    ds_ctx *ctx = *state;
+    enum { N = 100 };
+    parity_case p;
+    uint32_t ids[N];
+    uint64_t seed = 5;
+    const float *logits = NULL;
+    int64_t vocab = 0;
+    int64_t n_tokens = 0;
+    int64_t n_blocks = 0;
+    ds_generator *generator = NULL;
+    parity_open(ctx, "llama3_tied", &p);
+    ds_server *server = open_server(
+        ctx, &p, &(ds_serve_params){.max_sequences = 2, .max_batch_tokens = 128, .kv_tokens = 256},
+        DS_DTYPE_F32);
+    const ds_generator_params params = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    for (int i = 0; i < N; ++i) {
+        ids[i] = below(&seed, (uint32_t)p.vocab);
+    }
+    CHECK_OK(ctx, ds_generator_prompt(generator, ids, N));
+    const float *want = ds_generator_logits(generator, &vocab);
+    CHECK_OK(ctx, ds_serve_put(server, 2, (uint64_t[]){9, 4}, ids, (size_t[]){40, 30}, &logits));
+    /* 9 has ids 0..39 and 4 ids 40..69; 9 goes on to 99 */
+    CHECK_OK(ctx, ds_serve_put(server, 1, (uint64_t[]){9}, ids + 40, (size_t[]){60}, &logits));
+    assert_memory_equal(logits, want, (size_t)vocab * sizeof *want);
+    CHECK_OK(ctx, ds_generator_prompt(generator, ids + 40, 31));
+    want = ds_generator_logits(generator, &vocab);
+    CHECK_OK(ctx, ds_serve_put(server, 2, (uint64_t[]){9, 4}, (uint32_t[]){3, ids[70]},
+                               (size_t[]){1, 1}, &logits));
+    assert_memory_equal(logits + vocab, want, (size_t)vocab * sizeof *want);
+
+    ds_serve_query(server, 9, 1000, 100, &n_tokens, &n_blocks);
+    assert_int_equal(n_tokens, 256 - N - 1);
+    assert_int_equal(n_blocks, 2);
+    ds_serve_query(server, 9, 1000, 1, &n_tokens, &n_blocks);
+    assert_int_equal(n_tokens, 3 * 64 - N - 1);
+    assert_int_equal(n_blocks, 1);
+    ds_serve_query(server, 77, 10, 0, &n_tokens, &n_blocks);
+    assert_int_equal(n_tokens, 0);
+    CHECK_FAILS(ctx, ds_serve_put(server, 1, (uint64_t[]){7}, ids, (size_t[]){N}, &logits),
+                DS_ERR_LIMIT, "2 blocks");
+    CHECK_FAILS(ctx, ds_serve_put(server, 2, (uint64_t[]){9, 9}, ids, (size_t[]){1, 1}, &logits),
+                DS_ERR_ARG, "twice");
+    CHECK_OK(ctx, ds_serve_flush(server, 4));
+    CHECK_FAILS(ctx, ds_serve_flush(server, 4), DS_ERR_NOT_FOUND, "sequence 4");
+    CHECK_OK(ctx, ds_serve_put(server, 1, (uint64_t[]){7}, ids, (size_t[]){N}, &logits));
+    ds_serve_destroy(&server);
+    ds_generator_destroy(&generator);
+    parity_close(&p);
+}
+
+static void refuses(void **state)
+{
+    ds_ctx *ctx = *state;
+    parity_case p;
+    uint64_t uid = 0;
+    ds_server *server = NULL;
+    uint32_t ids[3] = {1, 2, 3};
+    parity_open(ctx, "rope_dynamic", &p);
+    ds_serve_params params = {
+        .source = {.model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32}};
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_UNSUPPORTED, "dynamic");
+    parity_close(&p);
+    parity_open(ctx, "llama3_tied", &p);
+    params.source.model = p.model;
+    params.source.weights = p.folder;
+    params.kv_tokens = 100;
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "kv_tokens");
+    params.kv_tokens = 0;
+    params.kv_block = 40;
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "kv_block");
+    params.kv_block = 0;
+    params.max_sequences = 3;
+    params.max_batch_tokens = 2;
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "max_batch_tokens");
+    params.max_batch_tokens = 8;
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
+    ds_serve_request r = {.ids = ids, .n = 3, .max_new_tokens = 254};
+    CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_LIMIT, "together at most 256");
+    r.max_new_tokens = 4;
+    r.sampling.top_p = -1.0;
+    CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "top_p");
+    r.sampling.top_p = 0.0;
+    r.n_top = 21;
+    CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "n_top");
+    r.n_top = 0;
+    ids[1] = (uint32_t)p.vocab;
+    CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "vocabulary");
+    ds_serve_destroy(&server);
+    parity_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
+        cmocka_unit_test(put_like_a_generator), cmocka_unit_test(refuses)};
+    return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
+}
