@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL"""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+PROGRAM, MODEL = sys.argv[1:3]
+checks = 0
+
+
+def expect(holds, *what):
+    global checks
+    checks += 1
+    if not holds:
+        raise SystemExit(f"FAILED: {what}")
+
+
+class Server:
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
+             "--threads", "2", "--kv_tokens", "4096", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", line)
+        if not found:
+            raise SystemExit(f"FAILED: no server: {line!r} {self.process.stderr.read()}")
+        self.port = int(found.group(1))
+
+    def ask(self, method, path, body=None, headers=None, timeout=60):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        c.request(method, path, data, headers or {})
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, text, r.headers
+
+    def post(self, path, **body):
+        status, text, _ = self.ask("POST", path, body)
+        return status, json.loads(text)
+
+    def complete(self, prompt, **body):
+        status, got = self.post("/v1/completions", model="m", prompt=prompt, **body)
+        expect(status == 200, status, got)
+        return got
+
+    def stream(self, path, **body):
+        """Frames of a stream, parsed."""
+        status, text, headers = self.ask("POST", path, dict(model="m", stream=True, **body))
+        expect(status == 200 and headers["Content-Type"] == "text/event-stream", status, text)
+        frames = text.split("\n\n")
+        expect(frames[-2:] == ["data: [DONE]", ""], text)
+        return [json.loads(f.removeprefix("data: ")) for f in frames[:-2]]
+
+    def metric(self, name):
+        text = self.ask("GET", "/metrics")[1]
+        return float(re.search(rf"^{re.escape(name)} (\S+)$", text, re.M).group(1))
+
+    def settle(self):
+        """Until nothing runs: the work of clients that are gone is dropped."""
+        for _ in range(200):
+            if self.metric("vllm:num_requests_running") == 0 and self.metric("ds_serve_jobs") == 0:
+                break
+            time.sleep(0.05)
+        expect(self.metric("vllm:num_requests_running") == 0, "still running")
+        expect(self.metric("vllm:kv_cache_usage_perc") == 0, "blocks are not free")
+
+    def end(self, code=0):
+        self.process.send_signal(signal.SIGTERM)
+        expect(self.process.wait(30) == code, self.process.returncode, self.process.stderr.read())
+
+
+def texts(s):
+    """One text in all its forms."""
+    one = s.complete("the quick", max_tokens=40, temperature=0)
+    text = one["choices"][0]["text"]
+    expect(one["object"] == "text_completion" and one["choices"][0]["finish_reason"] == "length", one)
+    expect(one["usage"]["prompt_tokens"] == 9 and one["usage"]["completion_tokens"] == 40, one)
+    expect("brown fox" in text, text)
+    frames = s.stream("/v1/completions", prompt="the quick", max_tokens=40, temperature=0,
+                      stream_options={"include_usage": True})
+    expect("".join(f["choices"][0]["text"] for f in frames[:-1]) == text, frames)
+    expect(frames[-1]["choices"] == [] and frames[-1]["usage"]["completion_tokens"] == 40, frames[-1])
+    expect(all(f["usage"] is None for f in frames[:-1]) and len({f["id"] for f in frames}) == 1, frames)
+    expect([f["choices"][0]["finish_reason"] for f in frames[:-1]] == [None] * (len(frames) - 2) + ["length"], frames)
+    expect(s.complete("the quick", max_tokens=40, temperature=0, echo=True)["choices"][0]["text"] == "the quick" + text)
+    ids = s.post("/tokenize", content="the quick")[1]["tokens"]
+    expect(ids == list(b"the quick"), ids)
+    expect(s.post("/detokenize", tokens=ids)[1] == {"content": "the quick"})
+    expect(s.complete(ids, max_tokens=40, temperature=0)["choices"][0]["text"] == text)
+    several = s.complete(["the quick", ids], max_tokens=40, temperature=0, n=2)["choices"]
+    expect([c["text"] for c in several] == [text] * 4 and [c["index"] for c in several] == [0, 1, 2, 3], several)
+    # stop strings over the edges of tokens, which are bytes here; never a part of them is sent
+    for stop in (text[7:11], [text[12:20], "zzz"], text[20:21], "fo" + "y"):
+        want = text if stop == "foy" else text[:text.index(stop if isinstance(stop, str) else stop[0])]
+        for choice in (s.complete("the quick", max_tokens=40, temperature=0, stop=stop)["choices"][0],):
+            expect(choice["text"] == want and choice["finish_reason"] == ("length" if stop == "foy" else "stop"), stop, choice)
+        got = s.stream("/v1/completions", prompt="the quick", max_tokens=40, temperature=0, stop=stop)
+        expect("".join(f["choices"][0]["text"] for f in got) == want, stop, got)
+    return text
+
+
+def chats(s):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "the "},
+                                                                                 {"type": "text", "text": "quick"}]}]
+    status, one = s.post("/v1/chat/completions", model="m", messages=messages, max_completion_tokens=30, temperature=0)
+    expect(status == 200 and one["object"] == "chat.completion", one)
+    message = one["choices"][0]["message"]
+    expect(message["role"] == "assistant" and message["refusal"] is None, one)
+    prompt = s.post("/apply-template", messages=messages)[1]["prompt"]
+    expect("the quick<|im_end|>" in prompt and prompt.endswith("assistant\n"), prompt)
+    expect(one["usage"]["prompt_tokens"] == len(prompt), one, prompt)
+    expect(message["content"] == s.complete(prompt, max_tokens=30, temperature=0)["choices"][0]["text"], one)
+    frames = s.stream("/v1/chat/completions", messages=messages, max_tokens=30, temperature=0, n=2)
+    expect(frames[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}, frames[0])
+    for index in (0, 1):
+        own = [f["choices"][0] for f in frames if f["choices"][0]["index"] == index]
+        expect("".join(c["delta"].get("content", "") for c in own) == message["content"], own)
+        expect(own[-1]["delta"] == {} and own[-1]["finish_reason"] == "length", own[-1])
+    with_names = dict(model="m", messages=[{"role": "user", "content": "a", "name": "x"}], max_tokens=2, user="u")
+    _, _, headers = s.ask("POST", "/v1/chat/completions", with_names)
+    expect(headers["X-Ignored-Fields"].split() == ["user", "messages.name"] or
+           set(headers["X-Ignored-Fields"].split()) == {"user", "messages.name"}, headers)
+
+
+def sampling(s):
+    seeded = dict(max_tokens=30, temperature=1.5, seed=7)
+    a = s.complete("the ", **seeded)["choices"][0]["text"]
+    expect(a == s.complete("the ", **seeded)["choices"][0]["text"], a)
+    expect(a != s.complete("the ", max_tokens=30, temperature=1.5, seed=8)["choices"][0]["text"], a)
+    expect(s.complete("the ", **seeded, n=3)["choices"][0]["text"] == a)
+    expect(len({c["text"] for c in s.complete("the ", **seeded, n=3)["choices"]}) == 3)
+    expect(len({s.complete("the ", max_tokens=30, temperature=1.5)["choices"][0]["text"] for _ in range(3)}) == 3)
+    greedy = s.complete("the ", max_tokens=9, temperature=0, logprobs=3)["choices"][0]
+    for key in ("top_k", "min_p", "top_p"):
+        value = 1 if key == "top_k" else 1.0 if key == "min_p" else 0.0
+        expect(s.complete("the ", max_tokens=9, temperature=1.5, **{key: value})["choices"][0]["text"] == greedy["text"], key)
+    lp = greedy["logprobs"]
+    expect("".join(lp["tokens"]) == greedy["text"] and lp["text_offset"] == list(range(9)), lp)
+    for token, logprob, top in zip(lp["tokens"], lp["token_logprobs"], lp["top_logprobs"]):
+        expect(len(top) == 3 and top[token] == logprob == max(top.values()) <= 0, lp)
+    first = ord(greedy["text"][0])
+    banned = s.complete("the ", max_tokens=9, temperature=0, logit_bias={str(first): -100})["choices"][0]["text"]
+    expect(chr(first) not in banned, banned)
+    forced = s.complete("the ", max_tokens=5, temperature=0, logit_bias={"90": 100})["choices"][0]["text"]
+    expect(forced == "ZZZZZ", forced)
+    once = s.complete("the ", max_tokens=5, temperature=0, logit_bias={"90": 100, "89": 99}, presence_penalty=2)
+    expect(once["choices"][0]["text"] == "ZYZYZ"[0] + "Y" + once["choices"][0]["text"][2:], once)
+    ended = s.complete("the ", max_tokens=9, temperature=0, stop_token_ids=[first])["choices"][0]
+    expect(ended["text"] == "" and ended["finish_reason"] == "stop", ended)
+    late = s.complete("the ", max_tokens=9, temperature=0, stop_token_ids=[first], min_tokens=4)
+    expect(late["usage"]["completion_tokens"] >= 4, late)
+    status, chat = s.post("/v1/chat/completions", model="m", messages=[{"role": "user", "content": "é"}], max_tokens=3,
+                          temperature=0, logprobs=True, top_logprobs=2)
+    content = chat["choices"][0]["logprobs"]["content"]
+    expect(status == 200 and len(content) == 3 and all(len(t["top_logprobs"]) == 2 for t in content), chat)
+    expect(all(bytes(t["bytes"]).decode(errors="replace") == t["token"] or t["bytes"][0] > 127 for t in content), content)
+
+
+def refusals(s):
+    ok = dict(model="m", prompt="a", max_tokens=2)
+    said = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
+    wrong = [("foo", 1), ("temperature", 3), ("temperature", "hot"), ("top_p", -1), ("n", 0), ("n", 1000), ("n", 1.5),
+             ("max_tokens", 0), ("max_tokens", 10**9), ("stop", ""), ("stop", [1]), ("seed", "x"), ("logit_bias", {"a": 1}),
+             ("logit_bias", {"999": 1}), ("logit_bias", {"1": 101}), ("stream", 1), ("best_of", 2), ("suffix", "b"),
+             ("presence_penalty", 2.5), ("logprobs", 6), ("stream_options", {"include_usage": True}), ("top_k", -5),
+             ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [99999]), ("prompt", []), ("prompt", ""),
+             ("prompt", [[]]), ("prompt", [-1]), ("prompt", [320]), ("prompt", {"a": 1}), ("prompt", None), ("model", None)]
+    for key, value in wrong:
+        status, got = s.post("/v1/completions", **{**ok, key: value})
+        error = got.get("error", {})
+        expect(status == (404 if key == "model" and value else 400) and error["message"] and
+               error["type"] == "invalid_request_error", key, value, status, got)
+    for key, value in [("tools", [{"type": "function"}]), ("response_format", {"type": "json_object"}), ("echo", True),
+                       ("modalities", ["audio"]), ("top_logprobs", 2), ("messages", []), ("messages", "a"),
+                       ("messages", [{"role": "tool", "content": "a"}]), ("messages", [{"role": "user"}]),
+                       ("messages", [{"role": "user", "content": [{"type": "image_url"}]}]),
+                       ("messages", [{"role": "user", "content": "a", "tool_calls": []}])]:
+        status, got = s.post("/v1/chat/completions", **{**said, key: value})
+        expect(status == 400 and got["error"]["param"] in (key, None, ""), key, value, status, got)
+    status, got = s.post("/v1/completions", **{**ok, "model": "other"})
+    expect(status == 404 and got["error"]["code"] == "model_not_found", got)
+    status, got = s.post("/v1/completions", **{**ok, "max_tokens": 511, "prompt": "aa"})
+    expect(status == 400 and got["error"]["code"] == "context_length_exceeded", got)
+    for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"model":"m","model":"m"}', b"[" * 100000, b'{"model":' * 50000):
+        status, text, _ = s.ask("POST", "/v1/completions", body)
+        expect(status == 400 and json.loads(text)["error"]["message"], body[:20], status, text)
+    expect(s.ask("GET", "/v1/completions")[0] == 405 and s.ask("GET", "/nothing")[0] == 404)
+    expect(s.ask("POST", "/v1/completions", "x", {"Content-Length": str(1 << 40)})[0] == 413)
+    expect(s.ask("GET", "/v1/models/m")[0] == 200 and s.ask("GET", "/v1/models/x")[0] == 404)
+    expect(json.loads(s.ask("GET", "/v1/models")[1])["data"][0]["id"] == "m")
+
+
+def crowd(s, alone):
+    """Twelve at once, each as alone; the prefix cache says what it kept."""
+    asked = [dict(prompt="the quick brown fox jumps over the lazy dog. " * (1 + k % 4), max_tokens=20 + k,
+                  temperature=k % 2 * 1.2, seed=k) for k in range(12)]
+    want = [alone.complete(**a)["choices"][0]["text"] for a in asked]
+    got = [None] * len(asked)
+
+    def one(k):
+        got[k] = s.complete(**asked[k])["choices"][0]["text"]
+
+    threads = [threading.Thread(target=one, args=(k,)) for k in range(len(asked))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    expect(got == want, got, want)
+    again = s.complete(**asked[3])
+    expect(again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64 and again["choices"][0]["text"] == want[3], again)
+
+
+def raw(s, data):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
+    c.sendall(data)
+    return c
+
+
+def hostile(s):
+    before = s.metric("vllm:generation_tokens_total")
+    body = json.dumps(dict(model="m", prompt="the", max_tokens=500, stream=True, ignore_eos=True)).encode()
+    quiet = json.dumps(dict(model="m", prompt="the", max_tokens=500, ignore_eos=True)).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    for _ in range(4):  # gone at once, in the middle of a body, while a text is made
+        raw(s, head % len(body) + body).close()
+        raw(s, head % len(body) + body[:20]).close()
+        raw(s, head % len(quiet) + quiet).close()
+    c = raw(s, head % len(body) + body)
+    c.recv(200)
+    c.close()
+    s.settle()
+    expect(s.metric("vllm:generation_tokens_total") - before < 12 * 500, "texts of clients that are gone went on")
+    for garbage in (b"\0" * 1000, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", os.urandom(5000), b"GET /" + b"a" * 100000,
+                    b"GET /health HTTP/1.1\r\n" + b"X-A: b\r\n" * 20000 + b"\r\n",
+                    b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"):
+        c = None
+        try:
+            c = raw(s, garbage)
+            c.settimeout(5)
+            c.recv(1000)
+        except OSError:
+            pass
+        finally:
+            if c:
+                c.close()
+    idle = [raw(s, b"POST /v1/completions HTTP/1.1\r\nContent-Le") for _ in range(300)]
+    expect(s.ask("GET", "/health")[0] == 200, "health beside slow clients")
+    expect(s.complete("the", max_tokens=3)["usage"]["completion_tokens"] == 3)
+    for c in idle:
+        c.close()
+    chunked = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (quiet[:9], quiet[9:].replace(b"500", b"5"))) + b"0\r\n\r\n"
+    c = raw(s, b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked)
+    expect(b"200 OK" in c.recv(4000), "a chunked body")
+    c.close()
+
+
+def keys_and_limits():
+    with open("keys", "w", encoding="utf-8") as f:
+        f.write("first\nsecond\n")
+    s = Server("--api_key_file", "keys", "--max_waiting", "0", "--max_sequences", "2", "--max_batch_tokens", "8")
+    expect(s.ask("GET", "/v1/models")[0] == 401 and s.ask("GET", "/health")[0] == 200)
+    for header, status in (({"Authorization": "Bearer second"}, 200), ({"x-api-key": "first"}, 200),
+                           ({"Authorization": "Bearer secon"}, 401), ({"Authorization": "Bearer "}, 401),
+                           ({"Authorization": "second"}, 401), ({"Authorization": "Bearer secondsecond"}, 401)):
+        expect(s.ask("GET", "/v1/models", headers=header)[0] == status, header)
+    key = {"Authorization": "Bearer first"}
+    body = json.dumps(dict(model="m", prompt="the", max_tokens=500, stream=True, ignore_eos=True))
+    running = []
+    for _ in range(2):
+        c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)
+        c.request("POST", "/v1/completions", body, key)
+        running.append((c, c.getresponse()))
+    status, text, headers = s.ask("POST", "/v1/completions", body, key)
+    expect(status == 429 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "queue_full", status, text)
+    # SIGTERM: what runs ends, nothing new begins
+    s.process.send_signal(signal.SIGTERM)
+    for _ in range(100):
+        if s.ask("GET", "/health")[0] == 503:
+            break
+        time.sleep(0.02)
+    expect(s.ask("POST", "/v1/completions", body, key)[0] == 503)
+    for c, r in running:
+        text = r.read().decode()
+        expect(text.endswith("data: [DONE]\n\n") and text.count('"text"') >= 400, text[-200:])
+        c.close()
+    expect(s.process.wait(30) == 0, s.process.returncode)
+
+
+def main():
+    alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
+    s = Server()
+    expect(texts(s) == texts(alone))
+    chats(s)
+    sampling(s)
+    refusals(s)
+    crowd(s, alone)
+    s.settle()
+    hostile(s)
+    s.settle()
+    expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
+    s.end()
+    alone.end()
+    keys_and_limits()
+    bad = subprocess.run([PROGRAM, "--model", MODEL, "--kv_tokens", "64"], capture_output=True, text=True, check=False)
+    expect(bad.returncode == 1 and "kv_tokens" in bad.stderr, bad)
+    bad = subprocess.run([PROGRAM], capture_output=True, text=True, check=False)
+    expect(bad.returncode == 2 and "--model" in bad.stderr, bad)
+    print(f"{checks} checks")
+
+
+main()

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ds_serve: a model folder over HTTP, as OpenAI's clients speak it. */
+#include "base/build_id.h"
+#include "common/args.h"
+#include "common/chat_turns.h"
+#include "common/environment.h"
+#include "common/hub_flag.h"
+#include "common/output.h"
+#include "serve/front.h"
+
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { EXIT_USE = 2, PATH_BYTES = 4096, KEY_CEILING = 1 << 20 };
+
+static const char about[] =
+    "Serves a model folder over HTTP as OpenAI's clients ask for it: /v1/chat/completions, "
+    "/v1/completions, /v1/models, with streams; also /tokenize, /detokenize, /apply-template, "
+    "/health and /metrics. Requests share batches; a request gets the same text alone and in any "
+    "crowd, and with a seed always.";
+
+static const char after[] =
+    "Ends at SIGTERM or Ctrl-C: no new text begins, those that run are brought to their end for at "
+    "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
+    "drawn anew.\n\n"
+    "Examples:\n"
+    "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
+    "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n\n"
+    "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use.";
+
+static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, bool *help_out)
+{
+    const dsi_arg rows[] = {
+        {.type = DSI_ARG_HEADING, .doc = "Model"},
+        {.name = "model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model,
+         .value = "DIR|ORG/NAME",
+         .doc = "Model folder, or the name of a model in the Hugging Face cache."},
+        {.name = "model_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_revision,
+         .value = "REV",
+         .doc = "Of a --model by its name: branch, tag or commit; default: main."},
+        {.name = "served_model_name",
+         .type = DSI_ARG_TEXT,
+         .out = &o->served_name,
+         .value = "NAME",
+         .doc = "What clients call the model; default: what --model says."},
+        {.name = "adapter",
+         .type = DSI_ARG_TEXT,
+         .out = &o->adapter,
+         .value = "DIR",
+         .doc = "A folder of PEFT's: the adapter of --model."},
+        {.name = "tokenizer",
+         .type = DSI_ARG_TEXT,
+         .out = &o->tokenizer,
+         .value = "DIR|FILE|bytes",
+         .doc = "Tokenizer; default: that of the folder."},
+        {.name = "chat_template",
+         .type = DSI_ARG_TEXT,
+         .out = &o->chat_template,
+         .value = "NAME",
+         .doc = "Chat template, built in or one of the tokenizer's; default: the tokenizer's own."},
+        {.name = "dtype",
+         .type = DSI_ARG_TEXT,
+         .out = &o->dtype,
+         .value = "f32|bf16|f16",
+         .choices = "f32|bf16|f16",
+         .doc = "Arithmetic; default: as the weights are stored."},
+        {.type = DSI_ARG_HEADING, .doc = "Clients"},
+        {.name = "host",
+         .type = DSI_ARG_TEXT,
+         .out = &o->host,
+         .value = "ADDRESS",
+         .def = "127.0.0.1",
+         .doc = "Where to listen; 0.0.0.0: everywhere."},
+        {.name = "port",
+         .type = DSI_ARG_INT,
+         .out = &o->port,
+         .value = "N",
+         .def = "8000",
+         .max = 65535,
+         .doc = "0: any that is free; the first line says which."},
+        {.name = "api_key_file",
+         .type = DSI_ARG_TEXT,
+         .out = &o->api_key_file,
+         .value = "FILE",
+         .doc = "Keys, a line each: a client must send one of them, but for /health."},
+        {.name = "max_waiting",
+         .type = DSI_ARG_INT,
+         .out = &o->max_waiting,
+         .value = "N",
+         .def = "256",
+         .max = 1e6,
+         .doc = "Requests beyond those of a batch; another one gets status 429."},
+        {.name = "max_connections",
+         .type = DSI_ARG_INT,
+         .out = &o->max_connections,
+         .value = "N",
+         .def = "1000",
+         .min = 1,
+         .max = 1e5,
+         .doc = "Connections at a time; another one is closed."},
+        {.name = "max_body",
+         .type = DSI_ARG_INT,
+         .out = &o->max_body,
+         .value = "BYTES",
+         .def = "16777216",
+         .min = 1024,
+         .max = 1 << 30,
+         .doc = "Of a request; more gets status 413."},
+        {.name = "max_choices",
+         .type = DSI_ARG_INT,
+         .out = &o->max_choices,
+         .value = "N",
+         .def = "128",
+         .min = 1,
+         .max = 1024,
+         .doc = "Texts of one request: prompts times n."},
+        {.name = "timeout_seconds",
+         .type = DSI_ARG_INT,
+         .out = &o->timeout_seconds,
+         .value = "N",
+         .def = "60",
+         .min = 1,
+         .max = 86400,
+         .doc = "A connection on which nothing moves is closed; not while its text is made."},
+        {.name = "drain_seconds",
+         .type = DSI_ARG_INT,
+         .out = &o->drain_seconds,
+         .value = "N",
+         .def = "60",
+         .max = 86400,
+         .doc = "How long running texts may take to end after SIGTERM."},
+        {.type = DSI_ARG_HEADING, .doc = "Engine"},
+        {.name = "max_length",
+         .type = DSI_ARG_INT,
+         .out = &o->max_length,
+         .value = "N",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},
+        {.name = "max_sequences",
+         .type = DSI_ARG_INT,
+         .out = &o->max_sequences,
+         .value = "N",
+         .def = "16",
+         .min = 1,
+         .max = 4096,
+         .doc = "Texts in a batch."},
+        {.name = "max_batch_tokens",
+         .type = DSI_ARG_INT,
+         .out = &o->max_batch_tokens,
+         .value = "N",
+         .def = "512",
+         .min = 1,
+         .max = 65536,
+         .doc = "Tokens of a batch: one of each running text, the rest of prompts."},
+        {.name = "kv_tokens",
+         .type = DSI_ARG_INT,
+         .out = &o->kv_tokens,
+         .value = "N",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Positions that all texts have together; default: four times --max_length."},
+        {.name = "no_prefix_cache",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->no_prefix_cache,
+         .doc = "Compute the begin of a prompt anew that another one had."},
+        {.name = "accelerator",
+         .type = DSI_ARG_TEXT,
+         .out = &o->accelerator,
+         .value = "NAME",
+         .def = "auto",
+         .doc = "What computes; as ds_generate's."},
+        {.name = "threads",
+         .type = DSI_ARG_INT,
+         .out = &o->threads,
+         .value = "N",
+         .def = "0",
+         .max = 4096,
+         .doc = "Threads; default: the cores that this process may use."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_serve [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .after = after};
+    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
+    if (!*help_out && o->model == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "give --model DIR");
+    }
+    return DS_OK;
+}
+
+/* ---- what is served ---- */
+typedef struct parts {
+    ds_model *model;
+    ds_adapter *adapter;
+    ds_tokenizer *tokenizer;
+    ds_tokenizer_scratch *scratch;
+    ds_chat *chat;
+    dsi_buf keys;
+} parts;
+
+static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
+{
+    char path[PATH_BYTES];
+    f->name = o->served_name != NULL ? o->served_name : o->model;
+    DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
+                         DS_HUB_MODEL | (o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0),
+                         &o->model_found));
+    (void)snprintf(path, sizeof path, "%s/config.json", o->model);
+    DS_TRY(ds_model_from_config(ctx, path, &p->model));
+    return o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &p->adapter) : DS_OK;
+}
+
+/* With the context of the HTTP thread, which alone uses them; but for decoding. */
+static ds_status open_tokenizer(const serve_options *o, front *f, parts *p)
+{
+    DS_TRY(ds_tokenizer_open(f->http_ctx, o->tokenizer != NULL ? o->tokenizer : o->model,
+                             &p->tokenizer));
+    DS_TRY(ds_tokenizer_scratch_create(p->tokenizer, 0, &p->scratch));
+    f->tokenizer = p->tokenizer;
+    f->scratch = p->scratch;
+    if (o->chat_template != NULL || ds_tokenizer_chat_template(p->tokenizer) != NULL) {
+        DS_TRY(ds_chat_create(f->http_ctx, p->tokenizer, o->chat_template, &p->chat));
+        f->chat = p->chat;
+    }
+    return DS_OK;
+}
+
+/* The ids that end a text: eos, and what the template writes behind an answer. */
+static ds_status find_stop_ids(front *f)
+{
+    const uint32_t n = ds_tokenizer_vocab_size(f->tokenizer);
+    const chat_form form = {.chat = f->chat, .tokenizer = f->tokenizer, .scratch = f->scratch};
+    const int64_t turn = f->chat != NULL ? chat_end_of_turn(&form) : -1;
+    for (uint32_t id = 0; id < n; ++id) {
+        f->n_stop_ids += ds_tokenizer_is_eos(f->tokenizer, id) || (int64_t)id == turn;
+    }
+    f->stop_ids = calloc(f->n_stop_ids + 1, sizeof *f->stop_ids);
+    if (f->stop_ids == NULL) {
+        return ds_fail(f->http_ctx, DS_ERR_NOMEM, "no memory");
+    }
+    f->n_stop_ids = 0;
+    for (uint32_t id = 0; id < n; ++id) {
+        if (ds_tokenizer_is_eos(f->tokenizer, id) || (int64_t)id == turn) {
+            f->stop_ids[f->n_stop_ids++] = id;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status read_keys(ds_ctx *ctx, const serve_options *o, front *f, parts *p)
+{
+    p->keys = dsi_buf_make(KEY_CEILING);
+    if (o->api_key_file == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_buf_read_file(ctx, o->api_key_file, &p->keys));
+    char *save = NULL;
+    for (char *line = p->keys.size > 0 ? strtok_r(p->keys.data, "\r\n", &save) : NULL; line != NULL;
+         line = strtok_r(NULL, "\r\n", &save)) {
+        char **keys = realloc(f->keys, (f->n_keys + 1) * sizeof *keys);
+        if (keys == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory for keys");
+        }
+        f->keys = keys;
+        f->keys[f->n_keys++] = line;
+    }
+    return f->n_keys > 0 ? DS_OK
+                         : ds_fail(ctx, DS_ERR_ARG, "--api_key_file %s: there is no key in it",
+                                   o->api_key_file);
+}
+
+static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
+{
+    enum { LONGEST = 8192 };
+    const int64_t model_most = ds_model_get_info(p->model)->max_positions;
+    const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
+    const ds_serve_params params = {
+        .source = {.model = p->model,
+                   .weights = o->model,
+                   .adapter = p->adapter,
+                   .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
+                   .max_length = o->max_length > 0 ? o->max_length : otherwise,
+                   .accelerator = o->accelerator},
+        .max_sequences = o->max_sequences,
+        .max_batch_tokens = o->max_batch_tokens,
+        .kv_tokens = o->kv_tokens,
+        .no_prefix_cache = o->no_prefix_cache};
+    DS_TRY(ds_serve_create(ctx, &params, &f->server));
+    ds_serve_get_stats(f->server, &f->metrics.stats);
+    const ds_serve_stats *s = &f->metrics.stats;
+    f->max_length = s->max_length;
+    f->vocab_size = s->vocab_size;
+    ds_log(ctx, DS_LOG_JOB,
+           "weights %.1f MB; %lld blocks of %lld positions, %.1f KB a position: %.1f MB; texts of "
+           "up to %lld, %lld in a batch of %lld tokens",
+           s->weight_bytes * 1e-6, (long long)s->n_blocks, (long long)s->block,
+           s->kv_token_bytes * 1e-3, s->kv_token_bytes * (double)(s->n_blocks * s->block) * 1e-6,
+           (long long)s->max_length, (long long)s->max_sequences, (long long)s->max_batch_tokens);
+    return DS_OK;
+}
+
+/* ---- its life ---- */
+static bool is_idle(front *f)
+{
+    (void)pthread_mutex_lock(&f->lock);
+    const bool idle = f->n_jobs == 0;
+    (void)pthread_mutex_unlock(&f->lock);
+    return idle;
+}
+
+/* Until a signal; then until nothing runs, a second signal or the time is over. */
+static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
+{
+    int number = 0;
+    (void)sigwait(signals, &number);
+    ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
+    (void)pthread_mutex_lock(&f->lock);
+    f->draining = true;
+    (void)pthread_mutex_unlock(&f->lock);
+    const struct timespec tenth = {0, 100000000};
+    for (int64_t i = 0; i < 10 * f->options->drain_seconds && !is_idle(f); ++i) {
+        if (sigtimedwait(signals, NULL, &tenth) >= 0) {
+            break;
+        }
+    }
+}
+
+/* Every connection needs a descriptor. */
+static void raise_descriptors(const serve_options *o)
+{
+    struct rlimit limit;
+    const rlim_t wanted = (rlim_t)o->max_connections + 128;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
+        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static ds_status serve(ds_ctx *ctx, front *f)
+{
+    pthread_t engine;
+    sigset_t signals;
+    (void)sigemptyset(&signals);
+    (void)sigaddset(&signals, SIGTERM);
+    (void)sigaddset(&signals, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL); /* of all threads: they inherit it */
+    (void)signal(SIGPIPE, SIG_IGN);
+    raise_descriptors(f->options);
+    if (pthread_create(&engine, NULL, engine_run, f) != 0) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no thread for the engine");
+    }
+    const ds_status status = http_start(ctx, f);
+    if (status >= 0) {
+        const union MHD_DaemonInfo *info =
+            MHD_get_daemon_info(f->daemon, MHD_DAEMON_INFO_BIND_PORT);
+        (void)printf("serving %s on http://%s:%u\n", f->name, f->options->host,
+                     info != NULL ? (unsigned)info->port : 0u);
+        (void)fflush(stdout);
+        wait_for_end(ctx, f, &signals);
+    }
+    (void)pthread_mutex_lock(&f->lock);
+    f->stop = true;
+    (void)pthread_cond_signal(&f->wake);
+    (void)pthread_mutex_unlock(&f->lock);
+    (void)pthread_join(engine, NULL);
+    if (f->daemon != NULL) {
+        MHD_stop_daemon(f->daemon);
+    }
+    return status;
+}
+
+static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
+{
+    parts p = {0};
+    char id[64];
+    f->options = o;
+    f->ctx = ctx;
+    f->queued_end = &f->queued;
+    f->created = (int64_t)time(NULL);
+    dsi_build_id(id, sizeof id);
+    (void)snprintf(f->fingerprint, sizeof f->fingerprint, "ds_%.12s", id);
+    if (getrandom(&f->secret, sizeof f->secret, 0) != (ssize_t)sizeof f->secret) {
+        f->secret = (uint64_t)f->created;
+    }
+    (void)pthread_mutex_init(&f->lock, NULL);
+    (void)pthread_cond_init(&f->wake, NULL);
+    const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
+    ds_status status = ds_ctx_create(&one, &f->http_ctx);
+    status = status < 0 ? status : read_keys(ctx, o, f, &p);
+    status = status < 0 ? status : open_model(ctx, o, f, &p);
+    if (status >= 0) {
+        status = open_tokenizer(o, f, &p);
+        status = status < 0 ? status : find_stop_ids(f);
+        status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
+    }
+    status = status < 0 ? status : open_server(ctx, o, f, &p);
+    status = status < 0 ? status : serve(ctx, f);
+    ds_serve_destroy(&f->server);
+    ds_chat_destroy(&p.chat);
+    ds_tokenizer_scratch_destroy(&p.scratch);
+    ds_tokenizer_close(&p.tokenizer);
+    ds_adapter_destroy(&p.adapter);
+    ds_model_destroy(&p.model);
+    dsi_buf_free(&p.keys);
+    free(f->keys);
+    free(f->stop_ids);
+    ds_ctx_destroy(&f->http_ctx);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    output_guard("ds_serve");
+    ds_ctx *ctx = NULL;
+    serve_options o = {0};
+    front f = {0};
+    bool help = false;
+    if (ds_ctx_create(NULL, &ctx) < 0) {
+        return EXIT_FAILURE;
+    }
+    ds_status status = parse(ctx, argc, argv, &o, &help);
+    int code = status < 0 ? EXIT_USE : EXIT_SUCCESS;
+    if (status >= 0 && !help) {
+        ds_ctx_params params;
+        status = environment_context(ctx, o.threads, &params, NULL);
+        if (status >= 0) {
+            ds_ctx_destroy(&ctx);
+            status = ds_ctx_create(&params, &ctx);
+        }
+        status = status < 0 ? status : run(ctx, &o, &f);
+        code = status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    }
+    if (status < 0) {
+        (void)fprintf(stderr, "ds_serve: %s\n", ds_ctx_error(ctx));
+    }
+    free(o.model_found);
+    ds_ctx_destroy(&ctx);
+    return code;
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine thread: takes queued jobs, runs steps, gives ids to jobs, sees who is gone. */
+#include "front.h"
+
+#include "base/clock.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_POLLED = 4096 };
+
+typedef struct engine {
+    front *f;
+    job *jobs; /* running */
+    ds_serve_event *events;
+    struct pollfd *polled;
+    job **of_poll;
+} engine;
+
+static void submit(engine *e, job *j)
+{
+    front *f = e->f;
+    for (size_t i = 0; i < j->n_choices && !j->done; ++i) {
+        choice *c = &j->choices[i];
+        ds_serve_request r = j->request;
+        r.ids = c->ids;
+        r.n = c->n_ids;
+        /* the first of several is the one that the seed gives alone */
+        r.sampling.seed += (uint64_t)(i % j->n_of_each) * 0x9e3779b97f4a7c15u;
+        if (ds_serve_submit(f->server, &r, &c->uid) < 0) {
+            job_fail(j, MHD_HTTP_BAD_REQUEST, "invalid_request_error", ds_ctx_error(f->ctx));
+        }
+    }
+}
+
+static void wake_client(job *j)
+{
+    if (j->suspended && (j->done || (j->streams && j->out.size > j->n_sent))) {
+        j->suspended = false;
+        MHD_resume_connection(j->connection);
+    }
+}
+
+static void cancel_all(engine *e, job *j)
+{
+    for (size_t i = 0; i < j->n_choices; ++i) {
+        choice *c = &j->choices[i];
+        if (c->uid != 0 && c->finish == NULL) {
+            (void)ds_serve_cancel(e->f->server, c->uid);
+            e->f->metrics.n_finished_cancelled += 1;
+        }
+        c->uid = 0;
+    }
+}
+
+/* Takes what was queued; lets go of what ended. With the lock. */
+static void tidy(engine *e)
+{
+    front *f = e->f;
+    while (f->queued != NULL) {
+        job *j = f->queued;
+        f->queued = j->next;
+        f->queued_end = f->queued != NULL ? f->queued_end : &f->queued;
+        j->arrived = j->arrived > 0.0 ? j->arrived : dsi_clock_seconds();
+        j->next = e->jobs;
+        e->jobs = j;
+        if (!j->gone) {
+            submit(e, j);
+        }
+    }
+    for (job **at = &e->jobs; *at != NULL;) {
+        job *j = *at;
+        if (!j->gone && !j->done) {
+            at = &j->next;
+            continue;
+        }
+        *at = j->next;
+        cancel_all(e, j);
+        wake_client(j);
+        job_release(j);
+    }
+}
+
+/* Clients that wait and have closed their connection. With the lock: a connection that is suspended
+ * is nobody else's. */
+static void find_gone(engine *e)
+{
+    nfds_t n = 0;
+    for (job *j = e->jobs; j != NULL && n < MOST_POLLED; j = j->next) {
+        if (j->suspended && j->fd >= 0) {
+            e->polled[n] = (struct pollfd){.fd = j->fd, .events = POLLRDHUP};
+            e->of_poll[n++] = j;
+        }
+    }
+    if (n == 0 || poll(e->polled, n, 0) <= 0) {
+        return;
+    }
+    for (nfds_t i = 0; i < n; ++i) {
+        if ((e->polled[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) {
+            job *j = e->of_poll[i];
+            j->gone = true;
+            j->suspended = false;
+            MHD_resume_connection(j->connection);
+        }
+    }
+}
+
+static choice *find_choice(engine *e, uint64_t uid, job **job_out)
+{
+    for (job *j = e->jobs; j != NULL; j = j->next) {
+        for (size_t i = 0; i < j->n_choices; ++i) {
+            if (j->choices[i].uid == uid) {
+                *job_out = j;
+                return &j->choices[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+static void count_finish(front *f, const choice *c)
+{
+    if (c->finish != NULL && strcmp(c->finish, "length") == 0) {
+        f->metrics.n_finished_length += 1;
+    } else if (c->finish != NULL) {
+        f->metrics.n_finished_stop += 1;
+    }
+}
+
+static bool all_ended(const job *j)
+{
+    for (size_t i = 0; i < j->n_choices; ++i) {
+        if (j->choices[i].finish == NULL) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void give(engine *e, const ds_serve_event *event)
+{
+    job *j = NULL;
+    choice *c = find_choice(e, event->uid, &j);
+    bool stop = false;
+    if (c == NULL || j->done) {
+        return;
+    }
+    if (event->finish == DS_SERVE_ERROR) {
+        e->f->metrics.n_finished_error += 1;
+        c->uid = 0;
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
+                 "the model's logits are not finite: its weights are spoiled, or too large for "
+                 "the dtype");
+        return;
+    }
+    job_take(j, c, event, &stop);
+    if (stop) {
+        (void)ds_serve_cancel(e->f->server, c->uid);
+    }
+    if (c->finish != NULL) {
+        count_finish(e->f, c);
+        c->uid = 0;
+    }
+    if (all_ended(j)) {
+        job_end(j);
+    }
+    if (j->out.failed || c->text.failed || c->pending.failed || c->logprobs.failed) {
+        j->done = false;
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", "no memory for the answer");
+    }
+}
+
+static void give_all(engine *e, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        give(e, &e->events[i]);
+    }
+    for (job *j = e->jobs; j != NULL; j = j->next) {
+        wake_client(j);
+    }
+}
+
+/* A step failed: nobody is served any more. */
+static void break_all(engine *e)
+{
+    for (job *j = e->jobs; j != NULL; j = j->next) {
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", ds_ctx_error(e->f->ctx));
+    }
+    e->f->broken = true;
+}
+
+/* One turn; with the lock, but for the step itself. */
+static void turn(engine *e)
+{
+    front *f = e->f;
+    size_t n = 0;
+    (void)pthread_mutex_unlock(&f->lock);
+    const double before = dsi_clock_seconds();
+    const ds_status status = ds_serve_step(f->server, e->events, &n);
+    const double after = dsi_clock_seconds();
+    (void)pthread_mutex_lock(&f->lock);
+    f->metrics.step_seconds += after - before;
+    if (status < 0) {
+        break_all(e);
+        return;
+    }
+    give_all(e, n);
+    find_gone(e);
+}
+
+static void loop(engine *e)
+{
+    front *f = e->f;
+    for (;;) {
+        (void)pthread_mutex_lock(&f->lock);
+        tidy(e);
+        ds_serve_get_stats(f->server, &f->metrics.stats);
+        f->n_waiting = f->metrics.stats.n_waiting;
+        if (f->stop) {
+            break;
+        }
+        if (e->jobs == NULL) {
+            (void)pthread_cond_wait(&f->wake, &f->lock);
+        } else {
+            turn(e);
+        }
+        (void)pthread_mutex_unlock(&f->lock);
+    }
+    for (job *j = e->jobs; j != NULL; j = j->next) {
+        job_fail(j, MHD_HTTP_SERVICE_UNAVAILABLE, "server_error", "the server ends");
+    }
+    tidy(e);
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
+void *engine_run(void *opaque)
+{
+    front *f = opaque;
+    engine e = {.f = f};
+    e.events = calloc((size_t)f->metrics.stats.max_sequences, sizeof *e.events);
+    e.polled = calloc(MOST_POLLED, sizeof *e.polled);
+    e.of_poll = calloc(MOST_POLLED, sizeof *e.of_poll);
+    if (e.events != NULL && e.polled != NULL && e.of_poll != NULL) {
+        loop(&e);
+    }
+    free(e.events);
+    free(e.polled);
+    free(e.of_poll);
+    return NULL;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ds_serve's parts: an HTTP thread that reads requests and writes answers, and an engine thread
+ * that runs them.
+ *
+ * A job is a request for text. The HTTP thread makes it, the engine thread appends to its output,
+ * both under front.lock. It is freed when both have let it go. Only the engine thread calls the
+ * server, only the HTTP thread the tokenizer's scratch.
+ */
+#ifndef DS_TOOLS_SERVE_FRONT_H
+#define DS_TOOLS_SERVE_FRONT_H
+
+#include "base/buf.h"
+
+#include <deepspeed/chat.h>
+#include <deepspeed/serve.h>
+#include <jansson.h>
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { FRONT_STOPS = 16, FRONT_STOP_BYTES = 256, FRONT_ID_BYTES = 48 };
+
+typedef struct job job;
+
+/* The command line, parsed. */
+typedef struct serve_options {
+    const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
+    const char *api_key_file, *accelerator, *tokenizer;
+    char *model_found;
+    int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
+    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
+    bool no_prefix_cache;
+} serve_options;
+
+/* What /metrics shows; by the engine thread, read by the other. */
+typedef struct front_metrics {
+    ds_serve_stats stats;
+    int64_t n_requests[6]; /* by first digit of the status */
+    int64_t n_finished_stop, n_finished_length, n_finished_cancelled, n_finished_error;
+    double ttft_sum, step_seconds;
+    int64_t ttft_count;
+} front_metrics;
+
+typedef struct front {
+    ds_ctx *ctx; /* of the engine thread */
+    const serve_options *options;
+    ds_server *server;
+    const ds_tokenizer *tokenizer;
+    const ds_chat *chat; /* NULL: the model has no template */
+    ds_tokenizer_scratch *scratch;
+    ds_ctx *http_ctx; /* errors of the HTTP thread */
+    const char *name; /* of the model, as clients call it */
+    char fingerprint[32];
+    char **keys; /* [n_keys]; none: everybody may ask */
+    size_t n_keys;
+    uint32_t *stop_ids; /* what ends a text */
+    size_t n_stop_ids;
+    int64_t created, max_length, vocab_size;
+    struct MHD_Daemon *daemon;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    job *queued, **queued_end; /* new jobs, for the engine thread */
+    int64_t n_jobs;            /* made and not freed */
+    int64_t n_waiting;         /* sequences queued or waiting */
+    bool draining, stop, broken;
+    uint64_t last_job;
+    uint64_t secret; /* seeds of requests that name none */
+    front_metrics metrics;
+} front;
+
+/* ---- job.c: what a request asks for, and its output ---- */
+typedef struct choice {
+    uint64_t uid;  /* 0: not running */
+    uint32_t *ids; /* the prompt; owned by the first choice of it */
+    size_t n_ids;
+    bool owns_ids;
+    char *echo; /* text of the prompt, of the first choice of it; NULL: none is echoed */
+    ds_detokenizer *decoder;
+    dsi_buf text;                  /* what was sent, or will be */
+    dsi_buf pending;               /* drawn, but may begin a stop string */
+    dsi_buf logprobs;              /* entries behind each other, as JSON */
+    dsi_buf tops, offsets, pieces; /* of completions: the other columns */
+    int64_t n_new, n_cached, n_logprobs;
+    const char *finish; /* NULL: goes on */
+    bool begun;
+} choice;
+
+struct job {
+    job *next;
+    front *f;
+    struct MHD_Connection *connection;
+    int fd;
+    bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
+    int holders; /* HTTP thread, engine thread */
+    char id[FRONT_ID_BYTES];
+    int64_t created;
+    double arrived;
+    choice *choices; /* prompt by prompt */
+    size_t n_choices, n_prompts, n_of_each;
+    ds_serve_request request; /* all but ids and seed; its arrays are owned */
+    char stops[FRONT_STOPS][FRONT_STOP_BYTES];
+    size_t n_stops;
+    dsi_buf out;   /* what the client gets */
+    size_t n_sent; /* of it */
+    unsigned status;
+};
+
+/* Frees when nobody holds it any more. With the lock. */
+void job_release(job *j);
+/* An event of choice c; the text goes to the output. With the lock. *stop_out: a stop string was
+ * there, the sequence is to be cancelled. */
+void job_take(job *j, choice *c, const ds_serve_event *event, bool *stop_out);
+/* Everything ended: the rest of the output. With the lock. */
+void job_end(job *j);
+/* Ends with an error. With the lock. */
+void job_fail(job *j, unsigned status, const char *type, const char *message);
+
+/* ---- api.c: bodies of requests ---- */
+/* An error for the client. */
+typedef struct api_error {
+    unsigned status;
+    const char *type, *code; /* code NULL: none */
+    char param[64];          /* "" none */
+    char message[512];
+} api_error;
+bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
+              const char *format, ...) __attribute__((format(printf, 5, 6)));
+void api_error_print(const api_error *e, dsi_buf *out);
+/* Reads the body of a chat or of a completion. ignored: names of fields without effect, for a
+ * header. false: *e is filled, and the job only holds what is to be freed. */
+bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e);
+/* Messages as text, by the template; freed with ds_chat_text_free. */
+bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e);
+
+/* ---- http.c ---- */
+ds_status http_start(ds_ctx *ctx, front *f);
+
+/* ---- engine.c: the engine thread ---- */
+void *engine_run(void *front);
+
+/* ---- metrics.c ---- */
+void metrics_print(front *f, dsi_buf *out);
+
+#endif

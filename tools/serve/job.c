@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jobs: from ids to the frames and bodies that OpenAI's clients read. See front.h.
+ *
+ * A text is held back while it may begin a stop string; the detokenizer holds back bytes that are
+ * no whole character yet.
+ */
+#include "front.h"
+
+#include "base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void free_choice(choice *c)
+{
+    if (c->owns_ids) {
+        free(c->ids);
+    }
+    free(c->echo);
+    ds_detokenizer_destroy(&c->decoder);
+    dsi_buf_free(&c->text);
+    dsi_buf_free(&c->pending);
+    dsi_buf_free(&c->logprobs);
+    dsi_buf_free(&c->tops);
+    dsi_buf_free(&c->offsets);
+    dsi_buf_free(&c->pieces);
+}
+
+void job_release(job *j)
+{
+    if (--j->holders > 0) {
+        return;
+    }
+    j->f->n_jobs -= 1;
+    for (size_t i = 0; i < j->n_choices; ++i) {
+        free_choice(&j->choices[i]);
+    }
+    free(j->choices);
+    free((void *)(uintptr_t)j->request.bias);
+    free((void *)(uintptr_t)j->request.stop_ids);
+    dsi_buf_free(&j->out);
+    free(j);
+}
+
+static void put_text(dsi_buf *out, const char *text, size_t n)
+{
+    dsi_buf_putc(out, '"');
+    dsi_buf_json(out, text, n);
+    dsi_buf_putc(out, '"');
+}
+
+static int index_of(const job *j, const choice *c)
+{
+    return (int)(c - j->choices);
+}
+
+/* {"id": … up to the choices. */
+static void put_head(job *j, const char *object)
+{
+    dsi_buf_printf(&j->out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", j->id,
+                   object, (long long)j->created);
+    put_text(&j->out, j->f->name, strlen(j->f->name));
+    dsi_buf_printf(&j->out, ",\"system_fingerprint\":\"%s\",\"choices\":[", j->f->fingerprint);
+}
+
+static void put_usage(job *j)
+{
+    int64_t prompt = 0;
+    int64_t cached = 0;
+    int64_t drawn = 0;
+    for (size_t i = 0; i < j->n_choices; ++i) {
+        prompt += i % j->n_of_each == 0 ? (int64_t)j->choices[i].n_ids : 0;
+        cached += i % j->n_of_each == 0 ? j->choices[i].n_cached : 0;
+        drawn += j->choices[i].n_new;
+    }
+    dsi_buf_printf(&j->out,
+                   "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,"
+                   "\"total_tokens\":%lld,\"prompt_tokens_details\":{\"cached_tokens\":%lld}}",
+                   (long long)prompt, (long long)drawn, (long long)(prompt + drawn),
+                   (long long)cached);
+}
+
+static void put_finish(job *j, const char *finish)
+{
+    if (finish != NULL) {
+        dsi_buf_printf(&j->out, ",\"finish_reason\":\"%s\"}", finish);
+    } else {
+        dsi_buf_puts(&j->out, ",\"finish_reason\":null}");
+    }
+}
+
+/* The log-probabilities of what is new; the columns begin anew. */
+static void put_logprobs(job *j, choice *c)
+{
+    dsi_buf *out = &j->out;
+    if (!j->logprobs) {
+        dsi_buf_puts(out, ",\"logprobs\":null");
+    } else if (j->of_chat) {
+        dsi_buf_printf(out, ",\"logprobs\":{\"content\":[%s],\"refusal\":null}",
+                       dsi_buf_text(&c->logprobs));
+    } else {
+        dsi_buf_printf(out,
+                       ",\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s],"
+                       "\"top_logprobs\":[%s],\"text_offset\":[%s]}",
+                       dsi_buf_text(&c->pieces), dsi_buf_text(&c->logprobs), dsi_buf_text(&c->tops),
+                       dsi_buf_text(&c->offsets));
+    }
+    dsi_buf_clear(&c->logprobs);
+    dsi_buf_clear(&c->pieces);
+    dsi_buf_clear(&c->tops);
+    dsi_buf_clear(&c->offsets);
+    c->n_logprobs = 0;
+}
+
+/* One frame of a stream. role: the first one of a chat. */
+static void put_frame(job *j, choice *c, const char *text, size_t n, bool role, const char *finish)
+{
+    dsi_buf *out = &j->out;
+    dsi_buf_puts(out, "data: ");
+    put_head(j, j->of_chat ? "chat.completion.chunk" : "text_completion");
+    dsi_buf_printf(out, "{\"index\":%d,", index_of(j, c));
+    if (j->of_chat) {
+        dsi_buf_puts(out, role ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
+        if (!role && (n > 0 || finish == NULL)) {
+            dsi_buf_puts(out, "\"content\":");
+        }
+        if (role || n > 0 || finish == NULL) {
+            put_text(out, text, n);
+        }
+        dsi_buf_putc(out, '}');
+    } else {
+        dsi_buf_puts(out, "\"text\":");
+        put_text(out, text, n);
+    }
+    put_logprobs(j, c);
+    put_finish(j, finish);
+    dsi_buf_puts(out, j->usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
+
+static void begin(job *j, choice *c)
+{
+    if (c->begun) {
+        return;
+    }
+    c->begun = true;
+    if (c->echo != NULL) {
+        dsi_buf_puts(&c->text, c->echo);
+    }
+    if (j->streams && j->of_chat) {
+        put_frame(j, c, "", 0, true, NULL);
+    } else if (j->streams && c->echo != NULL) {
+        put_frame(j, c, c->echo, strlen(c->echo), false, NULL);
+    }
+}
+
+/* ---- log-probabilities ---- */
+/* The bytes that a token adds to a text: decoded behind itself, where no space is left out. */
+static char *token_text(front *f, uint32_t id, size_t *n_out)
+{
+    char *one = NULL;
+    char *two = NULL;
+    size_t n_one = 0;
+    size_t n_two = 0;
+    const uint32_t ids[2] = {id, id};
+    *n_out = 0;
+    if (id >= ds_tokenizer_vocab_size(f->tokenizer) ||
+        ds_tokenizer_decode(f->tokenizer, ids, 1, 0, &one, &n_one) < 0 ||
+        ds_tokenizer_decode(f->tokenizer, ids, 2, 0, &two, &n_two) < 0) {
+        free(one);
+        return NULL;
+    }
+    *n_out = n_two - n_one;
+    memmove(two, two + n_one, *n_out);
+    free(one);
+    return two;
+}
+
+static void put_token(front *f, dsi_buf *out, uint32_t id, float logprob)
+{
+    size_t n = 0;
+    char *text = token_text(f, id, &n);
+    dsi_buf_puts(out, "{\"token\":");
+    put_text(out, text != NULL ? text : "", n);
+    dsi_buf_printf(out, ",\"logprob\":%.9g,\"bytes\":[", (double)logprob);
+    for (size_t i = 0; i < n; ++i) {
+        dsi_buf_printf(out, "%s%u", i > 0 ? "," : "", (unsigned char)text[i]);
+    }
+    dsi_buf_putc(out, ']');
+    free(text);
+}
+
+static void chat_logprob(front *f, choice *c, const ds_serve_event *e)
+{
+    dsi_buf *out = &c->logprobs;
+    dsi_buf_puts(out, c->n_logprobs++ > 0 ? "," : "");
+    put_token(f, out, e->id, e->logprob);
+    dsi_buf_puts(out, ",\"top_logprobs\":[");
+    for (int32_t i = 0; i < e->n_top; ++i) {
+        dsi_buf_puts(out, i > 0 ? "," : "");
+        put_token(f, out, e->top_ids[i], e->top_logprobs[i]);
+        dsi_buf_putc(out, '}');
+    }
+    dsi_buf_puts(out, "]}");
+}
+
+static void put_piece(front *f, dsi_buf *out, uint32_t id)
+{
+    size_t n = 0;
+    char *text = token_text(f, id, &n);
+    put_text(out, text != NULL ? text : "", n);
+    free(text);
+}
+
+/* Offsets are in characters of the text, as OpenAI's. */
+static int64_t characters(const dsi_buf *text)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < text->size; ++i) {
+        n += ((unsigned char)text->data[i] & 0xC0) != 0x80;
+    }
+    return n;
+}
+
+static void completion_logprob(front *f, choice *c, const ds_serve_event *e)
+{
+    const char *comma = c->n_logprobs++ > 0 ? "," : "";
+    dsi_buf_puts(&c->pieces, comma);
+    put_piece(f, &c->pieces, e->id);
+    dsi_buf_printf(&c->logprobs, "%s%.9g", comma, (double)e->logprob);
+    dsi_buf_printf(&c->offsets, "%s%lld", comma,
+                   (long long)(characters(&c->text) + characters(&c->pending)));
+    dsi_buf_printf(&c->tops, "%s{", comma);
+    for (int32_t i = 0; i < e->n_top; ++i) {
+        dsi_buf_puts(&c->tops, i > 0 ? "," : "");
+        put_piece(f, &c->tops, e->top_ids[i]);
+        dsi_buf_printf(&c->tops, ":%.9g", (double)e->top_logprobs[i]);
+    }
+    dsi_buf_putc(&c->tops, '}');
+}
+
+/* ---- stop strings ---- */
+/* The earliest stop string in the pending text; its offset, SIZE_MAX: none. */
+static size_t find_stop(const job *j, const dsi_buf *pending)
+{
+    size_t best = SIZE_MAX;
+    for (size_t i = 0; i < j->n_stops && pending->size > 0; ++i) {
+        const char *at = memmem(pending->data, pending->size, j->stops[i], strlen(j->stops[i]));
+        if (at != NULL && (size_t)(at - pending->data) < best) {
+            best = (size_t)(at - pending->data);
+        }
+    }
+    return best;
+}
+
+/* How many bytes at the end may begin a stop string. */
+static size_t held_back(const job *j, const dsi_buf *pending)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < j->n_stops; ++i) {
+        size_t n = strlen(j->stops[i]) - 1;
+        n = n < pending->size ? n : pending->size;
+        while (n > most && memcmp(pending->data + pending->size - n, j->stops[i], n) != 0) {
+            --n;
+        }
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* The first n bytes of what is pending are the client's. */
+static void send_text(job *j, choice *c, size_t n)
+{
+    if (n == 0 && c->n_logprobs == 0) {
+        return;
+    }
+    dsi_buf_append(&c->text, dsi_buf_text(&c->pending), n);
+    if (j->streams) {
+        put_frame(j, c, dsi_buf_text(&c->pending), n, false, NULL);
+    }
+    const size_t left = c->pending.size - n;
+    if (n > 0) {
+        memmove(c->pending.data, c->pending.data + n, left);
+        c->pending.size = left;
+        c->pending.data[left] = '\0';
+    }
+}
+
+static void finish(job *j, choice *c, const char *why)
+{
+    c->finish = why;
+    if (j->streams) {
+        put_frame(j, c, "", 0, false, why);
+    }
+}
+
+static void push_id(job *j, choice *c, uint32_t id)
+{
+    const char *text = NULL;
+    size_t n = 0;
+    if (id < ds_tokenizer_vocab_size(j->f->tokenizer) &&
+        ds_detokenizer_push(c->decoder, id, &text, &n) >= 0) {
+        dsi_buf_append(&c->pending, text, n);
+    }
+}
+
+static const char *finish_of(const ds_serve_event *e)
+{
+    return e->finish == DS_SERVE_STOP ? "stop" : e->finish == DS_SERVE_LENGTH ? "length" : NULL;
+}
+
+void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
+{
+    front *f = j->f;
+    *stop_out = false;
+    if (c->n_new == 0) {
+        c->n_cached = e->n_cached;
+        f->metrics.ttft_sum += dsi_clock_seconds() - j->arrived;
+        f->metrics.ttft_count += 1;
+    }
+    begin(j, c);
+    c->n_new += 1;
+    const bool ends = e->finish == DS_SERVE_STOP; /* its token is not text */
+    if (j->logprobs && !ends) {
+        j->of_chat ? chat_logprob(f, c, e) : completion_logprob(f, c, e);
+    }
+    if (!ends) {
+        push_id(j, c, e->id);
+    }
+    size_t stop = find_stop(j, &c->pending);
+    if (stop == SIZE_MAX && e->finish != DS_SERVE_GOES_ON) {
+        const char *text = NULL;
+        size_t n = 0;
+        if (ds_detokenizer_flush(c->decoder, &text, &n) >= 0) {
+            dsi_buf_append(&c->pending, text, n);
+        }
+        stop = find_stop(j, &c->pending);
+    }
+    if (stop != SIZE_MAX) {
+        send_text(j, c, stop);
+        *stop_out = e->finish == DS_SERVE_GOES_ON;
+        finish(j, c, "stop");
+        return;
+    }
+    send_text(j, c,
+              c->pending.size - (e->finish == DS_SERVE_GOES_ON ? held_back(j, &c->pending) : 0));
+    if (e->finish != DS_SERVE_GOES_ON) {
+        finish(j, c, finish_of(e));
+    }
+}
+
+/* ---- the end ---- */
+static void put_choice(job *j, choice *c)
+{
+    dsi_buf *out = &j->out;
+    dsi_buf_printf(out, "%s{\"index\":%d,", c == j->choices ? "" : ",", index_of(j, c));
+    dsi_buf_puts(out,
+                 j->of_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+    put_text(out, dsi_buf_text(&c->text), c->text.size);
+    dsi_buf_puts(out, j->of_chat ? ",\"refusal\":null}" : "");
+    put_logprobs(j, c);
+    put_finish(j, c->finish);
+}
+
+void job_end(job *j)
+{
+    if (j->done) {
+        return;
+    }
+    j->done = true;
+    j->status = MHD_HTTP_OK;
+    if (!j->streams) {
+        put_head(j, j->of_chat ? "chat.completion" : "text_completion");
+        for (size_t i = 0; i < j->n_choices; ++i) {
+            put_choice(j, &j->choices[i]);
+        }
+        dsi_buf_puts(&j->out, "],");
+        put_usage(j);
+        dsi_buf_puts(&j->out, "}\n");
+        return;
+    }
+    if (j->usage) {
+        dsi_buf_puts(&j->out, "data: ");
+        put_head(j, j->of_chat ? "chat.completion.chunk" : "text_completion");
+        dsi_buf_puts(&j->out, "],");
+        put_usage(j);
+        dsi_buf_puts(&j->out, "}\n\n");
+    }
+    dsi_buf_puts(&j->out, "data: [DONE]\n\n");
+}
+
+void job_fail(job *j, unsigned status, const char *type, const char *message)
+{
+    if (j->done) {
+        return;
+    }
+    api_error e = {.status = status, .type = type};
+    (void)snprintf(e.message, sizeof e.message, "%s", message);
+    j->done = true;
+    j->status = status;
+    if (j->streams) {
+        dsi_buf_puts(&j->out, "data: ");
+    } else {
+        dsi_buf_clear(&j->out);
+    }
+    api_error_print(&e, &j->out);
+    dsi_buf_puts(&j->out, j->streams ? "\n" : "");
+}

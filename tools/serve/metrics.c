@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* /metrics in the text format of Prometheus, under the names of vLLM's that dashboards know. */
+#include "front.h"
+
+#include <string.h>
+
+static void put(dsi_buf *out, const char *kind, const char *name, double value)
+{
+    dsi_buf_printf(out, "# TYPE %s %s\n%s %.17g\n", name, kind, name, value);
+}
+
+void metrics_print(front *f, dsi_buf *out)
+{
+    const front_metrics *m = &f->metrics;
+    const ds_serve_stats *s = &m->stats;
+    put(out, "gauge", "vllm:num_requests_running", (double)s->n_running);
+    put(out, "gauge", "vllm:num_requests_waiting", (double)s->n_waiting);
+    put(out, "gauge", "vllm:kv_cache_usage_perc",
+        s->n_blocks > 0 ? 1.0 - (double)s->n_free_blocks / (double)s->n_blocks : 0.0);
+    put(out, "counter", "vllm:prefix_cache_queries_total", (double)s->n_prompt_tokens);
+    put(out, "counter", "vllm:prefix_cache_hits_total", (double)s->n_cached_tokens);
+    put(out, "counter", "vllm:prompt_tokens_total", (double)s->n_prompt_tokens);
+    put(out, "counter", "vllm:generation_tokens_total", (double)s->n_new_tokens);
+    put(out, "counter", "vllm:num_preemptions_total", (double)s->n_preemptions);
+    dsi_buf_printf(out,
+                   "# TYPE vllm:request_success_total counter\n"
+                   "vllm:request_success_total{finished_reason=\"stop\"} %lld\n"
+                   "vllm:request_success_total{finished_reason=\"length\"} %lld\n"
+                   "vllm:request_success_total{finished_reason=\"abort\"} %lld\n",
+                   (long long)m->n_finished_stop, (long long)m->n_finished_length,
+                   (long long)m->n_finished_cancelled);
+    dsi_buf_printf(out,
+                   "# TYPE vllm:time_to_first_token_seconds summary\n"
+                   "vllm:time_to_first_token_seconds_sum %.9g\n"
+                   "vllm:time_to_first_token_seconds_count %lld\n",
+                   m->ttft_sum, (long long)m->ttft_count);
+    put(out, "counter", "ds_serve_steps_total", (double)s->n_steps);
+    put(out, "counter", "ds_serve_step_tokens_total", (double)s->n_tokens);
+    put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
+    put(out, "gauge", "ds_serve_jobs", (double)f->n_jobs);
+    dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
+    for (int i = 2; i < 6; ++i) {
+        dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
+                       (long long)m->n_requests[i]);
+    }
+}
