@@ -31,7 +31,12 @@ typedef enum ds_dtype {
 #define X(name, text, st, bytes) DS_DTYPE_##name,
     DS_DTYPE_LIST(X)
 #undef X
-        DS_DTYPE_COUNT
+        DS_DTYPE_COUNT,
+    /* Of whole matrices: 32 values of a row share a scale (docs/internals/serve.md). They have no
+     * elements of their own: ds_dtype_bytes is 0. */
+    DS_DTYPE_Q8_0 = DS_DTYPE_COUNT, /* ggml's: f16 scale, 32 bytes */
+    DS_DTYPE_Q4_0,                  /* f16 scale, 32 half bytes */
+    DS_DTYPE_ALL
 } ds_dtype;
 
 typedef struct ds_shape {
@@ -52,7 +57,7 @@ typedef struct ds_tensor {
 } ds_tensor;
 
 DS_API const char *ds_dtype_name(ds_dtype dtype);        /* "bf16"; "none" for NONE */
-DS_API size_t ds_dtype_bytes(ds_dtype dtype);            /* 0 for NONE */
+DS_API size_t ds_dtype_bytes(ds_dtype dtype);            /* 0 for NONE and blocks */
 DS_API ds_dtype ds_dtype_from_name(const char *name);    /* also "bfloat16", "float16", "half",
                                                             "fp16", "fp32", "float32"; NONE when
                                                             unknown */
@@ -72,7 +77,8 @@ DS_API int64_t ds_shape_count(ds_shape shape);
 DS_API int64_t ds_shape_rows(ds_shape shape);
 /* Last dimension; 1 for a scalar. */
 DS_API int64_t ds_shape_last(ds_shape shape);
-/* Elements times element size, saturating at SIZE_MAX. */
+/* Elements times element size, saturating at SIZE_MAX; of blocks those of whole panels of 16 rows.
+ */
 DS_API size_t ds_meta_bytes(ds_meta meta);
 /* Writes "bf16[4,1024,768]" to text (n bytes, always terminated); returns text. */
 DS_API char *ds_meta_text(ds_meta meta, char *text, size_t n);

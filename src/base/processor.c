@@ -25,7 +25,7 @@ enum {
 typedef struct feature_row {
     const char *name;
     uint32_t feature;
-    enum { LEAF_1_C, LEAF_7_B, LEAF_7_D, LEAF_7_1_A, WORDS } word;
+    enum { LEAF_1_C, LEAF_7_B, LEAF_7_C, LEAF_7_D, LEAF_7_1_A, WORDS } word;
     unsigned bit;
     uint32_t saves;
 } feature_row;
@@ -43,6 +43,7 @@ static const feature_row rows[] = {
     {"amx_tile", DSI_CPU_AMX_TILE, LEAF_7_D, 24, SAVES_AMX},
     {"amx_bf16", DSI_CPU_AMX_BF16, LEAF_7_D, 22, SAVES_AMX},
     {"amx_int8", DSI_CPU_AMX_INT8, LEAF_7_D, 25, SAVES_AMX},
+    {"avx512_vnni", DSI_CPU_AVX512_VNNI, LEAF_7_C, 11, SAVES_AVX512},
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
@@ -90,6 +91,7 @@ static void ask(void)
     }
     if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
         words[LEAF_7_B] = b;
+        words[LEAF_7_C] = c;
         words[LEAF_7_D] = d;
     }
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) {

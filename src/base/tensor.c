@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element types and shapes. See include/deepspeed/tensor.h. */
-#include <deepspeed/tensor.h>
+#include "base/blocks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,9 +11,11 @@ typedef struct dtype_row {
     size_t bytes;
 } dtype_row;
 
-static const dtype_row dtype_rows[DS_DTYPE_COUNT] = {[DS_DTYPE_NONE] = {"none", "NONE", 0},
+static const dtype_row dtype_rows[DS_DTYPE_ALL] = {[DS_DTYPE_NONE] = {"none", "NONE", 0},
+                                                   [DS_DTYPE_Q8_0] = {"q8_0", "", 0},
+                                                   [DS_DTYPE_Q4_0] = {"q4_0", "", 0},
 #define X(id, text, st, n) [DS_DTYPE_##id] = {text, st, n},
-                                                     DS_DTYPE_LIST(X)
+                                                   DS_DTYPE_LIST(X)
 #undef X
 };
 
@@ -44,7 +46,7 @@ const char *ds_dtype_safetensors(ds_dtype dtype)
 
 ds_dtype ds_dtype_from_name(const char *name)
 {
-    for (int i = 1; i < DS_DTYPE_COUNT; ++i) {
+    for (int i = 1; i < DS_DTYPE_ALL; ++i) {
         if (strcmp(name, dtype_rows[i].name) == 0) {
             return (ds_dtype)i;
         }
@@ -137,8 +139,22 @@ int64_t ds_shape_last(ds_shape shape)
     return shape.n_dims == 0 ? 1 : shape.dims[shape.n_dims - 1];
 }
 
+/* Of a matrix in blocks; SIZE_MAX: its rows are no whole blocks, or it is too large. */
+static size_t blocks_bytes(ds_meta meta)
+{
+    const int64_t last = ds_shape_last(meta.shape);
+    const int64_t panels = (ds_shape_rows(meta.shape) + DSI_BLOCK_ROWS - 1) / DSI_BLOCK_ROWS;
+    if (last % DSI_BLOCK != 0 || last > INT32_MAX || panels > INT32_MAX) {
+        return SIZE_MAX;
+    }
+    return (size_t)panels * dsi_panel_bytes(meta.dtype, last);
+}
+
 size_t ds_meta_bytes(ds_meta meta)
 {
+    if (dsi_is_blocks(meta.dtype)) {
+        return blocks_bytes(meta);
+    }
     const uint64_t count = (uint64_t)ds_shape_count(meta.shape);
     const size_t bytes = ds_dtype_bytes(meta.dtype);
     return bytes != 0 && count > SIZE_MAX / bytes ? SIZE_MAX : (size_t)count * bytes;

@@ -208,10 +208,10 @@ ds_status dsi_text_meta(dsi_text_scan *scan, ds_meta *meta_out)
     ds_meta meta = {0};
     char word[NUMBER_BYTES];
     DS_TRY(dsi_text_word(scan, what, word, sizeof word));
-    while (meta.dtype < DS_DTYPE_COUNT && strcmp(word, ds_dtype_name(meta.dtype)) != 0) {
+    while (meta.dtype < DS_DTYPE_ALL && strcmp(word, ds_dtype_name(meta.dtype)) != 0) {
         ++meta.dtype;
     }
-    if (meta.dtype == DS_DTYPE_COUNT) {
+    if (meta.dtype == DS_DTYPE_ALL) {
         *scan = before;
         return dsi_text_expected(scan, what);
     }

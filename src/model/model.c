@@ -297,7 +297,7 @@ static ds_value head_weight(ds_nn *nn, const ds_head_params *p, int64_t width)
                ? ds_nn_param_at(nn, "score.weight", ds_shape_2d(1, width), init, false)
            : p->embedding != DS_NONE
                ? p->embedding
-               : ds_nn_param_at(nn, p->name, ds_shape_2d(p->vocab_size, width), init, false);
+               : dsi_nn_matrix_at(nn, p->name, ds_shape_2d(p->vocab_size, width), init);
 }
 
 /* The rows of x (B,T,C) whose logits are wanted: one of each sample, or any of tokens in a row. */

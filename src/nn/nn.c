@@ -5,6 +5,7 @@
  */
 #include "nn/nn.h"
 
+#include "base/blocks.h"
 #include "base/reserved.h"
 
 #include <stdarg.h>
@@ -169,6 +170,19 @@ void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n)
     if (length < 0 || (size_t)length >= n) {
         ds_nn_fail(nn, DS_ERR_LIMIT, "a parameter's path is longer than %zu bytes", n - 1);
     }
+}
+
+ds_value dsi_nn_matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init)
+{
+    const ds_dtype blocks = nn->trace.weights;
+    const bool fits = shape.dims[shape.n_dims - 1] % DSI_BLOCK == 0;
+    const ds_cell_info info = {
+        .name = path,
+        .kind = DS_CELL_PARAM,
+        .meta = {blocks != DS_DTYPE_NONE && fits ? blocks : nn->trace.dtype, shape},
+        .init = init,
+        .of = DS_NONE};
+    return dsi_nn_cell(nn, &info);
 }
 
 ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, bool no_decay)

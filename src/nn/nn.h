@@ -22,6 +22,8 @@ struct ds_nn {
 
 bool dsi_nn_ok(ds_nn *nn, ds_status status);
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
+/* The matrix (out,in) of a linear layer, in the trace's dtype of weights. */
+ds_value dsi_nn_matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init);
 void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);
 void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
                       uint32_t n_in, ds_value *out);

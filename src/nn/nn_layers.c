@@ -54,8 +54,12 @@ ds_value ds_nn_linear(ds_nn *nn, const char *name, ds_value x, const ds_linear_p
         params->transposed ? ds_shape_2d(n_in, params->n_out) : ds_shape_2d(params->n_out, n_in);
     const bool packs = nn->trace.packing != DS_PACKING_NONE;
     ds_nn_push(nn, "%s", name);
-    const ds_value weight =
-        packs ? DS_NONE : ds_nn_param(nn, "weight", shape, normal(params->init_std), false);
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, "weight", path, sizeof path);
+    const ds_value weight = packs ? DS_NONE
+                            : params->transposed
+                                ? ds_nn_param_at(nn, path, shape, normal(params->init_std), false)
+                                : dsi_nn_matrix_at(nn, path, shape, normal(params->init_std));
     const ds_value bias =
         params->bias ? ds_nn_param(nn, "bias", ds_shape_1d(params->n_out), zeros, true) : DS_NONE;
     const dsi_linear_attrs attrs = {.transposed = params->transposed,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear and linear_dw: rules. See ops.h for what they compute. */
+#include "base/blocks.h"
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -31,7 +32,8 @@ static ds_status linear_infer(ds_infer *call)
     const ds_meta w = dsi_op_in(call, 1);
     const int64_t k = ds_shape_last(x.shape);
     const uint32_t in_dim = a->transposed != 0 ? 0 : 1;
-    if (w.dtype != x.dtype || w.shape.n_dims != 2 || w.shape.dims[in_dim] != k) {
+    const bool blocks = dsi_is_blocks(w.dtype) && a->transposed == 0 && k % DSI_BLOCK == 0;
+    if ((w.dtype != x.dtype && !blocks) || w.shape.n_dims != 2 || w.shape.dims[in_dim] != k) {
         return dsi_op_bad(call, 1, "w",
                           a->transposed != 0 ? "%s[%lld,out] (in,out)" : "%s[out,%lld] (out,in)",
                           ds_dtype_name(x.dtype), (long long)k);

@@ -624,7 +624,7 @@ extern const ds_op dsi_op_compress_signs;
  * fp64 in the order of blocks, rounded once. expand_signs: signs, scales → f32 (count): ±scale. */
 extern const ds_op dsi_op_average_signs, dsi_op_expand_signs;
 
-/* ---- blocks.c ---------------------------------------------------------------------------------
+/* ---- quantize_blocks.c ------------------------------------------------------------------------
  */
 /* Numbers as whole numbers of 4 or 8 bits, one scale for each block of them: what quantized
  * collectives send (docs/internals/quantized.md). A row is what goes to one rank, or comes from

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quantized collectives: changes of placement whose collectives carry blocks of whole numbers
- * (op/blocks.c) in place of floats. See localize_impl.h and docs/internals/quantized.md.
+ * (op/quantize_blocks.c) in place of floats. See localize_impl.h and docs/internals/quantized.md.
  *
  *     flat(dps) -> R           quantize_blocks, all_gather, dequantize_blocks
  *     dps:P -> flat(dps)       quantize_blocks, all_to_all, dequantize_sum

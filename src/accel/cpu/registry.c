@@ -14,14 +14,17 @@ extern const ds_kernel *const dsi_bf16_attention_family_amx[];
 #endif
 #ifdef DSI_HAVE_avx512_bf16
 extern const ds_kernel *const dsi_bf16_attention_family_avx512_bf16[];
+extern const ds_kernel *const dsi_block_family_avx512_bf16[];
 #endif
 #ifdef DSI_HAVE_avx512
 extern const ds_kernel *const dsi_simd_family_avx512[];
 extern const ds_kernel *const dsi_gemm_family_avx512[];
+extern const ds_kernel *const dsi_block_family_avx512[];
 #endif
 #ifdef DSI_HAVE_avx2
 extern const ds_kernel *const dsi_simd_family_avx2[];
 extern const ds_kernel *const dsi_gemm_family_avx2[];
+extern const ds_kernel *const dsi_block_family_avx2[];
 #endif
 
 static const family families[] = {
@@ -30,14 +33,17 @@ static const family families[] = {
 #endif
 #ifdef DSI_HAVE_avx512_bf16
     dsi_bf16_attention_family_avx512_bf16,
+    dsi_block_family_avx512_bf16,
 #endif
 #ifdef DSI_HAVE_avx512
     dsi_simd_family_avx512,
     dsi_gemm_family_avx512,
+    dsi_block_family_avx512,
 #endif
 #ifdef DSI_HAVE_avx2
     dsi_simd_family_avx2,
     dsi_gemm_family_avx2,
+    dsi_block_family_avx2,
 #endif
 #define X(name) dsi_ref_##name,
     DSI_REF_FAMILY_LIST(X) DSI_REF_SINGLE_LIST(X)

@@ -2,6 +2,7 @@
 /* Reference kernels of linear and linear_dw. */
 #include "accel/cpu/ref/ref_act.h"
 #include "accel/cpu/ref/ref_dot.h"
+#include "base/blocks.h"
 #include "base/packed.h"
 
 /* ---- linear: items are panels of output columns ------------------------------------------------
@@ -182,7 +183,19 @@ static ds_status linear_packed_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-REF_KERNEL(linear, linear_run, linear_work);
+/* A weight in blocks is ref_block_linear.c's. */
+static bool linear_supports(const ds_kernel_sig *sig)
+{
+    return ref_supports(sig) && !dsi_is_blocks(sig->in[1].dtype);
+}
+
+static const ds_kernel linear_kernel = {.version = DS_OP_VERSION,
+                                        .name = "ref",
+                                        .op = "linear",
+                                        .needs = DS_ISA_REF,
+                                        .supports = linear_supports,
+                                        .work_bytes = linear_work,
+                                        .run = linear_run};
 REF_KERNEL(linear_dw, linear_dw_run, linear_dw_work);
 REF_KERNEL(linear_packed, linear_packed_run, linear_work);
 const ds_kernel *const DSI_REF(linear)[] = {&linear_kernel, &linear_dw_kernel,

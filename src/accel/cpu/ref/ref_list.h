@@ -33,6 +33,7 @@
     X(gradnorm)                                                                                    \
     X(lamb)                                                                                        \
     X(quant)                                                                                       \
+    X(block_linear)                                                                                \
     X(columns)                                                                                     \
     X(blocks)                                                                                      \
     X(signs)                                                                                       \

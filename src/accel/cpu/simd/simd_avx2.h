@@ -117,6 +117,15 @@ DSI_INLINE vi vi_select(vm m, vi yes, vi no)
     return _mm256_blendv_epi8(no, yes, _mm256_castps_si256(m));
 }
 
+/* Each lane: acc plus the products of its four unsigned bytes of a with the signed ones of b. */
+DSI_INLINE vi vi_dot4(vi acc, vi a, vi b)
+{
+    const vi even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(255)),
+                                      _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
+    const vi odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+    return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
+}
+
 /* ---- 64-bit lanes of the same registers ---------------------------------------------------------
  */
 enum { VL_WIDTH = 4 };

@@ -111,6 +111,19 @@ DSI_INLINE vi vi_select(vm m, vi yes, vi no)
     return _mm512_mask_blend_epi32(m, no, yes);
 }
 
+/* Each lane: acc plus the products of its four unsigned bytes of a with the signed ones of b. */
+DSI_INLINE vi vi_dot4(vi acc, vi a, vi b)
+{
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(acc, a, b);
+#else
+    const vi even = _mm512_madd_epi16(_mm512_and_si512(a, _mm512_set1_epi16(255)),
+                                      _mm512_srai_epi16(_mm512_slli_epi16(b, 8), 8));
+    const vi odd = _mm512_madd_epi16(_mm512_srli_epi16(a, 8), _mm512_srai_epi16(b, 8));
+    return _mm512_add_epi32(acc, _mm512_add_epi32(even, odd));
+#endif
+}
+
 /* ---- 64-bit lanes of the same registers ---------------------------------------------------------
  */
 enum { VL_WIDTH = 8 };

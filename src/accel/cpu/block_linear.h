@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear with a weight in blocks: the one arithmetic of every kernel, whatever the number of rows.
+ *
+ * A block of 32 values of x is rounded to bytes: scale dx = amax/127, q = x·(127/amax) to the
+ * nearest even; a block with a value that is not finite has a scale of NaN. The sum of a block's 32
+ * products is a whole number and exact. Blocks are added in order: y = fma(dw·dx, sum, y), from 0,
+ * in fp32. Then bias, activation, residual and one rounding, as ref_linear.c.
+ */
+#ifndef DSI_ACCEL_CPU_BLOCK_LINEAR_H
+#define DSI_ACCEL_CPU_BLOCK_LINEAR_H
+
+#include "accel/cpu/ref/ref_act.h"
+#include "base/blocks.h"
+
+typedef struct block_shape {
+    ds_dtype type; /* of the weight */
+    int64_t m, n, k, n_blocks, n_panels;
+} block_shape;
+
+static inline block_shape block_shape_of(const ds_kernel_sig *sig)
+{
+    const int64_t k = ds_shape_last(sig->in[0].shape);
+    const int64_t n = ds_shape_last(sig->out[0].shape);
+    return (block_shape){.type = sig->in[1].dtype,
+                         .m = ds_shape_rows(sig->in[0].shape),
+                         .n = n,
+                         .k = k,
+                         .n_blocks = k / DSI_BLOCK,
+                         .n_panels = (n + DSI_BLOCK_ROWS - 1) / DSI_BLOCK_ROWS};
+}
+
+/* x as bytes, in a workspace. */
+typedef struct block_x {
+    int8_t *q;        /* [m][k] */
+    float *scale;     /* [m][n_blocks] */
+    int32_t *correct; /* [m][n_blocks]: what unsigned weights add too much, negative */
+} block_x;
+
+static inline size_t block_round(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static inline size_t block_x_bytes(const block_shape *s)
+{
+    return block_round((size_t)(s->m * s->k)) +
+           2 * block_round((size_t)(s->m * s->n_blocks) * sizeof(float));
+}
+
+static inline block_x block_x_at(const block_shape *s, void *base)
+{
+    char *scale = (char *)base + block_round((size_t)(s->m * s->k));
+    char *correct = scale + block_round((size_t)(s->m * s->n_blocks) * sizeof(float));
+    return (block_x){base, (float *)(void *)scale, (int32_t *)(void *)correct};
+}
+
+static inline bool block_linear_supports(const ds_kernel_sig *sig)
+{
+    return dsi_is_blocks(sig->in[1].dtype) && sig->in[0].dtype != DS_DTYPE_F64 &&
+           (sig->n_out < 2 || sig->out[1].dtype == DS_DTYPE_NONE);
+}
+
+/* Everything after the sum of element `at`, in column o. */
+static inline void block_linear_finish(const ds_kernel_call *call, int64_t at, int64_t o, float sum)
+{
+    const dsi_linear_attrs *a = call->sig->attrs;
+    if (ref_has(call, 2)) {
+        sum = sum + ref_get(&call->in[2], o);
+    }
+    sum = ref_act(a->activation, sum);
+    if (ref_has(call, 3)) {
+        sum = sum + ref_get(&call->in[3], at);
+    }
+    ref_set(&call->out[0], at, sum);
+}
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear with a weight in blocks: products of bytes, whose lanes are rows of the weight. The bits
+ * of ref_block_linear.c (block_linear.h has the arithmetic). With AVX-512's products of bytes
+ * (VNNI), by products of 16 bits elsewhere.
+ *
+ * First the rows of x are rounded to bytes. Then a task is some panels of the weight and a chunk of
+ * rows: for a panel and up to ROWS rows, sums stay in registers over all blocks, and each block of
+ * the panel is loaded once for these rows.
+ */
+#include "accel/cpu/block_linear.h"
+#include "accel/cpu/simd/simd_kernel.h"
+
+enum {
+    ROWS = 4,   /* of x, in registers */
+    CHUNK = 64, /* rows of a task: their bytes stay in the second-level cache */
+    PANELS = 4, /* of a task */
+    HALVES = DSI_BLOCK_ROWS / VF_WIDTH, /* vectors of a panel's rows */
+    STEPS = DSI_BLOCK / 4
+};
+
+typedef struct block_job {
+    const ds_kernel_call *call;
+    block_shape s;
+    block_x x;
+    int64_t n_chunks;
+} block_job;
+
+/* ---- x ---- */
+DSI_INLINE void round_block(const block_job *job, int64_t block, ds_dtype type)
+{
+    enum { N = DSI_BLOCK / VF_WIDTH };
+    const vi magnitude = vi_set(0x7fffffff);
+    const size_t at = (size_t)block * DSI_BLOCK;
+    vf v[N];
+    vi top = vi_set(0);
+    for (int i = 0; i < N; ++i) {
+        v[i] = vf_get(job->call->in[0].data, type, at + (size_t)i * VF_WIDTH);
+        top = vi_max(top, vi_and(vf_bits(v[i]), magnitude)); /* of floats as of their bits */
+    }
+    int32_t lanes[VF_WIDTH];
+    int32_t largest = 0;
+    vi_store(lanes, top);
+    for (int i = 0; i < VF_WIDTH; ++i) {
+        largest = lanes[i] > largest ? lanes[i] : largest;
+    }
+    const bool finite = largest < 0x7f800000;
+    float amax;
+    memcpy(&amax, &largest, sizeof amax);
+    const float inverse = finite && amax > 0.0f ? 127.0f / amax : 0.0f;
+    job->x.scale[block] = finite ? amax / 127.0f : NAN;
+    int32_t sum = 0;
+    for (int i = 0; i < N; ++i) {
+        int32_t q[VF_WIDTH];
+        vi_store(q, finite ? vf_to_int(vf_mul(v[i], vf_set(inverse))) : vi_set(0));
+        for (int j = 0; j < VF_WIDTH; ++j) {
+            job->x.q[at + (size_t)(i * VF_WIDTH + j)] = (int8_t)q[j];
+            sum += q[j];
+        }
+    }
+    job->x.correct[block] = -sum * (job->s.type == DS_DTYPE_Q8_0 ? 128 : 8);
+}
+
+static void round_rows(const void *opaque, size_t begin, size_t end)
+{
+    const block_job *job = opaque;
+    for (size_t block = begin; block < end; ++block) {
+        DSI_BY_TYPE(job->call->in[0].meta.dtype, round_block(job, (int64_t)block, T))
+    }
+}
+
+/* ---- products ---- */
+/* A block of a half panel: its scales, and its values as unsigned bytes. */
+typedef struct half_block {
+    vf scale;
+    vi w[STEPS];
+} half_block;
+
+DSI_INLINE void load_block(const uint8_t *block, int half, ds_dtype type, half_block *b)
+{
+    const uint8_t *bytes = block + DSI_BLOCK_SCALES + half * 4 * VF_WIDTH;
+    b->scale = vf_load_f16((const uint16_t *)(const void *)block + half * VF_WIDTH);
+    if (type == DS_DTYPE_Q8_0) {
+#pragma GCC unroll 8
+        for (int s = 0; s < STEPS; ++s) {
+            b->w[s] = vi_load((const int32_t *)(const void *)(bytes + s * 64));
+        }
+        return;
+    }
+    const vi low = vi_set(0x0f0f0f0f);
+#pragma GCC unroll 8
+    for (int s = 0; s < STEPS; s += 2) {
+        const vi both = vi_load((const int32_t *)(const void *)(bytes + s * 32));
+        b->w[s] = vi_and(both, low);
+        b->w[s + 1] = vi_and(vi_shr(both, 4), low);
+    }
+}
+
+DSI_INLINE int32_t word_at(const int8_t *q)
+{
+    int32_t word;
+    memcpy(&word, q, sizeof word);
+    return word;
+}
+
+/* Rows [row,row+rows) of a half panel into y. rows, type: constants. */
+DSI_INLINE void dot_rows(const block_job *job, const uint8_t *panel, int half, int64_t row,
+                         int rows, ds_dtype type, float y[ROWS][VF_WIDTH])
+{
+    const block_shape *s = &job->s;
+    const int64_t each = dsi_block_bytes(type) * DSI_BLOCK_ROWS;
+    vf sum[ROWS];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+        sum[r] = vf_zero();
+    }
+    for (int64_t b = 0; b < s->n_blocks; ++b, panel += each) {
+        half_block w;
+        load_block(panel, half, type, &w);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) {
+            const int64_t at = (row + r) * s->n_blocks + b;
+            const int8_t *q = job->x.q + at * DSI_BLOCK;
+            vi dots = vi_set(job->x.correct[at]);
+#pragma GCC unroll 8
+            for (int step = 0; step < STEPS; ++step) {
+                dots = vi_dot4(dots, w.w[step], vi_set(word_at(q + 4 * step)));
+            }
+            sum[r] = vf_fma(vf_mul(w.scale, vf_set(job->x.scale[at])), vf_from_int(dots), sum[r]);
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+        vf_store(y[r], sum[r]);
+    }
+}
+
+/* y of `rows` rows and a half panel, whose first column is o. */
+static void store(const block_job *job, int64_t row, int rows, int64_t o, float y[ROWS][VF_WIDTH])
+{
+    const ds_kernel_call *call = job->call;
+    const dsi_linear_attrs *a = call->sig->attrs;
+    const block_shape *s = &job->s;
+    const int64_t n = s->n - o < VF_WIDTH ? s->n - o : VF_WIDTH;
+    const bool plain = a->activation == DSI_ACT_NONE && !ref_has(call, 2) && !ref_has(call, 3);
+    for (int r = 0; r < rows && n > 0; ++r) {
+        const int64_t at = (row + r) * s->n + o;
+        if (plain) {
+            vf_put_n(call->out[0].data, call->out[0].meta.dtype, (size_t)at, vf_load(y[r]),
+                     (size_t)n);
+            continue;
+        }
+        for (int64_t i = 0; i < n; ++i) {
+            block_linear_finish(call, at + i, o + i, y[r][i]);
+        }
+    }
+}
+
+DSI_INLINE void run_half(const block_job *job, const uint8_t *panel, int half, int64_t o,
+                         int64_t begin, int64_t end, ds_dtype type)
+{
+    float y[ROWS][VF_WIDTH];
+    int64_t row = begin;
+    for (; row + ROWS <= end; row += ROWS) {
+        dot_rows(job, panel, half, row, ROWS, type, y);
+        store(job, row, ROWS, o, y);
+    }
+    for (; row < end; ++row) {
+        dot_rows(job, panel, half, row, 1, type, y);
+        store(job, row, 1, o, y);
+    }
+}
+
+static void run_panels(void *arg, uint32_t task, uint32_t thread)
+{
+    const block_job *job = arg;
+    const block_shape *s = &job->s;
+    const int64_t begin = (int64_t)task % job->n_chunks * CHUNK;
+    const int64_t end = begin + CHUNK < s->m ? begin + CHUNK : s->m;
+    const int64_t first = (int64_t)task / job->n_chunks * PANELS;
+    (void)thread;
+    for (int64_t p = first; p < first + PANELS && p < s->n_panels; ++p) {
+        const uint8_t *panel =
+            (const uint8_t *)job->call->in[1].data + (size_t)p * dsi_panel_bytes(s->type, s->k);
+        for (int half = 0; half < HALVES; ++half) {
+            const int64_t o = p * DSI_BLOCK_ROWS + half * VF_WIDTH;
+            if (s->type == DS_DTYPE_Q8_0) {
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q8_0);
+            } else {
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q4_0);
+            }
+        }
+    }
+}
+
+static size_t work_bytes(const ds_kernel_sig *sig)
+{
+    const block_shape s = block_shape_of(sig);
+    return block_x_bytes(&s);
+}
+
+static ds_status run(const ds_kernel_call *call)
+{
+    block_job job = {.call = call, .s = block_shape_of(call->sig)};
+    const int64_t n_tasks = (job.s.n_panels + PANELS - 1) / PANELS;
+    job.x = block_x_at(&job.s, call->work);
+    job.n_chunks = (job.s.m + CHUNK - 1) / CHUNK;
+    for_ranges(call->ctx, (size_t)(job.s.m * job.s.n_blocks), 256, round_rows, &job);
+    ds_parallel(call->ctx, run_panels, &job, (uint32_t)(n_tasks * job.n_chunks));
+    return DS_OK;
+}
+
+static const ds_kernel kernel = {DS_OP_VERSION,         DSI_ISA_TEXT, "linear", DSI_SIMD_ISA,
+                                 block_linear_supports, work_bytes,   run};
+extern const ds_kernel *const DSI_NAME(dsi_block_family)[];
+const ds_kernel *const DSI_NAME(dsi_block_family)[] = {&kernel, NULL};
