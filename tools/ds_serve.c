@@ -9,6 +9,8 @@
 #include "serve/front.h"
 
 #include <arpa/inet.h>
+#include <deepspeed/gguf.h>
+#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,8 @@
 enum { EXIT_USE = 2, PATH_BYTES = 4096, KEY_CEILING = 1 << 20 };
 
 static const char about[] =
-    "Serves a model folder over HTTP as OpenAI's clients ask for it: /v1/chat/completions, "
+    "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
+    "/v1/chat/completions, "
     "/v1/completions, /v1/models, with streams; also /tokenize, /detokenize, /apply-template, "
     "/health and /metrics. Requests share batches; a request gets the same text alone and in any "
     "crowd, and with a seed always.";
@@ -28,9 +31,12 @@ static const char about[] =
 static const char after[] =
     "Ends at SIGTERM or Ctrl-C: no new text begins, those that run are brought to their end for at "
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
-    "drawn anew.\n\n"
+    "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
+    "--dtype; "
+    "with --quantize q8_0 its blocks of that type are used as they are, and so for q4_0.\n\n"
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
+    "  ds_serve --model model.Q8_0.gguf --quantize q8_0\n"
     "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n\n"
     "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use.";
 
@@ -41,8 +47,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
         {.name = "model",
          .type = DSI_ARG_TEXT,
          .out = &o->model,
-         .value = "DIR|ORG/NAME",
-         .doc = "Model folder, or the name of a model in the Hugging Face cache."},
+         .value = "DIR|FILE.gguf|ORG/NAME",
+         .doc = "Model folder, GGUF file, or the name of a model in the Hugging Face cache."},
         {.name = "model_revision",
          .type = DSI_ARG_TEXT,
          .out = &o->model_revision,
@@ -74,6 +80,13 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .value = "f32|bf16|f16",
          .choices = "f32|bf16|f16",
          .doc = "Arithmetic; default: as the weights are stored."},
+        {.name = "quantize",
+         .type = DSI_ARG_TEXT,
+         .out = &o->quantize,
+         .value = "q8_0|q4_0",
+         .choices = "q8_0|q4_0",
+         .doc = "Round the matrices of linear layers to blocks of 32 values as they are read, and "
+                "what they are multiplied with to bytes."},
         {.type = DSI_ARG_HEADING, .doc = "Clients"},
         {.name = "host",
          .type = DSI_ARG_TEXT,
@@ -208,12 +221,85 @@ typedef struct parts {
     ds_tokenizer_scratch *scratch;
     ds_chat *chat;
     dsi_buf keys;
+    char unpacked[2100]; /* of a GGUF file; "": none */
 } parts;
+
+/* From now on they wait for wait_for_end, in all threads that are made. */
+static void hold_signals(sigset_t *signals)
+{
+    (void)sigemptyset(signals);
+    (void)sigaddset(signals, SIGTERM);
+    (void)sigaddset(signals, SIGINT);
+    (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
+}
+
+/* The model of a GGUF file in a folder of its own, which is gone again when all of it is open. With
+ * --quantize in fp32: blocks of the same type become what they were. */
+static ds_status unpack(ds_ctx *ctx, serve_options *o, parts *p)
+{
+    const char *base = getenv("TMPDIR");
+    sigset_t signals;
+    hold_signals(&signals); /* so that the folder does not stay */
+    (void)snprintf(p->unpacked, sizeof p->unpacked, "%.2000s/ds_serve.XXXXXX",
+                   base != NULL && base[0] != '\0' ? base : "/tmp");
+    if (mkdtemp(p->unpacked) == NULL) {
+        const ds_status status = ds_fail(
+            ctx, DS_ERR_IO, "cannot make the folder %s for the model of %s; TMPDIR names another",
+            p->unpacked, o->model);
+        p->unpacked[0] = '\0';
+        return status;
+    }
+    const ds_gguf_params params = {.file = o->model,
+                                   .folder = p->unpacked,
+                                   .dtype = o->quantize != NULL ? DS_DTYPE_F32
+                                            : o->dtype != NULL  ? ds_dtype_from_name(o->dtype)
+                                                                : DS_DTYPE_NONE,
+                                   .no_tokenizer = o->tokenizer != NULL};
+    ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", o->model,
+           p->unpacked);
+    DS_TRY(ds_gguf_to_folder(ctx, &params));
+    if (o->dtype == NULL && o->quantize != NULL) {
+        o->dtype = "bf16"; /* of what is in no block */
+    }
+    o->model = p->unpacked;
+    return DS_OK;
+}
+
+/* What is mapped stays. */
+static void remove_unpacked(parts *p)
+{
+    char path[PATH_BYTES];
+    DIR *dir = p->unpacked[0] != '\0' ? opendir(p->unpacked) : NULL;
+    for (const struct dirent *file = dir != NULL ? readdir(dir) : NULL; file != NULL;
+         file = readdir(dir)) {
+        (void)snprintf(path, sizeof path, "%s/%s", p->unpacked, file->d_name);
+        (void)unlink(path); /* not "." and ".." */
+    }
+    if (dir != NULL) {
+        (void)closedir(dir);
+        (void)rmdir(p->unpacked);
+    }
+    p->unpacked[0] = '\0';
+}
+
+static bool is_gguf(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
 
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     f->name = o->served_name != NULL ? o->served_name : o->model;
+    if (is_gguf(o->model)) {
+        if (o->model_revision != NULL || o->adapter != NULL) {
+            return ds_fail(ctx, DS_ERR_ARG,
+                           "--model %s is a file: --model_revision and --adapter do not go with it",
+                           o->model);
+        }
+        DS_TRY(unpack(ctx, o, p));
+    }
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
                          DS_HUB_MODEL | (o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0),
                          &o->model_found));
@@ -291,6 +377,8 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
                    .weights = o->model,
                    .adapter = p->adapter,
                    .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
+                   .quantize =
+                       o->quantize != NULL ? ds_dtype_from_name(o->quantize) : DS_DTYPE_NONE,
                    .max_length = o->max_length > 0 ? o->max_length : otherwise,
                    .accelerator = o->accelerator},
         .max_sequences = o->max_sequences,
@@ -352,10 +440,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
 {
     pthread_t engine;
     sigset_t signals;
-    (void)sigemptyset(&signals);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGINT);
-    (void)pthread_sigmask(SIG_BLOCK, &signals, NULL); /* of all threads: they inherit it */
+    hold_signals(&signals);
     (void)signal(SIGPIPE, SIG_IGN);
     raise_descriptors(f->options);
     if (pthread_create(&engine, NULL, engine_run, f) != 0) {
@@ -406,6 +491,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
     status = status < 0 ? status : open_server(ctx, o, f, &p);
+    remove_unpacked(&p);
     status = status < 0 ? status : serve(ctx, f);
     ds_serve_destroy(&f->server);
     ds_chat_destroy(&p.chat);

@@ -33,6 +33,7 @@
 #include <deepspeed/profile.h>
 #include <deepspeed/safetensors.h>
 #include <deepspeed/schedule.h>
+#include <deepspeed/serve.h>
 #include <deepspeed/status.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/tokenizer.h>

@@ -45,7 +45,11 @@ typedef struct ds_generator_params {
     const ds_adapter *adapter; /* default NULL; one that was opened from a folder, beside `weights`.
                                   Borrowed, must outlive the generator. An engine's own is there
                                   anyway */
-    DS_RESERVED(5);
+    ds_dtype quantize; /* default NONE; q8_0 or q4_0: matrices of linear layers, and an output
+                          projection that is no embedding, are rounded to it as they are read, where
+                          their rows are whole blocks of 32. Beside `weights` alone, without adapter
+                          and comm. Products then round what they read to bytes, too */
+    DS_RESERVED(4);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
@@ -81,8 +85,8 @@ typedef struct ds_sampling {
     int64_t top_k;      /* 0: all; below 0 an error, and so for top_p */
     double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
     uint64_t seed;
-    double min_p; /* 0: all; ids less likely than min_p times the likeliest are left out, after top_k
-                     and top_p */
+    double min_p; /* 0: all; ids less likely than min_p times the likeliest are left out, after
+                     top_k and top_p */
     DS_RESERVED(7);
 } ds_sampling;
 

@@ -8,6 +8,7 @@
 #include "infer/generator.h"
 
 #include "accel/cpu/cpu_features.h"
+#include "base/blocks.h"
 #include "base/reserved.h"
 #include "compile/adapter_graph.h"
 #include "compile/train_graph.h"
@@ -43,6 +44,7 @@ static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
                             .batch = 1,
                             .seq_length = length,
                             .kv_length = g->max_length + longest,
+                            .weights = g->quantize,
                             .head_ranks = g->comm != NULL ? g->zero.tp : 0,
                             .packing = dsi_adapter_packing(g->adapter)};
     g->n_pieces += 1;
@@ -151,6 +153,14 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "ds_generator_params: expected an adapter that was opened from a folder, "
                        "beside weights alone");
     }
+    if (params->quantize != DS_DTYPE_NONE &&
+        (!dsi_is_blocks(params->quantize) || params->weights == NULL || given > 1 ||
+         params->adapter != NULL || params->comm != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: quantize is %s; expected q8_0 or q4_0, beside weights "
+                       "alone, without adapter and comm",
+                       ds_dtype_name(params->quantize));
+    }
     if (given == 0 || (params->engine != NULL && given > 1) ||
         (params->engine == NULL && params->model == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -191,6 +201,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     g->vocab_size = info->vocab_size;
     g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
     g->dtype = params->dtype;
+    g->quantize = params->quantize;
     if (g->dtype == DS_DTYPE_NONE) {
         DS_TRY(dsi_generator_stored_dtype(g->ctx, params, &g->dtype));
     }

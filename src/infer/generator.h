@@ -27,7 +27,7 @@ struct ds_generator {
     ds_ctx *ctx;
     const ds_model *model;
     ds_engine *engine; /* whose weights it has; NULL: of a file */
-    ds_dtype dtype;
+    ds_dtype dtype, quantize;
     dsi_accel_choice accel;
     int64_t max_length;
     int64_t vocab_size;

@@ -6,6 +6,7 @@
  * of no sequence: they write no key and are seen by none. A row has the same bits in every plan, as
  * it has alone and among others (docs/internals/gemm.md): so the choice changes nothing.
  */
+#include "base/machine_memory.h"
 #include "infer/generator.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
                             .batch = 1,
                             .seq_length = length,
                             .kv_length = g->max_length,
+                            .weights = g->quantize,
                             .paged = &paged};
     if (g->n_pieces == DSI_GENERATOR_PIECES) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "a budget of %lld tokens needs more than %d plans",
@@ -30,6 +32,29 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
     dsi_piece *piece = &g->pieces[g->n_pieces++];
     piece->rows = rows;
     return dsi_generator_build_piece(g, &trace, piece);
+}
+
+/* Before anything is allocated: weights and blocks fit this machine. */
+static ds_status check_memory(const ds_generator *g)
+{
+    const double there = (double)dsi_machine_memory();
+    const double tokens = (double)(g->paged.blocks * g->paged.block);
+    double weights = 0.0;
+    double keys = 0.0;
+    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(g->cells, c);
+        weights += cell->kind == DS_CELL_PARAM ? (double)ds_meta_bytes(cell->meta) : 0.0;
+        keys += cell->kind == DS_CELL_KV ? (double)ds_meta_bytes(cell->meta) : 0.0;
+    }
+    if (there == 0.0 || weights + keys <= there) {
+        return DS_OK;
+    }
+    const double room = there > weights ? (there - weights) / (keys / tokens) : 0.0;
+    return ds_fail(g->ctx, DS_ERR_NOMEM,
+                   "weights of %.2f GB and %.0f positions of %.1f KB are %.2f GB, this machine has "
+                   "%.2f GB: %.2f GB too much; kv_tokens of at most %.0f would fit",
+                   weights * 1e-9, tokens, keys / tokens * 1e-3, (weights + keys) * 1e-9,
+                   there * 1e-9, (weights + keys - there) * 1e-9, room);
 }
 
 /* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */
@@ -46,7 +71,7 @@ ds_status dsi_paged_build_pieces(ds_generator *g)
         }
         DS_TRY(add_piece(g, length, most));
         if (length == g->budget) {
-            return DS_OK;
+            return check_memory(g);
         }
         length = 2 * length < g->budget ? 2 * length : g->budget;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
  * memory; or read from a training checkpoint. */
+#include "base/blocks.h"
 #include "ckpt/adapter_weights.h"
 #include "ckpt/model_weights.h"
 #include "ckpt/packed_weight.h"
@@ -48,7 +49,7 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     dsi_run run = {0};
     const bool packed = ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE;
     if (packed || weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
-        weight->parts[0]->meta.dtype != g->dtype ||
+        weight->parts[0]->meta.dtype != ds_cells_get(g->cells, c)->meta.dtype ||
         !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
         run.count != own.count) {
         return NULL;
@@ -167,11 +168,37 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
     return DS_OK;
 }
 
+/* A matrix in blocks: its rows as fp32, a panel at a time, rounded to blocks. */
+static ds_status read_blocks(ds_generator *g, ds_cell c, const dsi_weight *weight, uint8_t *data)
+{
+    const ds_meta meta = ds_cells_get(g->cells, c)->meta;
+    const int64_t n = meta.shape.dims[0];
+    const int64_t k = meta.shape.dims[1];
+    const size_t row_bytes = (size_t)(k / DSI_BLOCK * dsi_block_bytes(meta.dtype));
+    float *rows = malloc((size_t)(DSI_BLOCK_ROWS * k) * sizeof *rows + DSI_BLOCK_ROWS * row_bytes);
+    uint8_t *blocks = (uint8_t *)(rows + DSI_BLOCK_ROWS * k);
+    ds_status status = rows != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for rows");
+    for (int64_t r = 0; r < n && status >= 0; r += DSI_BLOCK_ROWS) {
+        const int64_t part = n - r < DSI_BLOCK_ROWS ? n - r : DSI_BLOCK_ROWS;
+        status = dsi_weight_read(g->ctx, weight, r * k, part * k, DS_DTYPE_F32, rows);
+        if (status >= 0) {
+            dsi_blocks_quantize(meta.dtype, rows, part * k, blocks);
+            dsi_blocks_weave(meta.dtype, blocks, part, row_bytes, k, data);
+            data += dsi_panel_bytes(meta.dtype, k);
+        }
+    }
+    free(rows);
+    return status;
+}
+
 static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
 {
     const source *s = user;
     const dsi_part own = dsi_generator_part(g, c);
     const dsi_weight weight = weight_of(s, c);
+    if (dsi_is_blocks(ds_cells_get(g->cells, c)->meta.dtype)) {
+        return read_blocks(g, c, &weight, data);
+    }
     const ds_shape shape = ds_cells_get(g->cells, c)->meta.shape;
     if (ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE) {
         return dsi_packed_load(g->ctx, ds_cells_get(g->cells, c), g->dtype, &weight, data);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* paged_write, paged_attention: tokens of many sequences in a row, whose keys and values lie in
- * blocks of shared cells. Rules. Without ranks' placements: a serving engine runs them whole. */
+ * blocks of shared cells. Rules. */
+#include "op/op_place.h"
 #include "op/op_util.h"
 
 static ds_status need_pool(const ds_infer *call, uint32_t i, const char *name, int64_t width)
@@ -42,6 +43,7 @@ const ds_op dsi_op_paged_write = {
     .op_class = DS_CLASS_COPY,
     .role = DS_ROLE_WRITE,
     .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "__c __c _", .out = "__c", .split = "c"),
     .doc = "cell (N,P,C): N blocks of P positions, x (1,T,C), slots i32 (T) → the cell's next "
            "version with position slots[t] of all N·P replaced by row t of x; a slot of -1 takes "
            "nothing. A slot beyond the cell is an error.",
@@ -114,12 +116,31 @@ static const ds_attr paged_attrs[] = {
     DSI_ATTR_REAL(dsi_paged_attrs, scale),
 };
 
+static void adapt_heads(ds_place_case *c)
+{
+    const dsi_paged_attrs *a = c->attrs;
+    c->unit_letter = 'h';
+    c->units[0] = a->n_heads;
+    c->units[1] = a->n_kv_heads;
+    c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
+}
+
+/* A rank's heads. */
+static void heads_local(const ds_infer *local, void *attrs)
+{
+    dsi_paged_attrs *a = attrs;
+    a->n_heads = local->in[0].shape.dims[2] / a->head_dim;
+    a->n_kv_heads = local->in[1].shape.dims[2] / a->head_dim;
+}
+
 const ds_op dsi_op_paged_attention = {
     .version = DS_OP_VERSION,
     .name = "paged_attention",
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "__h __h __h __ _ __", .out = "__h", .split = "h",
+                       .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
         "(T), positions i32 (1,T) → y (1,T,H·D): softmax(scale·q·kᵀ)·v over the keys of the "

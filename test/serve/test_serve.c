@@ -150,11 +150,13 @@ static void take(answer *got, const ds_serve_event *e)
 }
 
 /* All requests, some steps apart; those beside them that are cancelled leave no trace. */
-static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, const asked *a,
-                      answer *got)
+static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dtype blocks,
+                      const asked *a, answer *got)
 {
     ds_ctx *ctx = check_ctx(w->threads);
-    ds_server *server = open_server(ctx, p, &w->sizes, dtype);
+    ds_serve_params sizes = w->sizes;
+    sizes.source.quantize = blocks;
+    ds_server *server = open_server(ctx, p, &sizes, dtype);
     ds_serve_event events[EVENTS];
     uint64_t uids[REQUESTS] = {0};
     ds_serve_stats stats;
@@ -208,7 +210,7 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, const 
     ds_ctx_destroy(&ctx);
 }
 
-static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
+static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype blocks)
 {
     static const way ways[] = {
         {"alone", {.max_sequences = 1, .max_batch_tokens = 512, .no_prefix_cache = true}, 1, 0, 0},
@@ -231,9 +233,9 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
     assert_non_null(want);
     answer *got = want + REQUESTS;
     ask(a, p.vocab, 7);
-    serve_all(&p, &ways[0], dtype, a, want);
+    serve_all(&p, &ways[0], dtype, blocks, a, want);
     for (size_t i = 1; i < sizeof ways / sizeof *ways; ++i) {
-        serve_all(&p, &ways[i], dtype, a, got);
+        serve_all(&p, &ways[i], dtype, blocks, a, got);
         for (int k = 0; k < REQUESTS; ++k) {
             if (memcmp(&want[k], &got[k], sizeof *want) != 0) {
                 fail_msg("%s in %s: request %d differs between \"alone\" and \"%s\"", name,
@@ -248,10 +250,12 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
 
 static void same_bits(void **state)
 {
-    same_bits_of(*state, "llama3_tied", DS_DTYPE_F32);
-    same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16);
-    same_bits_of(*state, "phi3_heads", DS_DTYPE_F16);
-    same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16);
+    same_bits_of(*state, "llama3_tied", DS_DTYPE_F32, DS_DTYPE_NONE);
+    same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "phi3_heads", DS_DTYPE_F16, DS_DTYPE_NONE);
+    same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
+    same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
 }
 
 /* ---- put, query, flush ---- */
@@ -334,6 +338,9 @@ static void refuses(void **state)
     params.max_batch_tokens = 2;
     CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "max_batch_tokens");
     params.max_batch_tokens = 8;
+    params.kv_tokens = 1 << 29; /* of which each takes more than a kilobyte */
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_NOMEM, "would fit");
+    params.kv_tokens = 0;
     CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
     ds_serve_request r = {.ids = ids, .n = 3, .max_new_tokens = 254};
     CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_LIMIT, "together at most 256");

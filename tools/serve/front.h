@@ -25,7 +25,7 @@ typedef struct job job;
 /* The command line, parsed. */
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
-    const char *api_key_file, *accelerator, *tokenizer;
+    const char *api_key_file, *accelerator, *tokenizer, *quantize;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;

@@ -7,6 +7,7 @@
 #include "front.h"
 
 #include "base/clock.h"
+#include "base/escape.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,12 +176,52 @@ static char *token_text(front *f, uint32_t id, size_t *n_out)
     return two;
 }
 
+/* Bytes of the UTF-8 character at text, 0: it is none. */
+static size_t character_at(const char *text, size_t n)
+{
+    uint32_t cp = 0;
+    const unsigned char first = (unsigned char)text[0];
+    const size_t size = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+    char again[4];
+    if (first >= 0xF5 || (first >= 0x80 && first < 0xC2) || size > n) {
+        return 0;
+    }
+    cp = size == 1 ? first : first & (0x7Fu >> size);
+    for (size_t i = 1; i < size; ++i) {
+        cp = cp << 6 | ((unsigned char)text[i] & 63u);
+    }
+    const bool surrogate = cp >= 0xD800 && cp < 0xE000;
+    const bool same =
+        cp < 0x110000 && dsi_utf8_encode(cp, again) == size && memcmp(again, text, size) == 0;
+    return same && !surrogate ? size : 0;
+}
+
+/* The text of a token; one that is no whole characters as OpenAI writes it, "bytes:\xe2\x80". */
+static void put_token_text(dsi_buf *out, const char *text, size_t n)
+{
+    size_t at = 0;
+    size_t size = 1;
+    while (at < n && size > 0) {
+        size = character_at(text + at, n - at);
+        at += size;
+    }
+    if (at == n) {
+        put_text(out, n > 0 ? text : "", n);
+        return;
+    }
+    dsi_buf_puts(out, "\"bytes:");
+    for (size_t i = 0; i < n; ++i) {
+        dsi_buf_printf(out, "\\\\x%02x", (unsigned char)text[i]);
+    }
+    dsi_buf_putc(out, '"');
+}
+
 static void put_token(front *f, dsi_buf *out, uint32_t id, float logprob)
 {
     size_t n = 0;
     char *text = token_text(f, id, &n);
     dsi_buf_puts(out, "{\"token\":");
-    put_text(out, text != NULL ? text : "", n);
+    put_token_text(out, text, n);
     dsi_buf_printf(out, ",\"logprob\":%.9g,\"bytes\":[", (double)logprob);
     for (size_t i = 0; i < n; ++i) {
         dsi_buf_printf(out, "%s%u", i > 0 ? "," : "", (unsigned char)text[i]);
@@ -207,7 +248,7 @@ static void put_piece(front *f, dsi_buf *out, uint32_t id)
 {
     size_t n = 0;
     char *text = token_text(f, id, &n);
-    put_text(out, text != NULL ? text : "", n);
+    put_token_text(out, text, n);
     free(text);
 }
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""openai's client over every endpoint and option of ds_serve; greedy texts of transformers. Usage: serve_openai.py PROGRAM SCRATCH [MODEL]"""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import openai
+import torch
+import transformers
+
+PROGRAM, SCRATCH, MODEL = (sys.argv + [""])[1:4]
+
+
+def make_model(folder):
+    """A random Llama over bytes, with a tokenizer.json that transformers reads, too."""
+    config = transformers.LlamaConfig(vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024,
+                                      initializer_range=0.2, bos_token_id=None, eos_token_id=None)
+    torch.manual_seed(1)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tok = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tok.decoder = decoders.ByteLevel()
+    tok.save(os.path.join(folder, "tokenizer.json"))
+    with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template":
+                   "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"}, f)
+
+
+def start(model, *flags):
+    process = subprocess.Popen([PROGRAM, "--model", model, "--served_model_name", "m", "--port", "0", "--dtype", "f32",
+                                "--max_length", "1024", *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    port = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", process.stdout.readline()).group(1)
+    return process, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=600)
+
+
+def greedy_like_transformers(client, model):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    rng = random.Random(3)
+    words = "the a fox sun river walks over under quick lazy blue stone and or with 7 12 , . ! ?".split()
+    prompts = [" ".join(rng.choices(words, k=rng.randint(1, 60))) for _ in range(20)]
+    got = [None] * len(prompts)
+
+    def ask(i):
+        got[i] = client.completions.create(model="m", prompt=prompts[i], max_tokens=64, temperature=0, logprobs=1,
+                                           extra_body={"ignore_eos": True}).choices[0]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(got), "some of the requests failed"
+    for prompt, choice in zip(prompts, got):
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            want = reference.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0,
+                                      return_dict_in_generate=True, output_logits=True)
+        text = tokenizer.decode(want.sequences[0, ids.shape[1]:], skip_special_tokens=True)
+        assert choice.text == text, (prompt, choice.text, text)
+        for i, logits in enumerate(want.logits):
+            top = torch.log_softmax(logits[0].double(), -1).max().item()
+            assert abs(choice.logprobs.token_logprobs[i] - top) < 1e-3 * max(1, abs(top)), (i, choice.logprobs, top)
+    print(f"{len(prompts)} greedy texts of 64 tokens as transformers'")
+
+
+def options(client):
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hello"}]
+    chat = client.chat.completions.create
+    one = chat(model="m", messages=said, max_tokens=20, temperature=0)
+    text = one.choices[0].message.content
+    assert one.usage.completion_tokens == 20 and one.choices[0].finish_reason == "length" and one.model == "m", one
+    with client.chat.completions.with_streaming_response.create(model="m", messages=said, max_tokens=3) as r:
+        assert r.headers["x-request-id"].startswith("chatcmpl-"), r.headers
+    frames = list(chat(model="m", messages=said, max_tokens=20, temperature=0, stream=True,
+                       stream_options={"include_usage": True}))
+    assert "".join(f.choices[0].delta.content or "" for f in frames if f.choices) == text, frames
+    assert frames[-1].usage.total_tokens == one.usage.total_tokens and frames[0].choices[0].delta.role == "assistant"
+    several = chat(model="m", messages=said, max_tokens=5, n=3, seed=5, logprobs=True, top_logprobs=4)
+    assert [c.index for c in several.choices] == [0, 1, 2]
+    for c in several.choices:
+        for t in c.logprobs.content:
+            assert len(t.top_logprobs) == 4 and t.logprob <= t.top_logprobs[0].logprob <= 0, t
+    again = chat(model="m", messages=said, max_tokens=5, seed=5)
+    assert again.choices[0].message.content == several.choices[0].message.content
+    if len(text) > 6:
+        stopped = chat(model="m", messages=said, max_tokens=20, temperature=0, stop=[text[3:6]]).choices[0]
+        assert stopped.message.content == text[:text.index(text[3:6])] and stopped.finish_reason == "stop", stopped
+    for field in (dict(top_k=1), dict(min_p=1.0)):
+        assert chat(model="m", messages=said, max_tokens=20, extra_body=field).choices[0].message.content == text, field
+    chat(model="m", messages=said, max_tokens=3, frequency_penalty=1.5, presence_penalty=-1, logit_bias={"5": -100}, top_p=0.5,
+         user="u", metadata={"a": "b"})
+    assert [m.id for m in client.models.list()] == ["m"] and client.models.retrieve("m").object == "model"
+    for error, fields in ((openai.BadRequestError, dict(tools=[{"type": "function", "function": {"name": "f"}}])),
+                          (openai.BadRequestError, dict(response_format={"type": "json_object"})),
+                          (openai.BadRequestError, dict(temperature=2.5)), (openai.BadRequestError, dict(max_tokens=99999)),
+                          (openai.BadRequestError, dict(extra_body={"not_a_field": 1})), (openai.NotFoundError, dict(model="x"))):
+        try:
+            chat(**{**dict(model="m", messages=said), **fields})
+        except error as e:
+            assert e.body["message"] and e.body["type"], e
+        else:
+            raise AssertionError(fields)
+    for fields in (dict(), dict(echo=True), dict(n=2), dict(logprobs=3), dict(suffix=None)):
+        client.completions.create(model="m", prompt=["a b", "c"], max_tokens=4, **fields)
+    print("options and errors of openai's client")
+
+
+def main():
+    model = MODEL or os.path.join(SCRATCH, "model")
+    if not MODEL:
+        make_model(model)
+    process, client = start(model, "--max_sequences", "7", "--max_batch_tokens", "64")
+    greedy_like_transformers(client, model)
+    options(client)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+main()
