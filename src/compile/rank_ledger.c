@@ -51,6 +51,11 @@ static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_devi
     size_t live = 0;
     DS_TRY(add_cells(plan, ledger));
     DS_TRY(dsi_ledger_add_all(ledger, plan->train_plan->ledger));
+    if (plan->train_plan->n_slots > 1) {
+        DS_TRY(add_whole_run(ledger, DSI_MEMORY_ACTIVATION, DSI_RESIDENCY_DEVICE,
+                             (plan->train_plan->n_slots - 1) * plan->train_plan->slot.bytes,
+                             "other micro-batches in flight"));
+    }
     DS_TRY(dsi_ledger_peak(ledger, DSI_RESIDENCY_DEVICE, &step, &live));
     const size_t mapped = dsi_rank_mapped_bytes(plan);
     DS_TRY(add_whole_run(ledger, DSI_MEMORY_GAPS, DSI_RESIDENCY_DEVICE,

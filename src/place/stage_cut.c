@@ -17,11 +17,13 @@ typedef struct cutter {
     const dsi_stage_cut *how;
     ds_cells *local;
     dsi_stage_messages *messages;
-    uint64_t all;   /* a bit a stage, from 0 */
-    uint64_t *need; /* per value: stages that read it */
-    uint64_t *runs; /* per node: stages that run it */
-    ds_value *root; /* per value: what it is a view of, or itself */
-    bool *late;     /* per root: a phase behind the forward phase reads it */
+    uint64_t all;     /* a bit a stage, from 0 */
+    uint64_t *need;   /* per value: stages that read it */
+    uint64_t *runs;   /* per node: stages that run it */
+    ds_value *root;   /* per value: what it is a view of, or itself */
+    bool *late;       /* per root: a phase behind the forward phase reads it */
+    uint32_t *bucket; /* per bucket of from: its number here, from 1; 0: none yet */
+    uint32_t n_buckets;
     uint32_t n_sent;
 } cutter;
 
@@ -171,7 +173,9 @@ static ds_status cross(cutter *c, const dsi_node_info *node, ds_value v)
     ds_cell cell = DS_NONE;
     (void)snprintf(name, sizeof name, "pipe/%s/%u", c->how->name, c->n_sent++);
     /* what a forward phase receives is there until its backward phase, once for each slot */
-    const ds_cell_kind kind = node->phase == DS_PHASE_FORWARD ? DS_CELL_INPUT : DS_CELL_OUTPUT;
+    const bool keeps = node->phase == DS_PHASE_FORWARD && c->how->n_micro > 0 &&
+                       (others & bit(c->how->stage)) != 0;
+    const ds_cell_kind kind = keeps ? DS_CELL_INPUT : DS_CELL_OUTPUT;
     const ds_cell_info info = {
         .name = name, .kind = kind, .meta = g->values[v].meta, .of = DS_NONE};
     DS_TRY(ds_cells_add(c->local, &info, &cell));
@@ -250,7 +254,7 @@ static ds_status check_cells(const cutter *c, const dsi_node_info *node)
 
 /* The same node. What a collective sends lies where peers can read it, which is there once; what a
  * backward phase reads, once for each micro-batch in flight: a copy is sent. */
-static ds_status copy_node(cutter *c, const dsi_node_info *node)
+static ds_status copy_sent(cutter *c, const dsi_node_info *node)
 {
     const ds_graph *g = c->r.from;
     const bool sends = node->op->op_class == DS_CLASS_COMM && node->phase == DS_PHASE_FORWARD;
@@ -268,6 +272,24 @@ static ds_status copy_node(cutter *c, const dsi_node_info *node)
     const ds_status status = dsi_rewrite_copy(&c->r, node);
     c->r.map[v] = kept;
     return status;
+}
+
+/* The same node. Buckets are numbered anew: there are fewer, as there are fewer nodes. */
+static ds_status copy_node(cutter *c, const dsi_node_info *node)
+{
+    const bool comm = (node->op->flags & DS_OP_COMM) != 0;
+    const int64_t bucket = comm ? ((const dsi_comm_attrs *)node->attrs)->bucket : -1;
+    if (bucket < 0 || bucket >= (int64_t)c->r.from->n_nodes) {
+        return copy_sent(c, node);
+    }
+    if (c->bucket[bucket] == 0) {
+        c->bucket[bucket] = ++c->n_buckets;
+    }
+    dsi_comm_attrs attrs = *(const dsi_comm_attrs *)node->attrs;
+    dsi_node_info numbered = *node;
+    attrs.bucket = c->bucket[bucket] - 1;
+    numbered.attrs = &attrs;
+    return copy_sent(c, &numbered);
 }
 
 static ds_status cut_node(cutter *c, ds_node n)
@@ -298,9 +320,10 @@ ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, d
     c.runs = calloc((size_t)graph->n_nodes + 1, sizeof *c.runs);
     c.root = calloc((size_t)graph->n_values + 1, sizeof *c.root);
     c.late = calloc((size_t)graph->n_values + 1, sizeof *c.late);
+    c.bucket = calloc((size_t)graph->n_nodes + 1, sizeof *c.bucket);
     ds_status status = dsi_rewrite_begin(&c.r, graph, local);
     c.r.partial = true;
-    if (c.need == NULL || c.runs == NULL || c.root == NULL || c.late == NULL) {
+    if (c.need == NULL || c.runs == NULL || c.root == NULL || c.late == NULL || c.bucket == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to cut the graph into stages");
     }
     if (status >= 0) {
@@ -314,6 +337,7 @@ ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, d
     free(c.runs);
     free(c.root);
     free(c.late);
+    free(c.bucket);
     return dsi_rewrite_end(&c.r, status, cut_out);
 }
 

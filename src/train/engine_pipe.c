@@ -43,9 +43,9 @@ static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_sta
                            ds_cells_get(engine->local, m->cell)->name);
             const bool sends = m->source == pipe->stage;
             line->names[n] = (dsi_program_message){line->texts[n], sends ? m->target : m->source,
-                                                   m->phase != DS_PHASE_BACKWARD ? 0
-                                                   : sends && m->buffers > 0     ? m->buffers
-                                                                                 : 1};
+                                                   !sends && m->phase == DS_PHASE_FORWARD ? 0
+                                                   : sends && m->buffers > 0 ? m->buffers
+                                                                             : 1};
         }
     }
     return DS_OK;
@@ -74,7 +74,7 @@ static ds_status check_schedule(const ds_engine *engine, const dsi_stage_message
         const dsi_stage_message *m = &all->items[i];
         if (m->phase <= DS_PHASE_BACKWARD) {
             const bool backward = m->phase == DS_PHASE_BACKWARD;
-            const uint32_t buffers = !backward ? 0 : m->buffers > 0 ? m->buffers : 1;
+            const uint32_t buffers = m->buffers > 0 ? m->buffers : 1;
             edges[n++] = (dsi_schedule_edge){m->source, m->target, backward, buffers};
         }
     }

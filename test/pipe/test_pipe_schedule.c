@@ -90,7 +90,7 @@ static void far_messages(void **state)
             dsi_schedule_edge edges[16];
             uint32_t n = 0;
             for (uint32_t r = 1; r < p; ++r) {
-                edges[n++] = (dsi_schedule_edge){r - 1, r, false, 0};
+                edges[n++] = (dsi_schedule_edge){r - 1, r, false, 1};
                 edges[n++] = (dsi_schedule_edge){r, r - 1, true, 1};
             }
             edges[n++] = (dsi_schedule_edge){p - 1, 0, true, buffers == 1 ? 1 : p - 1};
