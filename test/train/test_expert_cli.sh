@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: threads
 # Expert parallelism by configuration: a model with experts trained on 1, 2 and 4 ranks with and without it, over every ZeRO stage,
-# beside tensor and sequence parallelism, resumed on another mesh, exported; what it cannot do is refused by name.
+# beside sequence parallelism, resumed on another mesh, exported; what it cannot do is refused by name.
 # Usage: test_expert_cli.sh BUILD
 set -euo pipefail
 build=$1
@@ -61,12 +61,7 @@ for stage in 0 1 2 3; do
     same dp4 four$stage || fail "stage $stage, ep $ep of 4 ranks: other bits than four data-parallel ranks"
 done
 
-# with layers shared as well; and sequences, whose ranks then share the experts too
-config tp.json 0 1 ', "tensor_parallel": {"autotp_size": 2}'
-config eptp.json 3 2 ', "tensor_parallel": {"autotp_size": 2}'
-train 4 tp.json tp --model_config model.json --steps 3 || fail "tp 2" tp.log
-train 4 eptp.json eptp --model_config model.json --steps 3 || fail "tp 2, ep 2" eptp.log
-same tp eptp || fail "tp 2: ep has other bits than data parallelism"
+# beside ranks that share sequences, which share the experts too
 config sp.json 0 1 ', "sequence_parallel_size": 2'
 config epsp.json 2 2 ', "sequence_parallel_size": 2'
 train 2 sp.json sp --model_config model.json --steps 3 || fail "sp 2" sp.log
