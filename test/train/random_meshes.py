@@ -129,7 +129,7 @@ class Case:
         self.data = draw(rng, "text.txt", "text.txt", "pairs.jsonl", "texts.jsonl")
         self.optimizer = draw(rng, "AdamW", "AdamW", "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb")
         self.clipping = draw(rng, 0.0, 1.0, 0.1)
-        self.flags = {"--loss_average": draw(rng, "micro_batches", "micro_batches", "targets")}
+        self.flags = {"--loss_average": draw(rng, "micro_batches", "micro_batches", "targets"), "--eval_fraction": draw(rng, "0", "0.1")}
         self.adapter(rng)
         self.options(rng)
 
@@ -171,6 +171,8 @@ class Case:
         self.config = {"zero_optimization": zero}
         if rng.random() < 0.3:
             self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
+        elif rng.random() < 0.1:
+            self.config["activation_checkpointing"] = {"nvme_path": "."}
         self.own_flags = {"--threads": draw(rng, "1", "1", "2")}
         self.transport = draw(rng, "shm", "shm", "shm", "ucx", "mpi")
         self.resumes = rng.random() < 0.25
@@ -272,7 +274,7 @@ class Runs:
 
 class Result:
     def __init__(self, runs, name, code, text):
-        self.code, self.log, self.refused, self.losses, self.data, self.header = code, text, None, [], b"", {}
+        self.code, self.log, self.refused, self.losses, self.evals, self.data, self.header = code, text, None, [], [], b"", {}
         if code != 0:
             lines = [line for line in text.splitlines() if re.search(r"(ds_train|json): |error", line)]
             metrics = runs.folder / f"{name}.jsonl"
@@ -282,6 +284,7 @@ class Result:
             return
         lines = [json.loads(line) for line in (runs.folder / f"{name}.jsonl").read_text().splitlines()]
         self.losses = [line["loss"] for line in lines if "loss" in line]
+        self.evals = [line["eval_loss"] for line in lines if "eval_loss" in line]
         shutil.rmtree(runs.folder / "whole", ignore_errors=True)
         subprocess.run([f"{runs.build}/ds_checkpoint", "consolidate", name, "whole"], cwd=runs.folder, check=True, capture_output=True)
         files = list((runs.folder / "whole").glob("global_step*/*.safetensors"))
@@ -337,6 +340,8 @@ def near(case, one, mesh):
         limit = (later if step else first) * abs(a)
         if not abs(a - b) <= limit:
             bad.append(f"loss of step {step + 1}: {a} on one rank, {b}: {abs(a - b) / abs(a):.3g} of it, at most {limit / abs(a):.3g}")
+    if len(one.evals) != len(mesh.evals) or any(abs(a - b) > later * abs(a) for a, b in zip(one.evals, mesh.evals)):
+        bad.append(f"evaluated: {one.evals} on one rank, {mesh.evals}")
     if moments is not None and not bad:
         bad += tensors_near(case, one, mesh, moments, weights)[:6]
     return bad
@@ -368,6 +373,8 @@ def check(runs, case, have):
     bad = []
     if drawn.losses != plain.losses[-len(drawn.losses):]:
         bad.append(f"losses by options: {drawn.losses}, plain {plain.losses}")
+    if drawn.evals[-1:] != plain.evals[-1:]:  # a resumed run has one more, before it
+        bad.append(f"evaluations by options: {drawn.evals}, plain {plain.evals}")
     if drawn.hash() != plain.hash():
         names = [name for name in plain.header if name not in drawn.header or
                  plain.data[slice(*plain.header[name]["data_offsets"])] != drawn.data[slice(*drawn.header[name]["data_offsets"])]]
