@@ -121,7 +121,9 @@ ds_status dsi_place_flat(dsi_placing *w)
         }
         if (stays && (elements >> i & 1u) != 0 && !is_gathered(w, i)) {
             for (uint32_t k = 0; k < flat.flat.n; ++k) {
-                if (need->on[flat.flat.axis[k]].kind == DSI_SHARD) {
+                const uint32_t axis = flat.flat.axis[k];
+                const bool may_change = dsi_placing_completes(w, i, axis);
+                if (need->on[axis].kind == DSI_SHARD && !may_change) {
                     return dsi_placing_refuse(w, i, &flat,
                                               "another input is flat along an axis that cuts it");
                 }

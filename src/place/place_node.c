@@ -77,7 +77,7 @@ static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi
     }
     const bool may = (w->node->policy->gather >> axis & 1u) != 0 ||
                      (w->p->rule.flags & DSI_PLACE_WHOLE) != 0 ||
-                     (w->p->rule.gathered >> i & 1u) != 0;
+                     (w->p->rule.gathered >> i & 1u) != 0 || dsi_placing_completes(w, i, axis);
     const bool gathers = to.kind == DSI_REPLICATE && may;
     return gathers ? whole : -1.0;
 }

@@ -36,6 +36,7 @@ typedef struct dsi_place_node {
     const dsi_spread *in; /* simplified placements */
     uint32_t fixed;       /* mask of inputs that stay as they are: cells that are written */
     uint32_t whole;       /* mask of inputs that are gathered where they are flat */
+    uint32_t completed;   /* mask of inputs that are complete gradients of parameters */
     const char *scope;    /* for errors */
     void (*name)(const void *user, uint32_t input, char *text, size_t n); /* of it, for errors */
     const void *user;

@@ -29,6 +29,12 @@ static inline bool dsi_placing_is_own(const dsi_placing *w, uint32_t i, uint32_t
     return dsi_placing_has(w, i) && (dsi_placement_own_axes(&w->node->in[i].at) & axes) != 0;
 }
 
+/* Whether input i is a gradient that ends here, which may be gathered where exchanges cut it. */
+static inline bool dsi_placing_completes(const dsi_placing *w, uint32_t i, uint32_t axis)
+{
+    return (w->node->completed >> i & 1u) != 0 && (w->node->policy->exchange >> axis & 1u) != 0;
+}
+
 /* The error of input i, which would have to be placed as `need`. */
 ds_status dsi_placing_refuse(const dsi_placing *w, uint32_t i, const dsi_placement *need,
                              const char *why);

@@ -305,6 +305,8 @@ static ds_status place_one(walk *w, const dsi_node_info *node)
         .in = spreads,
         .fixed = fixed,
         .whole = whole,
+        .completed =
+            dsi_completed_input(g, node) < node->n_in ? 1u << dsi_completed_input(g, node) : 0,
         .scope = node->scope != NULL && *node->scope != '\0' ? node->scope : "the graph",
         .name = input_name,
         .user = &(named_inputs){g, in},

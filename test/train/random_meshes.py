@@ -5,7 +5,7 @@ Each case draws a model, data, a mesh of data, tensor and sequence parallel rank
     one    one rank, everything that does not change numbers left at its default, the ranks' samples as accumulation steps
     plain  the mesh, likewise
     case   the mesh with the options that were drawn
-With ONE only the case of that number runs. What must hold:
+With ONE only the case of that number runs; -1, -2 … are fixed ones, which run before the others. What must hold:
     case and plain   the same bits of every loss and of every tensor of the checkpoint (LAW 4)
     one and plain    near: see limits()
 A case that is refused must be so by a message of the program, with exit code 1 or 2, before anything is trained; reasons are counted, and
@@ -210,6 +210,32 @@ class Case:
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 40, "intermediate_size": 40, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+         "vocab_size": 300, "tie_word_embeddings": False}
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 40, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 257,
+        "attn_pdrop": 0.1, "embd_pdrop": 0.0, "resid_pdrop": 0.1}
+# What random cases found, and what was built beside them: (dp, tp, sp, batch, length, model, flags).
+FIXED = [
+    (1, 1, 2, 3, 28, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
+    (2, 2, 2, 1, 12, LLAMA, {"--lora": "3"}),  # a sum along two axes was to be made along one
+    (2, 1, 2, 1, 12, LLAMA, {"--lora": "4", "--lora_dropout": "0.1"}),  # a gradient that an exchange cut by features
+    (1, 2, 2, 2, 12, GPT2, {}),  # packed heads were cut in blocks by the wrong axis
+    (1, 3, 1, 2, 20, {**LLAMA, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 257}, {}),
+]
+
+
+def fixed_case(i):
+    """Case -1 - i: as drawn, but for what FIXED says; ZeRO 3."""
+    case = Case(random.Random(i))
+    case.dp, case.tp, case.sp, case.batch, case.length, case.model, flags = FIXED[i]
+    case.ranks, case.lora = case.dp * case.tp * case.sp, "--lora" in flags
+    case.precision, case.data, case.optimizer, case.transport, case.resumes = "fp32", "text.txt", "AdamW", "shm", False
+    case.flags = {"--loss_average": "micro_batches", **flags}
+    case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    return case
+
+
 class Runs:
     def __init__(self, build, folder):
         self.build, self.folder = build, folder
@@ -400,8 +426,8 @@ def main():
         folder = pathlib.Path(name)
         make_data(source, folder)
         runs = Runs(build, folder)
-        for i in range(n) if only is None else [only]:
-            case = Case(random.Random(seed * 1000003 + i))
+        for i in range(-len(FIXED), n) if only is None else [only]:
+            case = fixed_case(-1 - i) if i < 0 else Case(random.Random(seed * 1000003 + i))
             refused, bad = check(runs, case, have)
             if refused:
                 reason = re.sub(r"\d+", "N", refused)[:160]
@@ -414,7 +440,7 @@ def main():
     n_refused = sum(len(cases) for cases in reasons.values())
     for reason, cases in sorted(reasons.items(), key=lambda item: -len(item[1])):
         print(f"refused {len(cases):4}: {reason} (cases {', '.join(map(str, cases[:6]))})")
-    print(f"{n if only is None else 1} meshes, {failures} do not hold, {n_refused} refused, transports {' '.join(have)}, "
+    print(f"{n + len(FIXED) if only is None else 1} meshes, {failures} do not hold, {n_refused} refused, transports {' '.join(have)}, "
           f"{time.monotonic() - begin:.0f} s")
     too_many = n_refused > max(1, n * 0.05) and only is None
     if too_many:
