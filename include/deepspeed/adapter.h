@@ -30,6 +30,8 @@ typedef struct ds_adapter ds_adapter;
 typedef enum ds_adapter_method {
     DS_ADAPTER_LORA,   /* scale alpha / rank */
     DS_ADAPTER_RSLORA, /* scale alpha / sqrt(rank) */
+    DS_ADAPTER_DORA,   /* scale alpha / rank, and a trained length of each row of W + scale·B·A:
+                          Liu et al., "DoRA", 2024 */
 } ds_adapter_method;
 
 typedef struct ds_adapter_params {

@@ -314,8 +314,60 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
     return DS_OK;
 }
 
-/* y + scale·(x·Aᵀ)·Bᵀ, in place of y. */
-static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y)
+/* An operator of one output. */
+static ds_status apply1(rewriter *w, const ds_op *op, const void *attrs, const ds_value *in,
+                        uint32_t n_in, ds_value *out)
+{
+    ds_value made[DS_MAX_OUT];
+    DS_TRY(ds_graph_apply(w->r.to, op, attrs, in, n_in, made));
+    *out = made[0];
+    return DS_OK;
+}
+
+/* The linear layer of a node without its bias, of x. */
+static ds_status apply_plain(rewriter *w, const dsi_node_info *node, ds_value x, ds_value weight,
+                             ds_value *y)
+{
+    const ds_value in[2] = {x, weight};
+    return apply1(w, node->op, node->attrs, in, 2, y);
+}
+
+/* (out): the trained lengths of rows over the lengths that they have, of which no gradient goes on.
+ */
+static ds_status length_ratio(rewriter *w, const dsi_node_info *node, ds_cell weight,
+                              const ds_value *parts, double scale, ds_value *ratio)
+{
+    const ds_cell_info base = *ds_cells_get(w->cells, weight);
+    const bool packed = base.packed.format != DS_PACKING_NONE;
+    const dsi_weight_norms_attrs norms = {
+        .scale = scale,
+        .transposed = packed ? 0 : ((const dsi_linear_attrs *)node->attrs)->transposed,
+        .format = base.packed.format,
+        .rows = base.packed.rows,
+        .columns = base.packed.columns};
+    const dsi_cast_attrs wide = {.dtype = DS_DTYPE_F32};
+    const int64_t n_out = ds_graph_meta(w->r.to, parts[2]).shape.dims[0];
+    char module[NAME_BYTES];
+    char name[NAME_BYTES + 32];
+    ds_value in[2] = {DS_NONE, DS_NONE};
+    (void)module_of(base.name, module);
+    (void)snprintf(name, sizeof name, "%s" DSI_ADAPTER_MAGNITUDE, module);
+    const ds_cell_info info = {
+        .name = name,
+        .kind = DS_CELL_PARAM,
+        .meta = {ds_graph_meta(w->r.to, parts[1]).dtype, ds_shape_1d(n_out)},
+        .init = {DS_INIT_ONES, 0.0}, /* the engine sets it once the weight is there */
+        .of = weight};
+    DS_TRY(read_cell(w, &info, &in[0]));
+    if (info.meta.dtype != DS_DTYPE_F32) {
+        DS_TRY(apply1(w, &dsi_op_cast, &wide, in, 1, &in[0]));
+    }
+    DS_TRY(apply1(w, &dsi_op_weight_norms, &norms, parts, 3, &in[1]));
+    return apply1(w, &dsi_op_div, NULL, in, 2, ratio);
+}
+
+/* y + scale·(x·Aᵀ)·Bᵀ, in place of y. parts: [1] and [2] receive A and B. */
+static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y, ds_value *parts)
 {
     const dsi_adapter_layer layer = w->targets[weight].layer;
     const ds_meta meta = ds_graph_meta(w->r.to, *y);
@@ -330,17 +382,48 @@ static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y)
                               : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
     ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
-    if (w->trace->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0) {
-        DS_TRY(drop_input(w, weight, &in[0]));
-    }
     DS_TRY(read_matrix(w, weight, "lora_A", a, first, &in[1]));
+    parts[1] = in[1];
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &plain, in, 2, out));
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_scale, &scale, out, 1, in));
     DS_TRY(read_matrix(w, weight, "lora_B", b, (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
+    parts[2] = in[1];
     in[3] = *y;
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &sum, in, 4, out));
     *y = out[0];
     return DS_OK;
+}
+
+static bool drops(const rewriter *w)
+{
+    return w->trace->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0;
+}
+
+/* DoRA: m/|W + scale·B·A| · (W + scale·B·A)·x + bias, in place of y; under dropout y - W·d +
+ * m/|…| · (W + scale·B·A)·d of what is left of x, d, as PEFT. in: the node's. */
+static ds_status adapt_lengths(rewriter *w, const dsi_node_info *node, ds_cell weight,
+                               const ds_value *in, ds_value *y)
+{
+    const bool bias = node->n_in > 2 && in[2] != DS_NONE;
+    ds_value parts[3] = {in[1], DS_NONE, DS_NONE};
+    ds_value pair[2] = {DS_NONE, DS_NONE};
+    ds_value x = in[0], plain = DS_NONE, sum = DS_NONE;
+    DS_TRY(drops(w) ? drop_input(w, weight, &x) : DS_OK);
+    DS_TRY(apply_plain(w, node, x, in[1], &plain));
+    sum = plain;
+    DS_TRY(adapt(w, weight, x, &sum, parts));
+    pair[0] = sum;
+    DS_TRY(length_ratio(w, node, weight, parts, w->targets[weight].layer.scale, &pair[1]));
+    DS_TRY(apply1(w, &dsi_op_mul, NULL, pair, 2, &sum));
+    if (drops(w)) {
+        const ds_value rest[2] = {sum, plain};
+        DS_TRY(apply1(w, &dsi_op_sub, NULL, rest, 2, &sum));
+        const ds_value both[2] = {*y, sum};
+        return apply1(w, &dsi_op_add, NULL, both, 2, y);
+    }
+    *y = sum;
+    const ds_value with_bias[2] = {sum, bias ? in[2] : DS_NONE};
+    return bias ? apply1(w, &dsi_op_add, NULL, with_bias, 2, y) : DS_OK;
 }
 
 static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
@@ -361,8 +444,16 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
     w->targets[weight].uses += 1;
     dsi_rewrite_inputs(&w->r, node, in);
     DS_TRY(dsi_rewrite_stand_at(&w->r, node));
-    DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
-    DS_TRY(adapt(w, weight, in[0], &out[0]));
+    if (!w->adapter->dora || drops(w)) {
+        DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
+    }
+    if (w->adapter->dora) {
+        DS_TRY(adapt_lengths(w, node, weight, in, &out[0]));
+    } else {
+        ds_value x = in[0], parts[3];
+        DS_TRY(drops(w) ? drop_input(w, weight, &x) : DS_OK);
+        DS_TRY(adapt(w, weight, x, &out[0], parts));
+    }
     dsi_rewrite_made(&w->r, node, out);
     return DS_OK;
 }

@@ -90,7 +90,7 @@ static json_t *config_of(const ds_adapter_params *p)
         c, "modules_to_save",
         p->n_modules_to_save > 0 ? names(p->modules_to_save, p->n_modules_to_save) : json_null());
     (void)json_object_set_new(c, "use_rslora", json_boolean(p->method == DS_ADAPTER_RSLORA));
-    (void)json_object_set_new(c, "use_dora", json_false());
+    (void)json_object_set_new(c, "use_dora", json_boolean(p->method == DS_ADAPTER_DORA));
     (void)json_object_set_new(c, "bias", json_string("none"));
     (void)json_object_set_new(c, "init_lora_weights", json_true());
     return c;
@@ -100,7 +100,7 @@ ds_status ds_adapter_create(ds_ctx *ctx, const ds_adapter_params *params, ds_ada
 {
     ds_adapter *a = NULL;
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_params", params));
-    if (params->method != DS_ADAPTER_LORA && params->method != DS_ADAPTER_RSLORA) {
+    if (params->method < DS_ADAPTER_LORA || params->method > DS_ADAPTER_DORA) {
         return ds_fail(ctx, DS_ERR_ARG, "ds_adapter_params: there is no method %d",
                        (int)params->method);
     }
@@ -200,8 +200,8 @@ ds_status ds_adapter_print(const ds_adapter *a, char **text_out)
     static const char *const keys[] = {"target_modules",     "exclude_modules", "modules_to_save",
                                        "rank_pattern",       "alpha_pattern",   "layers_pattern",
                                        "layers_to_transform"};
-    dsi_buf_printf(&text, "%s: rank %lld, alpha %g, dropout %g", a->rslora ? "rsLoRA" : "LoRA",
-                   (long long)a->rank, a->alpha, a->dropout);
+    dsi_buf_printf(&text, "%s%s: rank %lld, alpha %g, dropout %g", a->dora ? "DoRA, " : "",
+                   a->rslora ? "rsLoRA" : "LoRA", (long long)a->rank, a->alpha, a->dropout);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
         const json_t *value = json_object_get(a->config, keys[i]);
         json_t *shown = json_is_array(value) ? sorted(value) : json_deep_copy(value);

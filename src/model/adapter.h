@@ -14,7 +14,7 @@ struct ds_adapter {
     ds_ctx *ctx;
     json_t *config; /* as dsi_adapter_check left it */
     char *folder;   /* with the weights; NULL: a fresh one */
-    bool rslora, gaussian, all_linear;
+    bool rslora, dora, gaussian, all_linear;
     int64_t rank; /* of layers that rank_pattern does not name */
     double alpha, dropout;
     ds_packing packing; /* of the model beside it */
@@ -27,9 +27,11 @@ ds_packing dsi_adapter_packing(const ds_adapter *adapter);
 const char *dsi_adapter_folder(const ds_adapter *adapter);
 
 /* In front of the names of tensors in adapter_model.safetensors. */
-#define DSI_ADAPTER_PREFIX  "base_model.model."
-#define DSI_ADAPTER_CONFIG  "adapter_config.json"
-#define DSI_ADAPTER_WEIGHTS "adapter_model.safetensors"
+#define DSI_ADAPTER_PREFIX "base_model.model."
+#define DSI_ADAPTER_CONFIG "adapter_config.json"
+/* Behind the name of a module: DoRA's lengths of rows. */
+#define DSI_ADAPTER_MAGNITUDE ".lora_magnitude_vector"
+#define DSI_ADAPTER_WEIGHTS   "adapter_model.safetensors"
 
 /* Reads adapter->config into the fields. label: the file, for messages. Errors: ERR_FORMAT and
  * ERR_UNSUPPORTED name the field. */

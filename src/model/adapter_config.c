@@ -35,6 +35,7 @@ static const struct {
     {"layers_to_transform", NONE | INT | INTS, "a whole number, or a list of them"},
     {"layers_pattern", NONE | TEXT | TEXTS, "a name, or a list of names"},
     {"use_rslora", NONE | BOOL, "true or false"},
+    {"use_dora", NONE | BOOL, "true or false"},
     {"bias", NONE | TEXT, "\"none\""},
     {"init_lora_weights", NONE | BOOL | TEXT, "true, false or a name"},
 };
@@ -185,6 +186,7 @@ static ds_status check_values(ds_adapter *a, const char *label)
     a->alpha = json_number_value(json_object_get(a->config, "lora_alpha"));
     a->dropout = json_is_number(dropout) ? json_number_value(dropout) : 0.0;
     a->rslora = json_is_true(json_object_get(a->config, "use_rslora"));
+    a->dora = json_is_true(json_object_get(a->config, "use_dora"));
     a->all_linear =
         json_is_string(targets) && strcasecmp(json_string_value(targets), "all-linear") == 0;
     if (a->rank < 1 || a->rank > INT32_MAX) {

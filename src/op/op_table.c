@@ -8,6 +8,7 @@ static const ds_op *const all[] = {
     &dsi_op_linear,
     &dsi_op_linear_dw,
     &dsi_op_linear_packed,
+    &dsi_op_weight_norms,
     &dsi_op_bmm,
     &dsi_op_embedding,
     &dsi_op_embedding_dw,

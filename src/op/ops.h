@@ -50,6 +50,16 @@ typedef struct dsi_linear_packed_attrs {
  * the elements of w rounded once to x's dtype. w has no gradient. */
 extern const ds_op dsi_op_linear_packed;
 
+/* ---- weight_norms.c ----------------------------------------------------------------------- */
+typedef struct dsi_weight_norms_attrs {
+    double scale;
+    int64_t transposed;            /* w is (K,O); not when packed */
+    int64_t format, rows, columns; /* ds_packing of w, and its sizes; 0: it is not packed */
+} dsi_weight_norms_attrs;
+/* weight_norms: w (O,K) or (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): the length of each row of
+ * w + scale·b·a, in fp32, its squares added in double. DoRA; no gradient goes through it. */
+extern const ds_op dsi_op_weight_norms;
+
 /* ---- bmm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_bmm_attrs {
     int64_t a_transposed, b_transposed; /* 1: a is (..,K,M); b is (..,N,K) */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An adapter added to the weights of a model folder: W + scale·B·A, in fp32, rounded once to the
- * dtype that W is stored in. What modules_to_save trained takes the place of the model's. The
- * folder that is read stays as it is.
+/* An adapter added to the weights of a model folder: W + scale·B·A, of DoRA with its rows scaled to
+ * their trained lengths, in fp32, rounded once to the dtype that W is stored in. What
+ * modules_to_save trained takes the place of the model's. The folder that is read stays as it is.
  *
  * Which tensor is whose weight, and how it is stored, is asked of the traced model, so that merging
  * means what training and generation mean. Memory is bounded: a tensor is read, changed and written
@@ -19,6 +19,7 @@
 #include "op/ops.h"
 
 #include <deepspeed/hf_export.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,8 @@ typedef struct merged {
         *b; /* (rank,columns) and (rows,rank) of the stored weight: swapped where transposed */
     int64_t rank, rows, columns;
     double scale;
+    float *lengths; /* DoRA: what each output is scaled by; NULL: nothing */
+    bool turned;    /* outputs are the columns of the stored weight */
 } merged;
 
 typedef struct merger {
@@ -67,13 +70,10 @@ static void add_row(const merged *w, int64_t row, int64_t column, int64_t n, flo
     }
 }
 
-/* n bytes of the merged weight in fp32. */
-static ds_status fill(void *user, size_t offset, void *data, size_t n)
+/* Elements [first, first + count) of W + scale·B·A. */
+static void add_elements(const merged *w, size_t first, size_t count, float *out)
 {
-    const merged *w = user;
     const size_t width = ds_dtype_bytes(w->weight->meta.dtype);
-    const size_t first = offset / sizeof(float), count = n / sizeof(float);
-    float *out = data;
     (void)dsi_convert(w->weight->meta.dtype, (const char *)w->weight->data + first * width,
                       DS_DTYPE_F32, out, count);
     for (size_t at = 0; at < count;) {
@@ -84,9 +84,48 @@ static ds_status fill(void *user, size_t offset, void *data, size_t n)
         add_row(w, row, column, part, out + at);
         at += (size_t)part;
     }
-    return DS_OK;
 }
 
+/* Of a stored row and column. */
+static int64_t output_of(const merged *w, int64_t row, int64_t column)
+{
+    return w->turned ? column : row;
+}
+
+/* lengths: of the adapter; becomes what outputs are scaled by, lengths / |W + scale·B·A|. */
+static ds_status scale_lengths(const merger *m, merged *w)
+{
+    const int64_t n = w->turned ? w->columns : w->rows;
+    double *sums = calloc((size_t)n + 1, sizeof *sums);
+    float *row = malloc(((size_t)w->columns + 1) * sizeof *row);
+    for (int64_t r = 0; r < w->rows && sums != NULL && row != NULL; ++r) {
+        add_elements(w, (size_t)(r * w->columns), (size_t)w->columns, row);
+        for (int64_t c = 0; c < w->columns; ++c) {
+            sums[output_of(w, r, c)] += (double)row[c] * (double)row[c];
+        }
+    }
+    for (int64_t o = 0; o < n && sums != NULL; ++o) {
+        w->lengths[o] = w->lengths[o] / (float)sqrt(sums[o]);
+    }
+    const bool room = sums != NULL && row != NULL;
+    free(sums);
+    free(row);
+    return room ? DS_OK : no_memory(m);
+}
+
+/* n bytes of the merged weight in fp32. */
+static ds_status fill(void *user, size_t offset, void *data, size_t n)
+{
+    const merged *w = user;
+    const size_t first = offset / sizeof(float), count = n / sizeof(float);
+    float *out = data;
+    add_elements(w, first, count, out);
+    for (size_t i = 0; i < count && w->lengths != NULL; ++i) {
+        const int64_t at = (int64_t)(first + i);
+        out[i] *= w->lengths[output_of(w, at / w->columns, at % w->columns)];
+    }
+    return DS_OK;
+}
 /* A matrix in fp32, turned over where asked for. */
 static ds_status read_matrix(const merger *m, const ds_safetensor *tensor, bool turn, float **out)
 {
@@ -109,10 +148,22 @@ static ds_status read_matrix(const merger *m, const ds_safetensor *tensor, bool 
 
 static const ds_safetensor *tensor_of(const merger *m, const char *module, const char *which)
 {
-    char name[NAME_BYTES + 16];
-    (void)snprintf(name, sizeof name, "%s.%s.weight", module, which);
+    char name[NAME_BYTES + 32];
+    (void)snprintf(name, sizeof name, "%s%s", module, which);
     const ds_cell cell = ds_cells_find(m->cells, DS_CELL_PARAM, name);
     return cell != DS_NONE ? m->own_of[cell] : NULL;
+}
+
+static ds_status read_lengths(const merger *m, const char *module, merged *w)
+{
+    const ds_safetensor *tensor = tensor_of(m, module, DSI_ADAPTER_MAGNITUDE);
+    const int64_t n = w->turned ? w->columns : w->rows;
+    w->lengths = malloc(((size_t)n + 1) * sizeof *w->lengths);
+    if (w->lengths == NULL || tensor == NULL) {
+        return no_memory(m);
+    }
+    DS_TRY(ds_safetensors_read(m->ctx, tensor, DS_DTYPE_F32, w->lengths));
+    return scale_lengths(m, w);
 }
 
 /* A linear layer: what its weight becomes, once. */
@@ -129,8 +180,8 @@ static ds_status find_weight(merger *m, const dsi_node_info *node)
     const char *name = ds_cells_get(m->cells, cell)->name;
     const char *end = strrchr(name, '.');
     (void)snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
-    const ds_safetensor *a = tensor_of(m, module, "lora_A");
-    const ds_safetensor *b = tensor_of(m, module, "lora_B");
+    const ds_safetensor *a = tensor_of(m, module, ".lora_A.weight");
+    const ds_safetensor *b = tensor_of(m, module, ".lora_B.weight");
     if (a == NULL || b == NULL) {
         return DS_OK;
     }
@@ -142,8 +193,10 @@ static ds_status find_weight(merger *m, const dsi_node_info *node)
     w->rows = w->weight->meta.shape.dims[0];
     w->columns = w->weight->meta.shape.dims[1];
     w->scale = layer.scale;
+    w->turned = turn;
     DS_TRY(read_matrix(m, turn ? b : a, turn, &w->a));
-    return read_matrix(m, turn ? a : b, turn, &w->b);
+    DS_TRY(read_matrix(m, turn ? a : b, turn, &w->b));
+    return m->adapter->dora ? read_lengths(m, module, w) : DS_OK;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -234,6 +287,7 @@ static void close_all(merger *m)
     for (ds_cell c = 0; m->weights != NULL && c < ds_cells_count(m->cells); ++c) {
         free(m->weights[c].a);
         free(m->weights[c].b);
+        free(m->weights[c].lengths);
     }
     free(m->weights);
     free(m->by_cell);

@@ -268,6 +268,9 @@ ds_status dsi_engine_unpack(const ds_engine *engine, ds_cell cell, float *data);
 ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell);
 /* engine_adapter.c: fills the adapter's parameters from its folder, where it has one. */
 ds_status dsi_engine_load_adapter(ds_engine *engine);
+/* Of a fresh DoRA: its lengths are those of the weights' rows, which have to be there. Collective.
+ */
+ds_status dsi_engine_begin_lengths(ds_engine *engine);
 
 /* Whether its adapted layers store (in,out). */
 bool dsi_engine_is_transposed(const ds_engine *engine);

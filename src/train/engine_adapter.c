@@ -8,8 +8,10 @@
 #include "ckpt/adapter_weights.h"
 #include "io/file.h"
 #include "model/adapter.h"
+#include "op/ops.h"
 #include "train/engine.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +45,61 @@ ds_status dsi_engine_load_adapter(ds_engine *engine)
     free(by_cell);
     ds_safetensors_close(&st);
     return status;
+}
+
+/* Whether weights are stored (in,out): what the operator that measures them says. */
+static bool stores_outputs_last(const ds_engine *engine, const ds_cell_info *weight)
+{
+    for (uint32_t s = 0; s < engine->train_plan->n_steps; ++s) {
+        const dsi_step *step = &engine->train_plan->steps[s];
+        if (step->op == &dsi_op_weight_norms && weight->packed.format == DS_PACKING_NONE) {
+            return ((const dsi_weight_norms_attrs *)step->attrs)->transposed != 0;
+        }
+    }
+    return weight->packed.transposed != 0;
+}
+
+/* Lengths of the rows of one weight. Collective. */
+static ds_status begin_lengths(ds_engine *engine, ds_cell c)
+{
+    const ds_cell_info *own = ds_cells_get(engine->cells, c);
+    const ds_cell_info *weight = ds_cells_get(engine->cells, own->of);
+    const ds_shape shape = ds_cell_unpacked(weight, DS_DTYPE_F32).shape;
+    const bool last = stores_outputs_last(engine, weight);
+    const int64_t n = own->meta.shape.dims[0], count = ds_shape_count(shape);
+    float *data = malloc((size_t)count * sizeof *data + 1);
+    double *sums = calloc((size_t)n + 1, sizeof *sums);
+    float *lengths = malloc(((size_t)n + 1) * sizeof *lengths);
+    ds_status status = data != NULL && sums != NULL && lengths != NULL ? DS_OK : no_memory(engine);
+    if (status < 0) {
+        dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
+    } else {
+        status = ds_engine_get(engine, DS_CELL_PARAM, weight->name, data, (size_t)count);
+    }
+    for (int64_t i = 0; i < count && status >= 0; ++i) {
+        sums[last ? i % n : i / (count / n)] += (double)data[i] * (double)data[i];
+    }
+    for (int64_t o = 0; o < n && status >= 0; ++o) {
+        lengths[o] = (float)sqrt(sums[o]);
+    }
+    status = status < 0 ? status : dsi_engine_put(engine, c, 0, n, lengths, DS_DTYPE_F32);
+    free(data);
+    free(sums);
+    free(lengths);
+    return status;
+}
+
+ds_status dsi_engine_begin_lengths(ds_engine *engine)
+{
+    const ds_adapter *a = engine->spec.train.adapter;
+    for (ds_cell c = 0; a != NULL && a->dora && c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        if (cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
+            strstr(cell->name, DSI_ADAPTER_MAGNITUDE) != NULL) {
+            DS_TRY(begin_lengths(engine, c));
+        }
+    }
+    return DS_OK;
 }
 
 static void free_writing(writing *w)

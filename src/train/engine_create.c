@@ -257,6 +257,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     dsi_zenflow_say(engine);
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
+    DS_TRY_GOTO(status, dsi_engine_begin_lengths(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_load_adapter(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_make_masks(engine), failed);
     dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");

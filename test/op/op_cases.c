@@ -111,6 +111,11 @@ const op_case op_cases[] = {
     {&dsi_op_linear, "beyond every block, out,in", "act[131,1025] act[259,1025] - act[131,259]",
      LINEAR(.transposed = 0), .flags = OP_NO_GRAD},
     {&dsi_op_linear, "narrow", "act[300,3] act[5,3]", LINEAR(.transposed = 0)},
+    /* lengths of rows of adapted weights */
+    {&dsi_op_weight_norms, "(out,in)", "act[33,70] act[4,70] act[33,4]",
+     ATTRS(dsi_weight_norms_attrs, .scale = 0.5), .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_weight_norms, "(in,out)", "act[70,33] act[1,70] act[33,1]",
+     ATTRS(dsi_weight_norms_attrs, .scale = 2.0, .transposed = 1), .flags = OP_EXACT | OP_NO_GRAD},
     /* packed matrices */
     {&dsi_op_linear_packed, "nf4", "act[3,7,70] u8[1303]k act[33]",
      PACKED(.format = DS_PACKING_NF4, .rows = 33, .columns = 70)},

@@ -26,9 +26,9 @@ static void every_gradient_rule_has_a_case(void **state)
             found = found || (c->op == op && (c->flags & OP_NO_GRAD) == 0);
         }
         /* every trial casts its output; a straight gradient is by intent not that of a step
-         * function */
-        const bool straight =
-            op == &dsi_op_fake_quant || op == &dsi_op_fake_quant_rows || op == &dsi_op_top_mask;
+         * function, nor is none where DoRA has none */
+        const bool straight = op == &dsi_op_fake_quant || op == &dsi_op_fake_quant_rows ||
+                              op == &dsi_op_top_mask || op == &dsi_op_weight_norms;
         /* what goes between ranks is no kernel: test_expert_parallel runs both ways */
         const bool of_ranks = (op->flags & DS_OP_RANKS) != 0;
         if (!found && op != &dsi_op_cast && !straight && !of_ranks) {

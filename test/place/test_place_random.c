@@ -656,6 +656,7 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_sum_of_ranks,
                                        &dsi_op_mean_by_signs,
                                        &dsi_op_linear_packed,
+                                       &dsi_op_weight_norms,
                                        &dsi_op_first_moment,
                                        &dsi_op_frozen_adam,
                                        &dsi_op_unit_matrix,

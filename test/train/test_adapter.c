@@ -22,7 +22,8 @@ enum { STEPS = 10, ROWS = 4, SEQ = 48, PATH_BYTES = 1024 };
 
 static const struct {
     const char *name, *model;
-} cases[] = {{"lora", "llama"}, {"rslora", "llama"}, {"saved", "llama"}, {"conv1d", "gpt2"}};
+} cases[] = {{"lora", "llama"},  {"rslora", "llama"}, {"saved", "llama"},
+             {"conv1d", "gpt2"}, {"dora", "llama"},   {"dora_conv1d", "gpt2"}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char config_text[] =
@@ -293,6 +294,44 @@ static void what_a_fresh_one_has(void **state)
     close_run(&whole);
 }
 
+/* DoRA begins as the model is, also where that is packed, and nothing dropped is as no dropout. */
+static void a_fresh_dora(void **state)
+{
+    static const char *const targets[] = {"q_proj", "down_proj", "c_attn"};
+    static const char *const families[] = {"llama", "gpt2"};
+    (void)state;
+    for (size_t f = 0; f < 2; ++f) {
+        run plain, dora[2], packed[2];
+        open_run(&plain, families[f], NULL);
+        for (size_t i = 0; i < 2; ++i) {
+            const ds_adapter_params params = {.method = DS_ADAPTER_DORA,
+                                              .rank = 2,
+                                              .dropout = i == 1 ? 1e-9 : 0.0,
+                                              .targets = &targets[f == 1 ? 2 : 0],
+                                              .n_targets = f == 1 ? 1 : 2};
+            const ds_adapter_params none = {
+                .rank = 2, .targets = params.targets, .n_targets = params.n_targets};
+            ds_adapter *a = NULL;
+            CHECK_OK(ctx, ds_adapter_create(ctx, &params, &a));
+            open_run(&dora[i], families[f], a);
+            CHECK_OK(ctx, ds_adapter_create(ctx, i == 0 ? &params : &none, &a));
+            CHECK_OK(ctx, ds_adapter_pack_base(a, DS_PACKING_NF4));
+            open_run(&packed[i], families[f], a);
+        }
+        assert_true(fabs(step(&plain) - step(&dora[0])) < 1e-5);
+        (void)step(&dora[1]);
+        assert_true(fabs(step(&packed[0]) - step(&packed[1])) < 1e-5);
+        for (int i = 0; i < 3; ++i) {
+            assert_true(fabs(step(&dora[0]) - step(&dora[1])) < 1e-5);
+        }
+        close_run(&plain);
+        for (size_t i = 0; i < 2; ++i) {
+            close_run(&dora[i]);
+            close_run(&packed[i]);
+        }
+    }
+}
+
 /* Three steps, saved, two more: as five. The checkpoint has no frozen weight; another model,
  * another adapter or none are refused. */
 static void resumed(void **state)
@@ -348,7 +387,8 @@ static void resumed(void **state)
 static const struct {
     const char *key, *value, *words;
 } refused[] = {
-    {"use_dora", "true", "\"use_dora\""},
+    {"use_dora", "true", "lora_magnitude_vector is missing"},
+    {"use_dora", "2", "\"use_dora\""},
     {"lora_bias", "true", "\"lora_bias\""},
     {"bias", "\"all\"", "\"bias\""},
     {"target_parameters", "[\"experts.gate_up_proj\"]", "\"target_parameters\""},
@@ -463,8 +503,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_steps_as_peft), cmocka_unit_test(merged_as_peft),
         cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
-        cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(beside_experts),
+        cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_by_name),   cmocka_unit_test(beside_experts),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

@@ -50,6 +50,15 @@ for model in llama gpt2; do
     same $model.resumed
 done
 
+# DoRA beside it: the lengths of rows that no rank has whole.
+model=llama
+for stage in 0 3; do
+    run "d$stage" 2 ",$half \"zero_optimization\":{\"stage\":$stage,$shard}" --steps 4 --output "dora.z$stage" --lora 2 --lora_method dora \
+        --lora_dropout 0.1 --load_in_4bit
+done
+want=$(bits dora.z0)
+same dora.z3
+
 # The base makes a difference, in generation too, and takes less memory.
 model=llama
 text() { "$build/ds_generate" --model "$golden/models/llama" --adapter llama.z0 --tokenizer bytes --prompt "one two " --max_new_tokens 24 "$@" 2> /dev/null; }

@@ -30,6 +30,7 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                              ds_adapter **adapter_out)
 {
     const ds_adapter_params params = {.method = strcmp(f->method, "rslora") == 0 ? DS_ADAPTER_RSLORA
+                                                : strcmp(f->method, "dora") == 0 ? DS_ADAPTER_DORA
                                                                                  : DS_ADAPTER_LORA,
                                       .rank = f->rank,
                                       .alpha = f->alpha,

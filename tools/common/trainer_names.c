@@ -71,7 +71,7 @@ const dsi_arg_other trainer_names[] = {
     SAME("lora_modules_to_save", "modules_to_save"),
     SAME("adapter_name_or_path", "adapter"),
     INSTEAD("use_rslora", "--lora_method rslora"),
-    INSTEAD("use_dora", "DoRA is not available; --lora_method rslora is"),
+    INSTEAD("use_dora", "--lora_method dora"),
     INSTEAD("q_lora", QUANTIZED),
     SAME("use_bnb_nested_quant", "bnb_4bit_use_double_quant"),
     SAME("double_quantization", "bnb_4bit_use_double_quant"),

@@ -3,12 +3,14 @@
 STEPS steps of torch's AdamW), CASE/merged.safetensors (the model with the adapter of `end` merged, where it changes) and
 steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step.
 
-Needs: pip install torch transformers peft safetensors. Run in this folder.
+Needs: pip install torch transformers peft safetensors. Run in this folder. With names of cases: makes those anew, of the models
+and rows that are there.
 """
 import json
 import os
 import random
 import shutil
+import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
@@ -28,6 +30,8 @@ CASES = {
                              rank_pattern={"mlp.up_proj": 2}, alpha_pattern={"layers.1.self_attn.k_proj": 16})),
     "saved": ("llama", dict(r=2, lora_alpha=6, target_modules=["o_proj", "gate_proj"], modules_to_save=["lm_head"],
                             layers_to_transform=[1], exclude_modules=["layers.0.mlp.gate_proj"])),
+    "dora": ("llama", dict(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "down_proj"], use_dora=True)),
+    "dora_conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, use_dora=True)),
     "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
 }
 
@@ -89,6 +93,19 @@ def case(name, family, fields, batch):
     return losses
 
 
+def some(names):
+    torch.set_num_threads(1)
+    batch = batch_of([json.loads(line) for line in open("rows.jsonl", encoding="utf-8")])
+    steps = json.load(open("steps.json", encoding="utf-8"))
+    steps.update({name: case(name, *CASES[name], batch) for name in names})
+    write_steps(steps)
+
+
+def write_steps(steps):
+    with open("steps.json", "w", encoding="utf-8") as out:
+        out.write("{\n" + ",\n".join('"%s": %s' % (name, json.dumps(losses)) for name, losses in steps.items()) + "\n}\n")
+
+
 def main():
     torch.set_num_threads(1)
     rows = make_rows(random.Random(1))
@@ -103,8 +120,10 @@ def main():
         os.chmod(f"models/{family}/model.safetensors", 0o644)
     batch = batch_of(rows)
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
-    with open("steps.json", "w", encoding="utf-8") as out:
-        out.write("{\n" + ",\n".join('"%s": %s' % (name, json.dumps(losses)) for name, losses in steps.items()) + "\n}\n")
+    write_steps(steps)
 
 
-main()
+if sys.argv[1:]:
+    some(sys.argv[1:])
+else:
+    main()

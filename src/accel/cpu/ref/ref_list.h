@@ -34,6 +34,7 @@
     X(lamb)                                                                                        \
     X(quant)                                                                                       \
     X(block_linear)                                                                                \
+    X(weight_norms)                                                                                \
     X(columns)                                                                                     \
     X(blocks)                                                                                      \
     X(signs)                                                                                       \
