@@ -4,6 +4,7 @@
 #include "base/packed.h"
 #include "common/check.h"
 #include "common/scratch.h"
+#include "compile/train_graph.h"
 #include "exec/exec.h"
 #include "train/engine.h"
 
@@ -334,6 +335,43 @@ static void runs_alike(void **state)
     scratch_remove(out);
 }
 
+/* Text of a graph says what is packed and reads back; a size that is not that of its bytes is
+ * refused. */
+static void graphs_print(void **state)
+{
+    const ds_trace trace = {.mode = DS_TRACE_EVAL,
+                            .dtype = DS_DTYPE_BF16,
+                            .batch = 1,
+                            .seq_length = 8,
+                            .packing = DS_PACKING_NF4_DOUBLE};
+    ds_model *model = NULL;
+    ds_cells *cells[3] = {NULL};
+    ds_graph *graphs[3] = {NULL};
+    char *text[2];
+    (void)state;
+    CHECK_OK(ctx, ds_model_from_config(ctx, ADAPTER "models/gpt2/config.json", &model));
+    for (int i = 0; i < 3; ++i) {
+        CHECK_OK(ctx, ds_cells_create(ctx, 1000, &cells[i]));
+    }
+    CHECK_OK(ctx, dsi_forward_graph(model, &trace, NULL, NULL, cells[0], &graphs[0]));
+    CHECK_OK(ctx, ds_graph_print(graphs[0], &text[0]));
+    CHECK_OK(ctx, ds_graph_parse(ctx, text[0], cells[1], ds_op_find, &graphs[1]));
+    CHECK_OK(ctx, ds_graph_print(graphs[1], &text[1]));
+    assert_string_equal(text[0], text[1]);
+    char *size = strstr(text[1], "packed=nf4_double,48,16,transposed");
+    assert_non_null(size);
+    size[strlen("packed=nf4_double,")] = '8';
+    CHECK_FAILS(ctx, ds_graph_parse(ctx, text[1], cells[2], ds_op_find, &graphs[2]), DS_ERR_FORMAT,
+                "packed matrix");
+    for (int i = 0; i < 3; ++i) {
+        ds_graph_destroy(&graphs[i]);
+        ds_cells_destroy(&cells[i]);
+    }
+    free(text[0]);
+    free(text[1]);
+    ds_model_destroy(&model);
+}
+
 static int begin(void **state)
 {
     (void)state;
@@ -357,6 +395,7 @@ int main(void)
         cmocka_unit_test(steps_as_peft),
         cmocka_unit_test(what_it_is),
         cmocka_unit_test(runs_alike),
+        cmocka_unit_test(graphs_print),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
