@@ -16,21 +16,22 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { NAME_BYTES = 96, MOST_RANKS = 65536 };
+enum { NAME_BYTES = 96, MOST_RANKS = 65536, MOST_MODEL = 1024 };
 
 bool dsi_ckpt_deepspeed_is(const char *folder)
 {
-    return dsi_ckpt_foreign_zero_ranks(folder) > 0 || dsi_ckpt_foreign_universal(folder);
+    int n_model = 0;
+    return dsi_ckpt_foreign_zero_ranks(folder, &n_model) > 0 || dsi_ckpt_foreign_universal(folder);
 }
 
 /* ---- files ---- */
 
-/* The first of the forms of rank r's file that is there; its path, from malloc. */
-static char *find_file(const dsi_deepspeed *d, const char *const *forms, uint32_t r)
+/* The first of the forms of the file of ranks a and b that is there; its path, from malloc. */
+static char *find_file(const dsi_deepspeed *d, const char *const *forms, uint32_t a, uint32_t b)
 {
     char name[NAME_BYTES];
     for (; *forms != NULL; ++forms) {
-        (void)snprintf(name, sizeof name, *forms, r); /* NOLINT: the forms below */
+        (void)snprintf(name, sizeof name, *forms, a, b); /* NOLINT: the forms below */
         char *path = dsi_path_join(d->folder, name);
         if (path == NULL || access(path, F_OK) == 0) {
             return path;
@@ -40,13 +41,13 @@ static char *find_file(const dsi_deepspeed *d, const char *const *forms, uint32_
     return NULL;
 }
 
-static ds_status open_file(dsi_deepspeed *d, const char *const *forms, uint32_t r,
+static ds_status open_file(dsi_deepspeed *d, const char *const *forms, uint32_t a, uint32_t b,
                            dsi_torch_file *file)
 {
     char name[NAME_BYTES];
-    char *path = find_file(d, forms, r);
+    char *path = find_file(d, forms, a, b);
     if (path == NULL) {
-        (void)snprintf(name, sizeof name, forms[0], r); /* NOLINT: the forms below */
+        (void)snprintf(name, sizeof name, forms[0], a, b); /* NOLINT: the forms below */
         return ds_fail(d->ctx, DS_ERR_NOT_FOUND, "%s lacks %s, and has files of %u ranks",
                        d->folder, name, d->n_ranks);
     }
@@ -55,13 +56,13 @@ static ds_status open_file(dsi_deepspeed *d, const char *const *forms, uint32_t 
     return status;
 }
 
-static ds_status open_optims(dsi_deepspeed *d)
+static ds_status open_optims(dsi_deepspeed *d, uint32_t mp)
 {
-    static const char *const forms[] = {"zero_pp_rank_%u_mp_rank_00_optim_states.pt",
-                                        "bf16_zero_pp_rank_%u_mp_rank_00_optim_states.pt",
-                                        "zero_pp_rank_%u_mp_rank_00optim_states.pt", NULL};
+    static const char *const forms[] = {"zero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+                                        "bf16_zero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+                                        "zero_pp_rank_%u_mp_rank_%02uoptim_states.pt", NULL};
     for (uint32_t r = 0; r < d->n_ranks; ++r) {
-        DS_TRY(open_file(d, forms, r, &d->optims[r]));
+        DS_TRY(open_file(d, forms, r, mp, &d->optims[r]));
         d->states[r] = dsi_pickle_get(d->optims[r].root, "optimizer_state_dict");
         if (!dsi_pickle_is(d->states[r], DSI_PICKLE_DICT)) {
             return ds_fail(d->ctx, DS_ERR_FORMAT, "%s has no dict optimizer_state_dict",
@@ -98,14 +99,15 @@ static ds_status read_stage(dsi_deepspeed *d)
     return DS_OK;
 }
 
-static ds_status open_models(dsi_deepspeed *d)
+static ds_status open_models(dsi_deepspeed *d, uint32_t mp)
 {
     static const char *const whole[] = {"mp_rank_%02u_model_states.pt", NULL};
-    static const char *const parts[] = {"zero_pp_rank_%u_mp_rank_00_model_states.pt", NULL};
+    static const char *const parts[] = {"zero_pp_rank_%u_mp_rank_%02u_model_states.pt", NULL};
     const uint32_t n = d->stage == 3 ? d->n_ranks : 1;
     for (; d->n_models < n; ++d->n_models) {
         dsi_torch_file *file = &d->models[d->n_models];
-        DS_TRY(open_file(d, d->stage == 3 ? parts : whole, d->n_models, file));
+        DS_TRY(d->stage == 3 ? open_file(d, parts, d->n_models, mp, file)
+                             : open_file(d, whole, mp, 0, file));
     }
     return DS_OK;
 }
@@ -158,12 +160,17 @@ int64_t dsi_deepspeed_count(const dsi_pickle *dims)
 ds_status dsi_deepspeed_tensor(dsi_deepspeed *d, const char *kind, const char *name, ds_dtype dtype,
                                const dsi_pickle *dims)
 {
-    dsi_ckpt_manifest *m = d->m;
     ds_meta meta = {dtype, {0}};
-    if (!read_dims(dims, &meta.shape)) {
-        return ds_fail(d->ctx, DS_ERR_FORMAT, "%s: the shape of %.120s is none", d->models[0].path,
-                       name);
-    }
+    return read_dims(dims, &meta.shape)
+               ? dsi_deepspeed_tensor_of(d, kind, name, meta)
+               : ds_fail(d->ctx, DS_ERR_FORMAT, "%s: the shape of %.120s is none",
+                         d->models[0].path, name);
+}
+
+ds_status dsi_deepspeed_tensor_of(dsi_deepspeed *d, const char *kind, const char *name,
+                                  ds_meta meta)
+{
+    dsi_ckpt_manifest *m = d->m;
     ds_checkpoint_tensor *tensors =
         grown(d, m->tensors, m->n_tensors, &d->room_tensors, sizeof *tensors);
     char *copy = dsi_arena_strdup(m->arena, name);
@@ -179,6 +186,13 @@ ds_status dsi_deepspeed_tensor(dsi_deepspeed *d, const char *kind, const char *n
 ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, int64_t count,
                               const uint8_t *data)
 {
+    const ds_extent extent = ds_extent_flat(begin, count);
+    return dsi_deepspeed_part(d, d->first_shard + shard, &extent, data);
+}
+
+ds_status dsi_deepspeed_part(dsi_deepspeed *d, uint32_t shard, const ds_extent *extent,
+                             const uint8_t *data)
+{
     dsi_ckpt_manifest *m = d->m;
     ds_checkpoint_tensor *t = &m->tensors[m->n_tensors - 1];
     dsi_ckpt_slice *slices = grown(d, m->slices, m->n_slices, &d->room_slices, sizeof *slices);
@@ -187,16 +201,13 @@ ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, i
         return no_memory(d);
     }
     *stored = (ds_safetensor){.name = t->name,
-                              .meta = {t->meta.dtype, ds_shape_1d(count)},
+                              .meta = {t->meta.dtype, dsi_ckpt_entry_shape(extent, t->meta.shape)},
                               .data = data,
-                              .bytes = (size_t)count * ds_dtype_bytes(t->meta.dtype),
                               .path = m->shards[shard].file};
+    stored->bytes = ds_meta_bytes(stored->meta);
     m->slices = slices;
-    slices[m->n_slices++] = (dsi_ckpt_slice){.shard = shard,
-                                             .entry = t->name,
-                                             .extent = ds_extent_flat(begin, count),
-                                             .stored = stored,
-                                             .verified = true};
+    slices[m->n_slices++] = (dsi_ckpt_slice){
+        .shard = shard, .entry = t->name, .extent = *extent, .stored = stored, .verified = true};
     ++t->n_slices;
     return DS_OK;
 }
@@ -207,7 +218,7 @@ ds_status dsi_deepspeed_end_tensor(dsi_deepspeed *d)
     const ds_checkpoint_tensor *t = &m->tensors[m->n_tensors - 1];
     int64_t count = 0;
     for (uint32_t k = 0; k < t->n_slices; ++k) {
-        count += m->slices[t->first_slice + k].extent.count;
+        count += ds_extent_count(&m->slices[t->first_slice + k].extent, t->meta.shape);
     }
     return count == ds_shape_count(t->meta.shape)
                ? DS_OK
@@ -222,6 +233,12 @@ static ds_status add_frozen(dsi_deepspeed *d)
 {
     const dsi_pickle *shapes = dsi_pickle_get(d->models[0].root, "frozen_param_shapes");
     const size_t n = dsi_pickle_is(shapes, DSI_PICKLE_DICT) ? dsi_pickle_count(shapes) : 0;
+    if (n > 0 && d->n_model > 1) {
+        return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
+                       "%s has frozen parameters and model-parallel ranks, which is not read "
+                       "together",
+                       d->folder);
+    }
     for (size_t i = 0; i < n; ++i) {
         const char *name = dsi_pickle_text(shapes->list.items[2 * i]);
         const dsi_pickle *dims = shapes->list.items[2 * i + 1];
@@ -301,11 +318,12 @@ ds_status dsi_deepspeed_own_map(dsi_deepspeed *d, dsi_ckpt_shard *shard, dsi_tor
 /* The maps outlive the values that were read from them. */
 static ds_status own_maps(dsi_deepspeed *d)
 {
-    for (uint32_t r = 0; r < d->n_ranks; ++r) {
+    const uint32_t n_optims = d->n_ranks * d->n_model;
+    for (uint32_t r = 0; r < n_optims; ++r) {
         DS_TRY(dsi_deepspeed_own_map(d, &d->m->shards[r], &d->optims[r]));
     }
-    for (uint32_t r = 0; r < d->n_models; ++r) {
-        DS_TRY(dsi_deepspeed_own_map(d, &d->m->shards[d->n_ranks + r], &d->models[r]));
+    for (uint32_t r = 0; r < d->n_models * d->n_model; ++r) {
+        DS_TRY(dsi_deepspeed_own_map(d, &d->m->shards[n_optims + r], &d->models[r]));
     }
     return DS_OK;
 }
@@ -330,27 +348,62 @@ static ds_status finish(dsi_deepspeed *d)
 /* Shards: the ranks' files, the models', then n more. */
 static ds_status make_shards(dsi_deepspeed *d, size_t n)
 {
-    d->m->shards =
-        dsi_arena_array(d->m->arena, (size_t)d->n_ranks + d->n_models + n, sizeof *d->m->shards);
+    const uint32_t n_optims = d->n_ranks * d->n_model;
+    const uint32_t n_models = d->n_models * d->n_model;
+    d->m->shards = dsi_arena_array(d->m->arena, n_optims + n_models + n, sizeof *d->m->shards);
     if (d->m->shards == NULL) {
         return no_memory(d);
     }
-    for (uint32_t r = 0; r < d->n_ranks; ++r) {
+    for (uint32_t r = 0; r < n_optims; ++r) {
         DS_TRY(dsi_deepspeed_shard(d, &d->optims[r], NULL));
     }
-    for (uint32_t r = 0; r < d->n_models; ++r) {
+    for (uint32_t r = 0; r < n_models; ++r) {
         DS_TRY(dsi_deepspeed_shard(d, &d->models[r], NULL));
+    }
+    return DS_OK;
+}
+
+/* What looks at the files of one model-parallel rank. */
+static dsi_deepspeed of_model_rank(const dsi_deepspeed *d, uint32_t mp)
+{
+    dsi_deepspeed one = *d;
+    one.first_shard = mp * d->n_ranks;
+    one.optims += one.first_shard;
+    one.states += one.first_shard;
+    one.models += (size_t)mp * d->n_models;
+    return one;
+}
+
+static ds_status open_ranks(dsi_deepspeed *d)
+{
+    for (uint32_t mp = 0; mp < d->n_model; ++mp) {
+        dsi_deepspeed one = of_model_rank(d, mp);
+        DS_TRY(open_optims(&one, mp));
+        DS_TRY(read_stage(&one));
+        if (mp > 0 && one.stage != d->stage) {
+            return ds_fail(d->ctx, DS_ERR_FORMAT, "%s: zero_stage is not that of rank 0",
+                           one.optims[0].path);
+        }
+        one.models = d->models + (size_t)mp * (one.stage == 3 ? d->n_ranks : 1);
+        one.n_models = 0;
+        DS_TRY(open_models(&one, mp));
+        d->stage = one.stage;
+        d->n_models = one.n_models;
     }
     return DS_OK;
 }
 
 static ds_status read_ranks(dsi_deepspeed *d)
 {
-    DS_TRY(open_optims(d));
-    DS_TRY(read_stage(d));
-    DS_TRY(open_models(d));
+    DS_TRY(open_ranks(d));
     DS_TRY(make_shards(d, 0));
-    DS_TRY(d->stage == 3 ? dsi_deepspeed_zero3(d) : dsi_deepspeed_flat(d));
+    for (uint32_t mp = 0; mp < d->n_model; ++mp) {
+        dsi_deepspeed one = of_model_rank(d, mp);
+        DS_TRY(d->stage == 3 ? dsi_deepspeed_zero3(&one) : dsi_deepspeed_flat(&one));
+        d->room_tensors = one.room_tensors;
+        d->room_slices = one.room_slices;
+    }
+    DS_TRY(d->n_model > 1 ? dsi_deepspeed_join(d) : DS_OK);
     return finish(d);
 }
 
@@ -358,15 +411,15 @@ static ds_status read_universal(dsi_deepspeed *d)
 {
     static const char *const optimizer[] = {"zero/optimizer_state.pt", NULL};
     static const char *const models[] = {"mp_rank_%02u_model_states.pt",
-                                         "zero_pp_rank_%u_mp_rank_00_model_states.pt", NULL};
+                                         "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", NULL};
     char **names = NULL;
     size_t n = 0;
-    DS_TRY(open_file(d, optimizer, 0, &d->optims[0]));
+    DS_TRY(open_file(d, optimizer, 0, 0, &d->optims[0]));
     const dsi_pickle *inner = dsi_pickle_get(d->optims[0].root, "optimizer_state_dict");
     const bool whole = dsi_pickle_get(inner, "zero_stage") != NULL; /* of stage 3 */
     d->states[0] = whole ? inner : d->optims[0].root;
     (void)dsi_pickle_whole(dsi_pickle_get(d->states[0], "zero_stage"), &d->stage);
-    DS_TRY(open_file(d, models, 0, &d->models[0]));
+    DS_TRY(open_file(d, models, 0, 0, &d->models[0]));
     d->n_models = 1;
     char *zero = dsi_path_join(d->folder, "zero");
     ds_status status = zero != NULL ? dsi_folder_list(d->ctx, zero, &names, &n) : no_memory(d);
@@ -386,14 +439,21 @@ ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *t
                                   dsi_ckpt_manifest *m)
 {
     const bool universal = dsi_ckpt_foreign_universal(folder);
-    const int n = universal ? 1 : dsi_ckpt_foreign_zero_ranks(folder);
-    if (n <= 0 || n > MOST_RANKS) {
+    int n_model = 1;
+    const int n = universal ? 1 : dsi_ckpt_foreign_zero_ranks(folder, &n_model);
+    if (n <= 0 || n > MOST_RANKS || n_model > MOST_MODEL) {
         return ds_fail(ctx, DS_ERR_LIMIT, "%s has files of more than %d ranks", folder, MOST_RANKS);
     }
-    dsi_deepspeed d = {.ctx = ctx, .folder = folder, .m = m, .n_ranks = (uint32_t)n, .steps = -1.0};
-    d.optims = calloc((size_t)n, sizeof *d.optims);
-    d.models = calloc((size_t)n, sizeof *d.models);
-    d.states = calloc((size_t)n, sizeof *d.states);
+    const size_t n_files = (size_t)n * (size_t)n_model;
+    dsi_deepspeed d = {.ctx = ctx,
+                       .folder = folder,
+                       .m = m,
+                       .n_ranks = (uint32_t)n,
+                       .n_model = (uint32_t)n_model,
+                       .steps = -1.0};
+    d.optims = calloc(n_files, sizeof *d.optims);
+    d.models = calloc(n_files, sizeof *d.models);
+    d.states = calloc(n_files, sizeof *d.states);
     m->foreign = true;
     m->info.tag = dsi_arena_strdup(m->arena, tag);
     const bool right =
@@ -401,7 +461,7 @@ ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *t
     const ds_status status = !right      ? no_memory(&d)
                              : universal ? read_universal(&d)
                                          : read_ranks(&d);
-    for (int r = 0; r < n && d.optims != NULL && d.models != NULL; ++r) {
+    for (size_t r = 0; r < n_files && d.optims != NULL && d.models != NULL; ++r) {
         dsi_torch_close(&d.optims[r]);
         dsi_torch_close(&d.models[r]);
     }

@@ -20,7 +20,10 @@ typedef struct dsi_deepspeed {
     ds_ctx *ctx;
     const char *folder;
     dsi_ckpt_manifest *m;
-    uint32_t n_ranks;
+    uint32_t n_ranks;       /* data-parallel ones */
+    uint32_t n_model;       /* ranks that share each layer; the arrays have the files of each, in a
+                               row, and a copy of this struct looks at those of one */
+    uint32_t first_shard;   /* of its optims */
     dsi_torch_file *optims; /* [n_ranks] */
     dsi_torch_file *models; /* [n_models]: 1, or n_ranks at stage 3 */
     uint32_t n_models;
@@ -45,6 +48,15 @@ ds_status dsi_deepspeed_zero3(dsi_deepspeed *d);
 /* Begins a tensor; its slices follow. dims: a tuple of numbers. */
 ds_status dsi_deepspeed_tensor(dsi_deepspeed *d, const char *kind, const char *name, ds_dtype dtype,
                                const dsi_pickle *dims);
+/* The same by its shape. */
+ds_status dsi_deepspeed_tensor_of(dsi_deepspeed *d, const char *kind, const char *name,
+                                  ds_meta meta);
+/* A part of the newest tensor, in the manifest's shard at `data`. */
+ds_status dsi_deepspeed_part(dsi_deepspeed *d, uint32_t shard, const ds_extent *extent,
+                             const uint8_t *data);
+/* ckpt_deepspeed_model.c: the tensors that the model-parallel ranks' files have, one rank's after
+ * the other's, as those of the model: by affine_map of universal_checkpoint_info. */
+ds_status dsi_deepspeed_join(dsi_deepspeed *d);
 /* Elements [begin, begin + count) of the newest tensor, in file `shard` at `data`. */
 ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, int64_t count,
                               const uint8_t *data);

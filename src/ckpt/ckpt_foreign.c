@@ -108,11 +108,12 @@ static bool look_at_folder(const char *folder, foreign *f)
     return f->weights || f->zero || f->pipeline || f->experts || f->universal;
 }
 
-int dsi_ckpt_foreign_zero_ranks(const char *folder)
+int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out)
 {
     foreign f;
     const bool plain = look_at_folder(folder, &f) && f.zero && !f.pipeline && !f.experts &&
-                       !f.universal && f.n_model == 1;
+                       !f.universal && f.n_model >= 1;
+    *n_model_out = plain ? f.n_model : 0;
     return plain ? f.n_data : 0;
 }
 
@@ -133,7 +134,7 @@ static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
                        : f->zero3    ? "ZeRO stage 3"
                        : f->zero     ? "ZeRO stage 1 or 2"
                                      : "without ZeRO";
-    if (!f->pipeline && !f->experts && (f->universal || (f->zero && f->n_model == 1))) {
+    if (!f->pipeline && !f->experts && (f->universal || f->zero)) {
         return ds_fail(ctx, DS_ERR_NOT_FOUND,
                        "%s is a checkpoint of DeepSpeed for Python (ZeRO%s). ds_checkpoint, "
                        "zero_to_fp32 and ds_train --resume read it by its save folder and its tag, "

@@ -12,8 +12,8 @@
 ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
 
 /* The number of data-parallel ranks by its files, where the folder is one of ZeRO alone (no
- * pipeline, no experts, one model-parallel rank, not universal); else 0. */
-int dsi_ckpt_foreign_zero_ranks(const char *folder);
+ * pipeline, no experts, not universal), and that of model-parallel ones; else 0. */
+int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out);
 
 /* Whether it is a universal one (without pipeline layers and experts). */
 bool dsi_ckpt_foreign_universal(const char *folder);

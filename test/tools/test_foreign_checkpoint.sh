@@ -48,7 +48,7 @@ all three 'three/mine'
 make old global_step1 zero_pp_rank_0_mp_rank_00optim_states.pt
 all old 'old/global_step1'
 make tensor global_step1 zero_pp_rank_0_mp_rank_0{0,1}_optim_states.pt
-all tensor 'ZeRO stage 1 or 2, step 1, 1 data-parallel and 2 model-parallel'
+all tensor 'tensor/global_step1'
 make pipe global_step3 layer_0{0,1,2}-model_00-model_states.pt layer_03-model_states.pt mp_rank_00_model_states.pt
 all pipe 'of a pipeline, step 3'
 make experts global_step3 layer_0_expert_{0,1}_mp_rank_00_model_states.pt expp_rank_0_mp_rank_00_optim_states.pt mp_rank_00_model_states.pt

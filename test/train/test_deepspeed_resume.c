@@ -25,15 +25,19 @@ enum { BEFORE = 3, AFTER = 5, SEQUENCES = 6, LENGTH = 12 };
 static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16", "universal2", "universal3"};
 enum { N_FORMS = sizeof forms / sizeof forms[0] };
 
+/* Of ranks that share layers, two by two; see make_tensor.py. */
+static const char *const shared[] = {"tensor1", "tensor2"};
+enum { N_SHARED = sizeof shared / sizeof shared[0] };
+
 static char *folder; /* of the unpacked forms */
 
 static int unpack(void **state)
 {
     char command[1024];
     folder = scratch_make();
-    for (size_t i = 0; i < N_FORMS; ++i) {
-        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN, forms[i],
-                       folder);
+    for (size_t i = 0; i < N_FORMS + N_SHARED; ++i) {
+        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN,
+                       i < N_FORMS ? forms[i] : shared[i - N_FORMS], folder);
         if (system(command) != 0) {
             return 1;
         }
@@ -81,7 +85,7 @@ static void gives_deepspeeds_own_weights(void **state)
 /* ---- going on ---- */
 
 typedef struct job {
-    const char *dir, *config;
+    const char *dir, *config, *model;
     int32_t ids[BEFORE + AFTER][SEQUENCES][LENGTH];
     double losses[AFTER]; /* mean of all ranks; written by rank 0 */
 } job;
@@ -161,7 +165,7 @@ static ds_status resume(dsi_comm *comm, void *arg)
     ds_config *config = NULL;
     ds_engine *engine = NULL;
     ds_status status = DS_OK;
-    DS_TRY_GOTO(status, ds_model_from_config(ctx, GOLDEN "config.json", &model), done);
+    DS_TRY_GOTO(status, ds_model_from_config(ctx, j->model, &model), done);
     DS_TRY_GOTO(status,
                 ds_config_load_text(ctx, "ds.json", j->config, strlen(j->config), NULL, &config),
                 done);
@@ -210,6 +214,7 @@ static double resume_form(const char *form, uint32_t n_ranks, int stage)
     print_config(config, sizeof config, n_ranks, stage, bf16);
     j.dir = path;
     j.config = config;
+    j.model = strncmp(form, "tensor", 6) == 0 ? GOLDEN "tensor.json" : GOLDEN "config.json";
     read_batches(&j);
     if (rank_threads_run(n_ranks, NULL, resume, &j, &results) < 0) {
         fail_msg("%s on %u ranks, stage %d: %s", form, n_ranks, stage, results.message[0]);
@@ -231,6 +236,15 @@ static void goes_on_as_deepspeed(void **state)
         assert_true(resume_form(forms[i], 1, 0) <= limit);
         assert_true(resume_form(forms[i], 2, 3) <= limit);
         assert_true(resume_form(forms[i], 3, 2) <= limit);
+    }
+}
+
+static void goes_on_from_shared_layers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_SHARED; ++i) {
+        assert_true(resume_form(shared[i], 1, 0) <= 1e-5);
+        assert_true(resume_form(shared[i], 3, 3) <= 1e-5);
     }
 }
 
@@ -316,18 +330,50 @@ static void refuses_damaged_universal_folders(void **state)
     fails_to_open(*state, dir, DS_ERR_NOT_FOUND, "model.norm.weight/fp32.pt is missing");
 }
 
-/* A mutated pickle is refused, or read within its bounds, which the address sanitizer sees. */
-static void stays_inside_of_mutated_folders(void **state)
+/* The text at its first place in a file, with as many other bytes. */
+static void replace(const char *path, const char *from, const char *to, size_t length)
 {
-    static const char *const files[] = {"zero_pp_rank_1_mp_rank_00_optim_states.pt",
-                                        "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    size_t n = 0;
+    char *data = scratch_read(path, &n);
+    char *at = memmem(data, n, from, length);
+    assert_non_null(at);
+    memcpy(at, to, length);
+    scratch_write(path, data, n);
+    free(data);
+}
+
+static void refuses_damaged_shared_layers(void **state)
+{
+    char dir[256];
+    char path[512];
+    (void)snprintf(dir, sizeof dir, "%s/damaged", folder);
+    (void)snprintf(path, sizeof path, "%s/global_step3/zero_pp_rank_1_mp_rank_01_optim_states.pt",
+                   dir);
+    copy_form("tensor1", dir);
+    assert_int_equal(unlink(path), 0);
+    fails_to_open(*state, dir, DS_ERR_NOT_FOUND, "zero_pp_rank_1_mp_rank_01_optim_states.pt");
+    (void)snprintf(path, sizeof path, "%s/global_step3/mp_rank_00_model_states.pt", dir);
+    copy_form("tensor1", dir);
+    replace(path, "affine_map", "affine_mop", 10);
+    fails_to_open(*state, dir, DS_ERR_UNSUPPORTED, "has no logical_shape");
+    copy_form("tensor1", dir);
+    replace(path, "logical_shape", "logical_shope", 13);
+    fails_to_open(*state, dir, DS_ERR_UNSUPPORTED, "has no logical_shape");
+    copy_form("tensor1", dir);
+    replace(path, "shard_shape", "shard_shope", 11);
+    fails_to_open(*state, dir, DS_ERR_UNSUPPORTED, "another shard_shape");
+}
+
+/* A mutated pickle is refused, or read within its bounds, which the address sanitizer sees. */
+static void mutate(ds_ctx *ctx, const char *form, const char *const files[2], size_t span)
+{
     const char *wanted = getenv("TORCH_MUTATIONS");
     const long times = wanted != NULL ? atol(wanted) : 300;
     char dir[256];
     char path[512];
     uint64_t seed = 5;
     (void)snprintf(dir, sizeof dir, "%s/mutated", folder);
-    copy_form("zero3", dir);
+    copy_form(form, dir);
     for (long i = 0; i < times; ++i) {
         size_t n = 0;
         ds_checkpoint *c = NULL;
@@ -338,10 +384,11 @@ static void stays_inside_of_mutated_folders(void **state)
         memcpy(copy, data, n);
         for (int k = 0; k < 3; ++k) {
             seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-            copy[(seed >> 33) % 4096] ^= (char)(1 << (seed >> 20) % 8); /* the pickle is first */
+            copy[(seed >> 33) % (n < span ? n : span)] ^=
+                (char)(1 << (seed >> 20) % 8); /* the pickle is first */
         }
         scratch_write(path, copy, n);
-        if (ds_checkpoint_open(*state, dir, NULL, &c) == DS_OK) {
+        if (ds_checkpoint_open(ctx, dir, NULL, &c) == DS_OK) {
             for (size_t t = 0; t < ds_checkpoint_count(c); ++t) {
                 float room[512];
                 const ds_checkpoint_tensor *tensor = ds_checkpoint_at(c, t);
@@ -355,6 +402,15 @@ static void stays_inside_of_mutated_folders(void **state)
         free(copy);
         free(data);
     }
+}
+
+static void stays_inside_of_mutated_folders(void **state)
+{
+    static const char *const third[2] = {"zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                                         "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    static const char *const maps[2] = {"mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"};
+    mutate(*state, "zero3", third, 4096);
+    mutate(*state, "tensor1", maps, 32768); /* affine_map is in the middle */
 }
 
 static void finds_a_changed_byte(void **state)
@@ -382,6 +438,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(gives_deepspeeds_own_weights),
                                        cmocka_unit_test(goes_on_as_deepspeed),
+                                       cmocka_unit_test(goes_on_from_shared_layers),
+                                       cmocka_unit_test(refuses_damaged_shared_layers),
                                        cmocka_unit_test(refuses_damaged_folders),
                                        cmocka_unit_test(finds_a_changed_byte),
                                        cmocka_unit_test(refuses_damaged_universal_folders),
