@@ -75,7 +75,12 @@ static ds_status orthogonalize(dsi_train_builder *b, ds_value u, ds_value *out)
     const ds_shape shape = ds_graph_meta(b->graph, u).shape;
     const bool tall = shape.dims[0] > shape.dims[1];
     const dsi_unit_matrix_attrs attrs = {.out_dtype = (int64_t)b->spec->muon.dtype};
+    const dsi_cast_attrs narrow = {.dtype = b->spec->muon.dtype};
     ds_value made[DS_MAX_OUT];
+    if (ds_graph_meta(b->graph, u).dtype != b->spec->muon.dtype) { /* half of it to be gathered */
+        DS_TRY(dsi_train_apply(b, &dsi_op_cast, &narrow, &u, 1, made));
+        u = made[0];
+    }
     DS_TRY(dsi_train_apply(b, &dsi_op_unit_matrix, &attrs, &u, 1, made));
     ds_value x = made[0];
     for (int i = 0; i < STEPS; ++i) {
