@@ -40,6 +40,7 @@ typedef struct ds_paged {
     int64_t sequences; /* most of a batch */
     int64_t table;     /* most blocks of a sequence */
     int64_t rows;      /* of logits */
+    DS_RESERVED(4);
 } ds_paged;
 
 typedef struct ds_trace {

@@ -71,6 +71,12 @@ typedef struct ds_serve_bias {
     float bias; /* added to the logit */
 } ds_serve_bias;
 
+/* Changes the logits (n_logits) of the next id, behind the n ids that were drawn so far; finite
+ * ones must stay finite. Called in a step by any of its threads, for different requests at a time.
+ */
+typedef void (*ds_serve_guide_fn)(void *user, const uint32_t *text, size_t n, float *logits,
+                                  int64_t n_logits);
+
 /* All texts and arrays are copied. */
 typedef struct ds_serve_request {
     const uint32_t *ids; /* the prompt: n >= 1 */
@@ -88,7 +94,9 @@ typedef struct ds_serve_request {
     size_t n_bias;
     bool logprobs; /* events have log-probabilities, of the logits as the model gives them */
     int32_t n_top; /* of the likeliest ids, 0 to DS_SERVE_MOST_TOP */
-    DS_RESERVED(8);
+    ds_serve_guide_fn guide; /* default NULL; after all else that changes logits */
+    void *guide_user;        /* borrowed while the request lives */
+    DS_RESERVED(6);
 } ds_serve_request;
 
 typedef enum ds_serve_finish {
@@ -108,6 +116,7 @@ typedef struct ds_serve_event {
     int32_t n_top;
     uint32_t top_ids[DS_SERVE_MOST_TOP];
     float top_logprobs[DS_SERVE_MOST_TOP];
+    DS_RESERVED(8);
 } ds_serve_event;
 
 /* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than
@@ -124,10 +133,11 @@ DS_API ds_status ds_serve_cancel(ds_server *server, uint64_t uid);
 typedef struct ds_serve_stats {
     int64_t n_running, n_waiting; /* requests; waiting: no blocks yet, or preempted */
     int64_t n_blocks, n_free_blocks, block;
-    int64_t n_steps, n_tokens, n_padding; /* tokens that steps ran; rows that were of no sequence */
+    int64_t n_steps, n_tokens; /* tokens that steps ran */
     int64_t n_prompt_tokens, n_cached_tokens, n_new_tokens, n_preemptions;
     int64_t max_sequences, max_batch_tokens, max_length, vocab_size;
     double weight_bytes, kv_token_bytes;
+    DS_RESERVED(8);
 } ds_serve_stats;
 DS_API void ds_serve_get_stats(const ds_server *server, ds_serve_stats *stats_out);
 

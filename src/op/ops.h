@@ -515,7 +515,7 @@ extern const ds_op dsi_op_accumulate;
 /* kv_write: cell (B,Tmax,C), x (B,T,C), offset i32 (B) → rows offset[b].. of the cell = x */
 extern const ds_op dsi_op_kv_write;
 
-/* ---- paged.c: many sequences in blocks of shared cells ---------------------------------------- */
+/* ---- paged.c: many sequences in blocks of shared cells -------------------------------------- */
 /* paged_write: cell (N,P,C), x (1,T,C), slots i32 (T) → position slots[t] of all N·P = row t of x;
  * -1: nothing */
 extern const ds_op dsi_op_paged_write;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drawing ids: what a request changes in its logits, then the sampler of generation.
  *
- * In order: biases, repetition, presence and frequency, ids that must not end the text yet; then
- * temperature, top-k, top-p, min-p (infer/sampler.c). Rows are independent: a thread a row. The
- * random number is a function of the request's seed and of the position.
+ * In order: biases, repetition, presence and frequency, ids that must not end the text yet, the
+ * request's guide; then temperature, top-k, top-p, min-p (infer/sampler.c). Rows are independent: a
+ * thread a row. The random number is a function of the request's seed and of the position.
  */
 #include "infer/sampler.h"
 #include "serve/server.h"
@@ -120,7 +120,7 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, const floa
     const bool repeats = r->repetition > 0.0 && r->repetition != 1.0;
     const bool text = r->presence != 0.0 || r->frequency != 0.0;
     const bool early = q->n_ids - q->n_prompt < r->min_new_tokens;
-    if (r->n_bias == 0 && !repeats && !text && !early) {
+    if (r->n_bias == 0 && !repeats && !text && !early && r->guide == NULL) {
         return logits;
     }
     memcpy(room->logits, logits, (size_t)s->vocab_size * sizeof *logits);
@@ -137,6 +137,10 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, const floa
         if ((int64_t)r->stop_ids[i] < s->vocab_size) {
             room->logits[r->stop_ids[i]] = LOWEST;
         }
+    }
+    if (r->guide != NULL) {
+        r->guide(r->guide_user, q->ids + q->n_prompt, (size_t)(q->n_ids - q->n_prompt),
+                 room->logits, s->vocab_size);
     }
     return room->logits;
 }

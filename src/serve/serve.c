@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a server; batches by put, query and flush. See serve.h; requests are in schedule.c. */
+/* Making a server; batches by put, query and flush. See serve.h. */
 #include "base/reserved.h"
 #include "serve/server.h"
 

@@ -62,7 +62,7 @@ def greedy_like_transformers(client, model):
     for prompt, choice in zip(prompts, got):
         ids = tokenizer(prompt, return_tensors="pt").input_ids
         with torch.no_grad():
-            want = reference.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0,
+            want = reference.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0,
                                       return_dict_in_generate=True, output_logits=True)
         text = tokenizer.decode(want.sequences[0, ids.shape[1]:], skip_special_tokens=True)
         assert choice.text == text, (prompt, choice.text, text)
@@ -100,7 +100,7 @@ def options(client):
          user="u", metadata={"a": "b"})
     assert [m.id for m in client.models.list()] == ["m"] and client.models.retrieve("m").object == "model"
     for error, fields in ((openai.BadRequestError, dict(tools=[{"type": "function", "function": {"name": "f"}}])),
-                          (openai.BadRequestError, dict(response_format={"type": "json_object"})),
+                          (openai.BadRequestError, dict(response_format={"type": "json_schema", "json_schema": {"name": "a"}})),
                           (openai.BadRequestError, dict(temperature=2.5)), (openai.BadRequestError, dict(max_tokens=99999)),
                           (openai.BadRequestError, dict(extra_body={"not_a_field": 1})), (openai.NotFoundError, dict(model="x"))):
         try:

@@ -3,6 +3,7 @@
  * the sizes, threads, prefix cache, preemption and order; blocks come back.
  *
  * labels: threads */
+#include "common/count_allocations.h"
 #include "common/parity.h"
 
 #include <deepspeed/serve.h>
@@ -313,6 +314,48 @@ static void put_like_a_generator(void **state)
     parity_close(&p);
 }
 
+/* LAW 6: no step allocates, the first included, whatever happens in it. */
+static void steps_allocate_nothing(void **state)
+{
+#if CAN_REPLACE_MALLOC
+    parity_case p;
+    ds_ctx *ctx = check_ctx(2);
+    ds_serve_event events[EVENTS];
+    ds_serve_stats stats;
+    size_t n = 0;
+    (void)state;
+    parity_open(ctx, "llama3_tied", &p);
+    asked *a = calloc(REQUESTS, sizeof *a);
+    assert_non_null(a);
+    ask(a, p.vocab, 3);
+    const ds_serve_params sizes = {.max_sequences = 6, .max_batch_tokens = 64, .kv_tokens = 256};
+    ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_BF16);
+    for (int k = 0; k < REQUESTS; ++k) {
+        uint64_t uid = 0;
+        CHECK_OK(ctx, ds_serve_submit(server, &a[k].request, &uid));
+    }
+    do {
+        count_begin();
+        const ds_status status = ds_serve_step(server, events, &n);
+        const unsigned calls = count_end();
+        CHECK_OK(ctx, status);
+        if (calls != 0) {
+            fail_msg("a step made %u allocating calls, the first from %p", calls,
+                     atomic_load(&first_caller));
+        }
+        ds_serve_get_stats(server, &stats);
+    } while (stats.n_running + stats.n_waiting > 0);
+    assert_true(stats.n_preemptions > 0 && stats.n_cached_tokens > 0);
+    ds_serve_destroy(&server);
+    free(a);
+    parity_close(&p);
+    ds_ctx_destroy(&ctx);
+#else
+    (void)state;
+    skip();
+#endif
+}
+
 static void refuses(void **state)
 {
     ds_ctx *ctx = *state;
@@ -361,6 +404,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
-        cmocka_unit_test(put_like_a_generator), cmocka_unit_test(refuses)};
+        cmocka_unit_test(put_like_a_generator), cmocka_unit_test(steps_allocate_nothing),
+        cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

@@ -167,6 +167,35 @@ def sampling(s):
     expect(half["text"] == "\ufffd" and half["logprobs"]["tokens"] == ["bytes:\\xc3"], half)
 
 
+def objects(s):
+    """JSON objects, whatever is drawn."""
+    whole = 0
+    asked = [dict(response_format={"type": "json_object"}, max_tokens=80, temperature=temperature, seed=seed, logit_bias=bias)
+             for seed in range(6) for temperature in (0.5, 2)
+             for bias in ({}, {"34": 9, "125": 7, "58": 5}, {"91": 9, "93": 8, "125": 9}, {"123": 4, "92": 8, "34": 8, "125": 8})]
+    got = [None] * len(asked)
+
+    def one(k):
+        got[k] = s.complete("the ", **asked[k])["choices"][0]
+
+    threads = [threading.Thread(target=one, args=(k,)) for k in range(len(asked))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for ask, choice in zip(asked, got):
+        if choice["finish_reason"] == "stop":
+            whole += 1
+            expect(isinstance(json.loads(choice["text"]), dict), ask, choice)
+        else:
+            expect(choice["finish_reason"] == "length" and choice["text"].lstrip().startswith("{"), ask, choice)
+    expect(whole >= len(asked) // 4, whole, len(asked))
+    frames = s.stream("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], max_tokens=300, seed=1,
+                      response_format={"type": "json_object"}, logit_bias={"34": 12, "125": 14, "58": 9})
+    text = "".join(f["choices"][0]["delta"].get("content", "") for f in frames)
+    expect(frames[-1]["choices"][0]["finish_reason"] == "stop" and isinstance(json.loads(text), dict), text)
+
+
 def refusals(s):
     ok = dict(model="m", prompt="a", max_tokens=2)
     said = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
@@ -181,7 +210,7 @@ def refusals(s):
         error = got.get("error", {})
         expect(status == (404 if key == "model" and value else 400) and error["message"] and
                error["type"] == "invalid_request_error", key, value, status, got)
-    for key, value in [("tools", [{"type": "function"}]), ("response_format", {"type": "json_object"}), ("echo", True),
+    for key, value in [("tools", [{"type": "function"}]), ("response_format", {"type": "json_schema"}), ("echo", True),
                        ("modalities", ["audio"]), ("top_logprobs", 2), ("messages", []), ("messages", "a"),
                        ("messages", [{"role": "tool", "content": "a"}]), ("messages", [{"role": "user"}]),
                        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}]),
@@ -195,6 +224,9 @@ def refusals(s):
     for body in (b"", b"{", b"[]", b"\xff\xfe", b'{"model":"m","model":"m"}', b"[" * 100000, b'{"model":' * 50000):
         status, text, _ = s.ask("POST", "/v1/completions", body)
         expect(status == 400 and json.loads(text)["error"]["message"], body[:20], status, text)
+    for n in range(50, 70):  # names that are cut between the bytes of a letter
+        status, got = s.post("/v1/completions", **{**ok, "a" * n + "é" * 40: 1})
+        expect(status == 400 and got["error"]["code"] == "unknown_field", got)
     expect(s.ask("GET", "/v1/completions")[0] == 405 and s.ask("GET", "/nothing")[0] == 404)
     expect(s.ask("POST", "/v1/completions", "x", {"Content-Length": str(1 << 40)})[0] == 413)
     expect(s.ask("GET", "/v1/models/m")[0] == 200 and s.ask("GET", "/v1/models/x")[0] == 404)
@@ -303,6 +335,7 @@ def main():
     expect(texts(s) == texts(alone))
     chats(s)
     sampling(s)
+    objects(s)
     refusals(s)
     crowd(s, alone)
     s.settle()

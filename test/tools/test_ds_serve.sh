@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: threads
 # ds_serve over HTTP, on a small model of bytes: serve_http.py, which needs Python's own library alone.
 set -u
 build=$1

@@ -30,13 +30,11 @@ bool api_fail(api_error *e, unsigned status, const char *code, const char *param
 
 void api_error_print(const api_error *e, dsi_buf *out)
 {
-    dsi_buf_puts(out, "{\"error\":{\"message\":\"");
-    dsi_buf_json(out, e->message, strlen(e->message));
-    dsi_buf_printf(out, "\",\"type\":\"%s\",\"param\":", e->type);
+    dsi_buf_puts(out, "{\"error\":{\"message\":");
+    put_clean(out, e->message, strlen(e->message));
+    dsi_buf_printf(out, ",\"type\":\"%s\",\"param\":", e->type);
     if (e->param[0] != '\0') {
-        dsi_buf_putc(out, '"');
-        dsi_buf_json(out, e->param, strlen(e->param));
-        dsi_buf_putc(out, '"');
+        put_clean(out, e->param, strlen(e->param));
     } else {
         dsi_buf_puts(out, "null");
     }
@@ -319,8 +317,15 @@ static bool read_format(reader *r, json_t *v)
     if (type != NULL && strcmp(type, "text") == 0) {
         return true;
     }
+    if (type != NULL && strcmp(type, "json_object") == 0 && json_object_size(v) == 1) {
+        r->j->request.guide = json_guide;
+        r->j->request.guide_user = r->f;
+        return guide_prepare(r->f) || api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "",
+                                               "no memory for the bytes of tokens");
+    }
     return unsupported(r, "response_format",
-                       "only {\"type\": \"text\"}; structured output is not built");
+                       "only {\"type\": \"text\"} and {\"type\": \"json_object\"}; schemas are "
+                       "not built");
 }
 
 static bool read_tools(reader *r, json_t *v)
@@ -397,7 +402,7 @@ static const row rows[] = {
     {"echo", COMPLETION, read_echo},
     {"best_of", COMPLETION, read_best_of},
     {"suffix", COMPLETION, read_suffix},
-    {"response_format", CHAT, read_format},
+    {"response_format", BOTH, read_format},
     {"tools", CHAT, read_tools},
     {"tool_choice", CHAT, read_tool_choice},
     {"modalities", CHAT, read_modalities},

@@ -216,7 +216,6 @@ static void loop(engine *e)
         (void)pthread_mutex_lock(&f->lock);
         tidy(e);
         ds_serve_get_stats(f->server, &f->metrics.stats);
-        f->n_waiting = f->metrics.stats.n_waiting;
         if (f->stop) {
             break;
         }
@@ -227,6 +226,7 @@ static void loop(engine *e)
         }
         (void)pthread_mutex_unlock(&f->lock);
     }
+    tidy(e); /* what was queued meanwhile, too: no connection may stay suspended */
     for (job *j = e->jobs; j != NULL; j = j->next) {
         job_fail(j, MHD_HTTP_SERVICE_UNAVAILABLE, "server_error", "the server ends");
     }

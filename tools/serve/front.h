@@ -32,6 +32,14 @@ typedef struct serve_options {
     bool no_prefix_cache;
 } serve_options;
 
+/* The bytes of each token, behind each other. Made once, by the HTTP thread, before a job needs it.
+ */
+typedef struct guide_words {
+    uint32_t *at; /* [n + 1]; NULL: not made yet */
+    uint8_t *bytes;
+    uint32_t n;
+} guide_words;
+
 /* What /metrics shows; by the engine thread, read by the other. */
 typedef struct front_metrics {
     ds_serve_stats stats;
@@ -53,6 +61,7 @@ typedef struct front {
     char fingerprint[32];
     char **keys; /* [n_keys]; none: everybody may ask */
     size_t n_keys;
+    guide_words words;
     uint32_t *stop_ids; /* what ends a text */
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
@@ -61,7 +70,7 @@ typedef struct front {
     pthread_cond_t wake;
     job *queued, **queued_end; /* new jobs, for the engine thread */
     int64_t n_jobs;            /* made and not freed */
-    int64_t n_waiting;         /* sequences queued or waiting */
+    size_t n_body;             /* bytes of bodies; of the HTTP thread alone */
     bool draining, stop, broken;
     uint64_t last_job;
     uint64_t secret; /* seeds of requests that name none */
@@ -110,6 +119,8 @@ void job_release(job *j);
 /* An event of choice c; the text goes to the output. With the lock. *stop_out: a stop string was
  * there, the sequence is to be cancelled. */
 void job_take(job *j, choice *c, const ds_serve_event *event, bool *stop_out);
+/* Appends text as a JSON string; bytes that are no UTF-8 become question marks. */
+void put_clean(dsi_buf *out, const char *text, size_t n);
 /* Everything ended: the rest of the output. With the lock. */
 void job_end(job *j);
 /* Ends with an error. With the lock. */
@@ -137,6 +148,16 @@ ds_status http_start(ds_ctx *ctx, front *f);
 
 /* ---- engine.c: the engine thread ---- */
 void *engine_run(void *front);
+
+/* ---- json_guide.c ---- */
+#define GUIDE_NEVER (-1e30f) /* far below any logit, and finite */
+/* Of ds_serve_request.guide: the text is a JSON object. user: the front. */
+void json_guide(void *front, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
+/* Whether the text, with what is pending, is a whole object: it ends there. */
+bool json_complete(const dsi_buf *text, const dsi_buf *pending);
+/* false: no memory. */
+bool guide_prepare(front *f);
+void guide_drop(front *f);
 
 /* ---- metrics.c ---- */
 void metrics_print(front *f, dsi_buf *out);

@@ -14,7 +14,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONNECTION_BYTES = 64 << 10, HEADER_BYTES = 1024 };
+enum {
+    CONNECTION_BYTES = 64 << 10,
+    HEADER_BYTES = 1024,
+    MOST_BODIES = 256 << 20 /* bytes of all bodies that are on their way */
+};
 
 /* One request of a connection. */
 typedef struct exchange {
@@ -314,6 +318,12 @@ static void drop(job *j)
     (void)pthread_mutex_unlock(&f->lock);
 }
 
+static void drop_body(exchange *x)
+{
+    x->f->n_body -= x->body.size;
+    dsi_buf_free(&x->body);
+}
+
 static job *make_job(exchange *x, struct MHD_Connection *c, bool of_chat)
 {
     front *f = x->f;
@@ -379,7 +389,7 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, bool of_
     job *j = make_job(x, c, of_chat);
     const bool ok = j != NULL && api_read(f, body, of_chat, j, &x->ignored, &e);
     json_decref(body);
-    dsi_buf_free(&x->body);
+    drop_body(x);
     if (!ok) {
         if (j != NULL) {
             drop(j);
@@ -388,6 +398,10 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, bool of_
     }
     x->j = j;
     (void)pthread_mutex_lock(&f->lock);
+    if (f->stop) {
+        (void)pthread_mutex_unlock(&f->lock);
+        return refuse(x, c, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "the server ends");
+    }
     j->holders = 2;
     j->next = NULL;
     *f->queued_end = j;
@@ -544,8 +558,12 @@ static enum MHD_Result handle(void *opaque, struct MHD_Connection *c, const char
         return look(x, c, r, path_known);
     }
     if (*n_data > 0) {
-        if (!x->refused) {
+        if (!x->refused && x->f->n_body + *n_data > MOST_BODIES) {
+            x->body.failed = true; /* many clients send much at a time */
+        } else if (!x->refused) {
+            const size_t before = x->body.size;
             dsi_buf_append(&x->body, data, *n_data);
+            x->f->n_body += x->body.size - before;
         }
         *n_data = 0;
         return MHD_YES;
@@ -581,7 +599,9 @@ static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_excha
     if (x->j != NULL) {
         drop(x->j);
     }
-    dsi_buf_free(&x->body);
+    if (x->f != NULL) {
+        drop_body(x);
+    }
     dsi_buf_free(&x->ignored);
     free(x);
     *of_exchange = NULL;

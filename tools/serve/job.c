@@ -196,6 +196,16 @@ static size_t character_at(const char *text, size_t n)
     return same && !surrogate ? size : 0;
 }
 
+void put_clean(dsi_buf *out, const char *text, size_t n)
+{
+    dsi_buf_putc(out, '"');
+    for (size_t at = 0, size = 0; at<n; at += size> 0 ? size : 1) {
+        size = character_at(text + at, n - at);
+        dsi_buf_json(out, size > 0 ? text + at : "?", size > 0 ? size : 1);
+    }
+    dsi_buf_putc(out, '"');
+}
+
 /* The text of a token; one that is no whole characters as OpenAI writes it, "bytes:\xe2\x80". */
 static void put_token_text(dsi_buf *out, const char *text, size_t n)
 {
@@ -368,6 +378,9 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
         push_id(j, c, e->id);
     }
     size_t stop = find_stop(j, &c->pending);
+    if (stop == SIZE_MAX && j->request.guide != NULL && json_complete(&c->text, &c->pending)) {
+        stop = c->pending.size;
+    }
     if (stop == SIZE_MAX && e->finish != DS_SERVE_GOES_ON) {
         const char *text = NULL;
         size_t n = 0;
