@@ -4,6 +4,12 @@
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/norm.h"
 
+/* What normed element i is multiplied by; without w 1. */
+DSC_INLINE float weight_at(const void *w, int dtype, float shift, int64_t i)
+{
+    return w != NULL ? dsc_get(w, dtype, i) + shift : 1.0f;
+}
+
 DSC_INLINE void norm_row(const dsc_norm_args *a, int act, bool centred, int64_t row,
                          float parts[32])
 {
@@ -24,8 +30,8 @@ DSC_INLINE void norm_row(const dsc_norm_args *a, int act, bool centred, int64_t 
     const float rstd = 1.0f / sqrtf(dsc_block_sum(squares, parts) / (float)a->columns + a->eps);
     for (int64_t i = threadIdx.x; i < a->columns; i += blockDim.x) {
         const float normed = (dsc_get(a->x, act, at + i) - mean) * rstd;
-        const float y = normed * dsc_get(a->w, a->w_dtype, i);
-        dsc_set(a->y, act, at + i, a->b != NULL ? y + dsc_get(a->b, a->w_dtype, i) : y);
+        const float y = normed * weight_at(a->w, a->w_dtype, a->shift, i);
+        dsc_set(a->y, act, at + i, a->b != NULL ? y + dsc_get(a->b, a->b_dtype, i) : y);
     }
     if (threadIdx.x == 0) {
         if (centred) {
@@ -65,7 +71,7 @@ DSC_INLINE void dx_row(const dsc_norm_backward_args *a, int act, bool centred, i
     float sum = 0.0f;
     float sum_normed = 0.0f;
     for (int64_t i = threadIdx.x; i < a->columns; i += blockDim.x) {
-        const float d = dsc_get(a->dy, act, at + i) * dsc_get(a->w, a->w_dtype, i);
+        const float d = dsc_get(a->dy, act, at + i) * weight_at(a->w, a->w_dtype, a->shift, i);
         sum += d;
         sum_normed += d * normed_at(a, act, centred, row, i);
     }
@@ -73,7 +79,7 @@ DSC_INLINE void dx_row(const dsc_norm_backward_args *a, int act, bool centred, i
     const float mean_normed = dsc_block_sum(sum_normed, parts) / (float)a->columns;
     const float rstd = a->rstd[row];
     for (int64_t i = threadIdx.x; i < a->columns; i += blockDim.x) {
-        float d = dsc_get(a->dy, act, at + i) * dsc_get(a->w, a->w_dtype, i) - mean_d;
+        float d = dsc_get(a->dy, act, at + i) * weight_at(a->w, a->w_dtype, a->shift, i) - mean_d;
         d = (d - normed_at(a, act, centred, row, i) * mean_normed) * rstd;
         dsc_set(a->dx, act, at + i, a->dres != NULL ? d + dsc_get(a->dres, act, at + i) : d);
     }

@@ -10,8 +10,8 @@ typedef struct dsc_norm_args {
     void *y;
     float *mean, *rstd;
     int64_t rows, columns;
-    float eps;
-    int32_t w_dtype;
+    float eps, shift; /* shift: added to w */
+    int32_t w_dtype, b_dtype;
 } dsc_norm_args;
 
 typedef struct dsc_norm_backward_args {
@@ -20,6 +20,7 @@ typedef struct dsc_norm_backward_args {
     void *dx;
     float *dw, *db;
     int64_t rows, columns;
+    float shift;
     int32_t w_dtype;
 } dsc_norm_backward_args;
 
