@@ -6,13 +6,11 @@
 #include "accel/cpu/registry.h"
 #include "base/rng.h"
 #include "common/check.h"
-#include "common/golden.h"
 #include "ir/graph.h"
 #include "op/harness.h"
 #include "op/isa.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -481,67 +479,6 @@ static void rows_of_experts_are_those_of_linear(void **state)
     }
 }
 
-/* ---- gates: golden/moe_gates, by DeepSpeed's own functions ---- */
-
-typedef struct gate_case {
-    const char *name;
-    int64_t n_chosen, capacity, take;
-} gate_case;
-
-/* Dense weights (T,E), and the loss that balances, from the operators that ds_nn_moe applies. */
-static void check_gate(fixture *f, const golden_file *golden, const gate_case *c)
-{
-    enum { TOKENS = 24, EXPERTS = 5 };
-    char name[64];
-    (void)snprintf(name, sizeof name, "%s.logits", c->name);
-    const ds_tensor logits = new_tensor(f, DS_DTYPE_F32, ds_shape_2d(TOKENS, EXPERTS));
-    memcpy(logits.data, golden_f32(golden, name), ds_meta_bytes(logits.meta));
-    const dsi_route_attrs route = {.n_chosen = c->n_chosen, .factor = 1.0};
-    const dsi_group_attrs group = {.n_experts = EXPERTS, .capacity = c->capacity, .take = c->take};
-    const dsi_kept_attrs kept = {.normalise = c->n_chosen > 1};
-    ds_tensor chosen[DS_MAX_OUT];
-    ds_tensor grouped[DS_MAX_OUT];
-    run(f, &dsi_op_route, &route, &logits, 1, chosen);
-    const ds_tensor pairs[2] = {chosen[1], chosen[0]};
-    run(f, &dsi_op_group_rows, &group, pairs, c->take == DSI_TAKE_SCORES ? 2 : 1, grouped);
-    const ds_tensor keep[3] = {chosen[0], grouped[0], grouped[1]};
-    const ds_tensor weights = run1(f, &dsi_op_kept_weights, &kept, keep, 3);
-    float dense[TOKENS * EXPERTS] = {0};
-    for (int64_t i = 0; i < TOKENS * c->n_chosen; ++i) {
-        const int32_t e = ((const int32_t *)chosen[1].data)[i];
-        dense[i / c->n_chosen * EXPERTS + e] = ((const float *)weights.data)[i];
-    }
-    (void)snprintf(name, sizeof name, "%s.weights", c->name);
-    const float *want = golden_f32(golden, name);
-    uint32_t n_dropped = 0;
-    for (int i = 0; i < TOKENS * EXPERTS; ++i) {
-        n_dropped += want[i] == 0.0f ? 1 : 0;
-        if (!(fabsf(dense[i] - want[i]) <= 1e-6f)) {
-            fail_msg("%s: token %d, expert %d weighs %.9g, expected %.9g", c->name, i / EXPERTS,
-                     i % EXPERTS, dense[i], want[i]);
-        }
-    }
-    assert_int_equal(n_dropped > (uint32_t)(TOKENS * (EXPERTS - c->n_chosen)), c->capacity > 0);
-}
-
-static void gates_are_deepspeeds(void **state)
-{
-    static const gate_case cases[] = {
-        {"top1", 1, 0, DSI_TAKE_TOKENS},          {"top2", 2, 0, DSI_TAKE_CHOICES},
-        {"top2_drop", 2, 7, DSI_TAKE_CHOICES},    {"top3", 3, 0, DSI_TAKE_SCORES},
-        {"top3_position", 3, 9, DSI_TAKE_TOKENS}, {"top3_probs", 3, 9, DSI_TAKE_SCORES},
-        {"top4_probs", 4, 10, DSI_TAKE_SCORES},
-    };
-    fixture *f = *state;
-    golden_file golden = golden_read("moe_gates/gates.safetensors");
-    f->isa = DS_ISA_REF;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
-        check_gate(f, &golden, &cases[i]);
-        free_tensors(f);
-    }
-    golden_close(&golden);
-}
-
 /* Two ranks of two experts each: where the rows of both lie on each. */
 static void segments_are_by_source_then_expert(void **state)
 {
@@ -580,7 +517,6 @@ int main(void)
         FORM(fused_loss_equals_its_parts),
         FORM(kept_logits_give_the_same_bits),
         FORM(rows_of_experts_are_those_of_linear),
-        FORM(gates_are_deepspeeds),
         FORM(segments_are_by_source_then_expert),
         FORM(packed_attention_equals_split),
         FORM(documents_do_not_see_each_other),

@@ -85,6 +85,11 @@ same plain again || fail "a model folder gives other bits on ep"
 "$build/ds_plan" --model_config model.json --deepspeed_config three.json --world_size 4 --seq_length 32 > plan.txt || fail "no plan" plan.txt
 grep -q 'dispatch_rows' plan.txt || fail "the plan does not count what goes to experts" plan.txt
 
+# rows in rounds: a tile of positions at a time, in less room
+config tiles.json 1 2 ', "mlp_tile_tokens": 8, "activation_checkpointing": {"recompute": "full"}'
+train 2 tiles.json tiles --model_config model.json --steps 3 || fail "tiles" tiles.log
+near one tiles || fail "tiles: other losses than one rank"
+
 # refused by name
 config bad.json 0 3
 ! train 4 bad.json bad --model_config model.json --steps 1 || fail "ep 3 of 4 ranks was accepted"
