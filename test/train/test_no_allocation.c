@@ -216,23 +216,31 @@ static void keep_quiet(void *user, ds_log_level level, const char *line)
 }
 
 /* ---- ranks, each a process with its own count ------------------------------------------------ */
-enum { MOST_RANKS = 2, N_TRIED = 12 };
+enum { MOST_RANKS = 2, N_TRIED = 13 };
 
 typedef struct trial {
     uint32_t n_ranks, stage;
     bool overlap;
     bool saves;         /* before each step, written behind it */
     dsi_residency away; /* where states and parameters live, activations too */
-    uint32_t ep;
+    bool quantized;     /* what is sent, with errors kept that begin anew now and then */
+    uint32_t ep;        /* 0: as 1, of a model without experts */
 } trial;
 
 static const trial tried[N_TRIED] = {
-    {2, 0, false, false, DSI_RESIDENCY_DEVICE, 1}, {2, 1, true, false, DSI_RESIDENCY_DEVICE, 1},
-    {2, 2, true, false, DSI_RESIDENCY_DEVICE, 1},  {2, 3, true, false, DSI_RESIDENCY_DEVICE, 1},
-    {1, 0, false, true, DSI_RESIDENCY_DEVICE, 1},  {2, 1, true, true, DSI_RESIDENCY_DEVICE, 1},
-    {2, 3, true, true, DSI_RESIDENCY_DEVICE, 1},   {1, 3, false, false, DSI_RESIDENCY_HOST, 1},
-    {1, 3, false, false, DSI_RESIDENCY_DISK, 1},   {2, 3, true, false, DSI_RESIDENCY_DISK, 1},
-    {2, 1, true, false, DSI_RESIDENCY_DEVICE, 2},  {2, 3, true, false, DSI_RESIDENCY_HOST, 2}};
+    {.n_ranks = 2, .stage = 0},
+    {.n_ranks = 2, .stage = 1, .overlap = true},
+    {.n_ranks = 2, .stage = 2, .overlap = true},
+    {.n_ranks = 2, .stage = 3, .overlap = true},
+    {.n_ranks = 1, .stage = 0, .saves = true},
+    {.n_ranks = 2, .stage = 1, .overlap = true, .saves = true},
+    {.n_ranks = 2, .stage = 3, .overlap = true, .saves = true},
+    {.n_ranks = 1, .stage = 3, .away = DSI_RESIDENCY_HOST},
+    {.n_ranks = 1, .stage = 3, .away = DSI_RESIDENCY_DISK},
+    {.n_ranks = 2, .stage = 3, .overlap = true, .away = DSI_RESIDENCY_DISK},
+    {.n_ranks = 2, .stage = 3, .overlap = true, .quantized = true},
+    {.n_ranks = 2, .stage = 1, .overlap = true, .ep = 2},
+    {.n_ranks = 2, .stage = 3, .overlap = true, .away = DSI_RESIDENCY_HOST, .ep = 2}};
 
 /* One rank: NULL, or what went wrong. The context is its own: a fork lacks this program's threads.
  */
@@ -261,6 +269,11 @@ static const char *rank_steps(ds_ctx *own, ds_comm *comm, const trial *t, const 
                                 .model_persistence = INT64_MAX,
                                 .max_live = 4000,
                                 .max_reuse_distance = 4000};
+    if (t->quantized) {
+        spec.zero.quantized =
+            (dsi_quantized){.weights = true, .gradients = true, .errors = true, .beta = 0.8};
+        spec.train.loco = (dsi_loco_spec){.on = true, .beta = 0.8, .reset_every = 4};
+    }
     spec.offload = small_away(folder, t->away, t->away);
     spec.offload.how = (dsi_offload){.chunk = 3000, .activations = t->away};
     ds_status status = dsi_engine_create(own, &params, &spec, &engine);
