@@ -43,8 +43,8 @@ typedef struct ds_graph ds_graph;
     X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */         \
     X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */         \
     X(MASK, "mask")             /* what of a parameter is kept (compression_training) */           \
-    X(WORKER_ERROR, "worker_error") /* what a rank's signs lose (1-bit optimizers) */              \
-    X(SERVER_ERROR, "server_error") /* and those of the mean of its slice */                       \
+    X(WORKER_ERROR, "worker_error") /* lost of what a rank sends (1-bit optimizers, LoCo) */       \
+    X(SERVER_ERROR, "server_error") /* and of the sum of its slice */                              \
     X(FROZEN, "frozen")             /* what goes with a frozen second moment (1-bit LAMB) */       \
     X(LOCAL, "local")               /* a rank's updates that the others lack (0/1 Adam) */
 
