@@ -45,12 +45,16 @@ static void describe_update(const train_run *run)
     const ds_schedule_params *s = &v->scheduler;
     const bool adamw = o->kind == DS_OPTIMIZER_ADAM && o->decoupled;
     char warmup[96] = "";
+    char matrices[48] = "";
     if (s->kind != DS_SCHEDULE_NONE && ds_config_find(run->config, warmup_path) != NULL) {
         (void)snprintf(warmup, sizeof warmup, ", warm-up of %lld in %llu steps",
                        (long long)s->warmup_num_steps, (unsigned long long)run->total_steps);
     }
-    ds_log(run->ctx, DS_LOG_JOB, "optimizer: %s, rate %g, weight decay %g; schedule: %s%s",
-           adamw ? "AdamW" : ds_optimizer_kind_name(o->kind), o->lr, o->weight_decay,
+    if (o->kind == DS_OPTIMIZER_MUON) {
+        (void)snprintf(matrices, sizeof matrices, " (of matrices %g)", o->muon_lr);
+    }
+    ds_log(run->ctx, DS_LOG_JOB, "optimizer: %s, rate %g%s, weight decay %g; schedule: %s%s",
+           adamw ? "AdamW" : ds_optimizer_kind_name(o->kind), o->lr, matrices, o->weight_decay,
            s->kind == DS_SCHEDULE_NONE ? "none, a constant rate" : ds_schedule_kind_name(s->kind),
            warmup);
 }
