@@ -97,9 +97,10 @@ static void ask(asked *a, int64_t vocab, uint64_t seed)
     for (int k = 0; k < REQUESTS; ++k) {
         asked *q = &a[k];
         const size_t same = k % 3 == 0 ? 0 : below(&seed, MOST_IDS);
-        q->n = 1 + below(&seed, MOST_IDS);
+        const bool later = k % 6 == 5; /* the same ids behind another begin */
+        q->n = later ? MOST_IDS : 1 + below(&seed, MOST_IDS);
         for (size_t i = 0; i < q->n; ++i) {
-            q->ids[i] = i < same ? shared[i] : below(&seed, (uint32_t)vocab);
+            q->ids[i] = (later ? i >= 64 : i < same) ? shared[i] : below(&seed, (uint32_t)vocab);
         }
         q->bias = (ds_serve_bias){below(&seed, (uint32_t)vocab), 3.0f};
         q->request = (ds_serve_request){.ids = q->ids,
