@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """openai's client over every endpoint and option of ds_serve; greedy texts of transformers. Usage: serve_openai.py PROGRAM SCRATCH [MODEL]"""
+import atexit
 import json
 import os
 import random
@@ -37,6 +38,7 @@ def make_model(folder):
 def start(model, *flags):
     process = subprocess.Popen([PROGRAM, "--model", model, "--served_model_name", "m", "--port", "0", "--dtype", "f32",
                                 "--max_length", "1024", *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    atexit.register(process.kill)
     port = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", process.stdout.readline()).group(1)
     return process, openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=600)
 

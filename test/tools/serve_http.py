@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL"""
+import atexit
 import http.client
 import json
 import os
@@ -27,6 +28,7 @@ class Server:
         self.process = subprocess.Popen(
             [PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
              "--threads", "2", "--kv_tokens", "4096", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
         line = self.process.stdout.readline()
         found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", line)
         if not found:
