@@ -326,7 +326,9 @@ static decoder_inputs read_inputs(ds_nn *nn, const ds_decoder_config *c, ds_valu
     const ds_value lengths =
         in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
     if (c->rope.head_dim > 0) {
-        in.table = ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
+        in.table = c->longrope.max_positions > 0
+                       ? ds_model_longrope_table(nn, positions, &c->rope, &c->longrope)
+                       : ds_nn_rope_table(nn, positions, lengths, &c->rope); /* (B,T,D) */
     }
     if (c->local) {
         in.local = ds_nn_rope_table(nn, positions, lengths, &c->local_rope);

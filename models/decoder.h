@@ -74,6 +74,7 @@ typedef struct ds_decoder_config {
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
     ds_activation activation;
     ds_rope_params rope;
+    ds_longrope longrope;             /* where its max_positions is above 0 */
     ds_rope_params local_rope;        /* of layers with a window, where local is true */
     double attention_cap, logits_cap; /* soft caps; 0: none */
     double alibi;                     /* of ds_attention_params */

@@ -151,6 +151,9 @@ static ds_status check_pad(const ds_reader *reader, const ds_decoder_config *c)
 /* Dynamic scaling is for sequences of up to factor times the positions. */
 static int64_t reach_of(const ds_decoder_config *c)
 {
+    if (c->longrope.max_positions > 0) {
+        return c->longrope.max_positions;
+    }
     const double factor =
         c->rope.scaling == DS_ROPE_DYNAMIC && !c->local ? fmax(c->rope.factor, 1.0) : 1.0;
     return (int64_t)fmin(floor((double)c->max_positions * factor), INT32_MAX);
@@ -172,7 +175,8 @@ static ds_status read_ropes(const ds_reader *reader, const ds_decoder_kind *k, d
                                   &c->local_rope);
     }
     return k->no_rope ? DS_OK
-                      : ds_rope_read(reader, &k->rope, c->head_dim, c->max_positions, &c->rope);
+                      : ds_rope_read(reader, &k->rope, c->head_dim, c->max_positions, &c->rope,
+                                     &c->longrope);
 }
 
 ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *info)
@@ -219,6 +223,13 @@ void ds_decoder_print(const char *model_type, const void *opaque, FILE *out)
     (void)fprintf(out, "hidden_act: %d\n", (int)c->activation);
     if (c->rope.head_dim > 0) {
         ds_rope_print(&c->rope, out);
+    }
+    for (int64_t i = 0; c->longrope.max_positions > 0 && i < c->rope.head_dim / 2; ++i) {
+        (void)fprintf(out, "frequency %lld is divided by %.17g\n", (long long)i,
+                      c->longrope.divisors[i]);
+    }
+    if (c->longrope.max_positions > 0) {
+        (void)fprintf(out, "attention_factor: %.17g\n", c->rope.attention_factor);
     }
     if (c->local) {
         (void)fprintf(out, "of layers with a window:\n");

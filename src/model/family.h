@@ -31,6 +31,11 @@ ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *p
 ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
                           ds_model **model_out);
 
+/* ds_nn_rope_table of type longrope. */
+struct ds_longrope;
+ds_value ds_model_longrope_table(ds_nn *nn, ds_value positions, const ds_rope_params *rope,
+                                 const struct ds_longrope *longrope);
+
 /* A factor in the precision of a model, for families that keep it so. */
 double ds_model_rounded(ds_dtype dtype, double factor);
 

@@ -87,12 +87,22 @@ ds_status ds_field_activation(const ds_reader *reader, const char *key, const ch
  * after ds_fields_read_common, which checks the list. */
 const char *ds_field_layer_type(const ds_reader *reader, int64_t layer);
 
+/* Of longrope, the numbers for sequences of at most max_positions, as the model was trained with at
+ * first; those for longer ones are checked alone. transformers chooses by the longest of a batch,
+ * so that a document would depend on its neighbours: longer sequences are refused. */
+typedef struct ds_longrope {
+    int64_t max_positions; /* 0: not of this type */
+    double divisors[128];  /* of frequencies */
+} ds_longrope;
+ds_status ds_longrope_read(const ds_reader *outer, const ds_reader *inner, int64_t max_positions,
+                           ds_rope_params *rope, ds_longrope *longrope);
+
 /* What a family's class does with its rotary positions. */
 typedef struct ds_rope_rules {
     double theta;     /* when absent */
     double partial;   /* share of a head that is rotated, when absent; 0: always all of it */
     bool null_is_all; /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
-    bool plain;       /* no scaling */
+    bool plain;       /* no scaling but longrope, which yarn and su are too */
     const char *theta_key;   /* outside of rope_parameters; NULL: rope_theta */
     const char *partial_key; /* likewise; NULL: partial_rotary_factor */
 } ds_rope_rules;
@@ -106,7 +116,7 @@ ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules
 /* rope_parameters, rope_scaling, rope_theta and the rest, by the family's rules. See
  * rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
-                       int64_t max_positions, ds_rope_params *rope);
+                       int64_t max_positions, ds_rope_params *rope, ds_longrope *longrope);
 void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

@@ -23,6 +23,7 @@ typedef struct rope_reader {
     const ds_rope_rules *rules;
     int64_t head_dim, max_positions;
     ds_rope_params *rope;
+    ds_longrope *longrope;
     bool typed; /* inner is nested by the type of a layer */
 } rope_reader;
 
@@ -187,10 +188,18 @@ static ds_status read_type(const rope_reader *r)
     if (r->inner.json != r->outer.json) {
         DS_TRY(ds_field_text(&r->inner, newer ? "rope_type" : "type", &name));
     }
+    if (r->rules->plain &&
+        (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) {
+        if (strcmp(name, "su") == 0 &&
+            json_object_get(r->inner.json, "original_max_position_embeddings") == NULL) {
+            return missing(r, name, "original_max_position_embeddings");
+        }
+        return ds_longrope_read(&r->outer, &r->inner, r->max_positions, r->rope, r->longrope);
+    }
     if (r->rules->plain && strcmp(name, "default") != 0) {
         return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
                        "config.json: rotary scaling \"%s\" is not supported for this family; "
-                       "supported is default",
+                       "supported are default and longrope",
                        name);
     }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
@@ -374,13 +383,14 @@ static ds_status find_inner(rope_reader *r)
 }
 
 ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
-                       int64_t max_positions, ds_rope_params *rope)
+                       int64_t max_positions, ds_rope_params *rope, ds_longrope *longrope)
 {
     rope_reader r = {.outer = *reader,
                      .rules = rules,
                      .head_dim = head_dim,
                      .max_positions = max_positions,
-                     .rope = rope};
+                     .rope = rope,
+                     .longrope = longrope};
     *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
     return read_inner(&r);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of built-in operators. */
+#include "op/constants.h"
 #include "op/ops.h"
 
 #include <string.h>
@@ -41,6 +42,7 @@ static const ds_op *const all[] = {
     &dsi_op_activation_backward,
     &dsi_op_glu,
     &dsi_op_glu_backward,
+    &dsi_op_constants,
     &dsi_op_rope_table,
     &dsi_op_rope,
     &dsi_op_attention,

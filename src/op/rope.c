@@ -50,6 +50,11 @@ static ds_status rope_table_infer(ds_infer *call)
     if (dsi_op_has(call, 1)) {
         DS_TRY(dsi_op_need(call, 1, "lengths", DS_DTYPE_I32, ds_shape_1d(positions.shape.dims[0])));
     }
+    if (dsi_op_has(call, 2) && a->scaling != DSI_ROPE_NONE) {
+        return dsi_op_bad_attr(call, "scaling is %lld, expected 0 with divisors",
+                               (long long)a->scaling);
+    }
+    DS_TRY(dsi_op_may(call, 2, "divisors", DS_DTYPE_F32, ds_shape_1d(a->head_dim / 2)));
     ds_shape shape = positions.shape;
     shape.dims[shape.n_dims++] = a->head_dim;
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
@@ -89,14 +94,15 @@ const ds_op dsi_op_rope_table = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bt b", .out = "bt_", .split = "bt", .adapt = adapt_rope_table),
-    .doc =
-        "positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
-        "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "
-        "lengths "
-        "or else by each run of rising positions, 3 YaRN, 4 Llama 3.",
+    .place = DSI_PLACE(.in = "bt b _", .out = "bt_", .split = "bt", .adapt = adapt_rope_table),
+    .doc = "positions i32 (B,T) [, lengths i32 (B)] [, divisors f32 (D/2) of frequencies, with "
+           "scaling 0 "
+           "(longrope)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
+           "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "
+           "lengths "
+           "or else by each run of rising positions, 3 YaRN, 4 Llama 3.",
     .n_in_min = 1,
-    .n_in_max = 2,
+    .n_in_max = 3,
     .n_out = 1,
     .attrs_bytes = sizeof(dsi_rope_table_attrs),
     .attrs = rope_table_attrs,

@@ -61,16 +61,16 @@ static void greedy_like_transformers(void **state)
 static void pieces_agree(void **state)
 {
     ds_ctx *ctx = *state;
-    static const char *const names[] = {"mistral",  "qwen3",         "rope_yarn",
-                                        "gpt2",     "olmo2",         "granite",
-                                        "smollm3",  "starcoder2",    "stablelm_parallel",
-                                        "gpt_neox", "phi3",          "phi3_heads",
-                                        "glm",      "glm4",          "cohere",
-                                        "gemma",    "gemma2",        "gemma3",
-                                        "olmo",     "gptj",          "opt",
-                                        "falcon",   "falcon_groups", "falcon_heads",
-                                        "bloom",    "mpt",           "cohere_norms",
-                                        "cohere2"};
+    static const char *const names[] = {"mistral",       "qwen3",      "rope_yarn",
+                                        "gpt2",          "olmo2",      "granite",
+                                        "smollm3",       "starcoder2", "stablelm_parallel",
+                                        "gpt_neox",      "phi3",       "phi3_heads",
+                                        "phi3_longrope", "glm",        "glm4",
+                                        "cohere",        "gemma",      "gemma2",
+                                        "gemma3",        "olmo",       "gptj",
+                                        "opt",           "falcon",     "falcon_groups",
+                                        "falcon_heads",  "bloom",      "mpt",
+                                        "cohere_norms",  "cohere2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -137,16 +137,16 @@ static void steps_like_prompts_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
 
 static void steps_like_prompts(void **state)
 {
-    static const char *const names[] = {"mistral",  "qwen3",         "llama3_tied",
-                                        "gpt2",     "olmo2",         "granite",
-                                        "smollm3",  "starcoder2",    "stablelm_parallel",
-                                        "gpt_neox", "phi3",          "phi3_heads",
-                                        "glm",      "glm4",          "cohere",
-                                        "gemma",    "gemma2",        "gemma3",
-                                        "olmo",     "gptj",          "opt",
-                                        "falcon",   "falcon_groups", "falcon_heads",
-                                        "bloom",    "mpt",           "cohere_norms",
-                                        "cohere2"};
+    static const char *const names[] = {"mistral",       "qwen3",      "llama3_tied",
+                                        "gpt2",          "olmo2",      "granite",
+                                        "smollm3",       "starcoder2", "stablelm_parallel",
+                                        "gpt_neox",      "phi3",       "phi3_heads",
+                                        "phi3_longrope", "glm",        "glm4",
+                                        "cohere",        "gemma",      "gemma2",
+                                        "gemma3",        "olmo",       "gptj",
+                                        "opt",           "falcon",     "falcon_groups",
+                                        "falcon_heads",  "bloom",      "mpt",
+                                        "cohere_norms",  "cohere2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

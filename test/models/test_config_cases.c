@@ -44,6 +44,7 @@ static const char *const refused_here[] = {
     "\"alibi_bias_max\": ",
     "\"qk_ln\": ",
     "tokens; 1 to 1 are possible",
+    "above the model's 16 positions", /* longrope */
     "parameters for each type of layer",
     "\"do_layer_norm_before\": ",
     "\"alibi\": ",

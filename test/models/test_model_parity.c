@@ -36,6 +36,7 @@ static const char *const variants[] = {"gpt2",
                                        "gpt_neox",
                                        "phi3",
                                        "phi3_heads",
+                                       "phi3_longrope",
                                        "glm",
                                        "glm4",
                                        "cohere",
@@ -84,7 +85,8 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "bloom",
                                                    "mpt",
                                                    "cohere_norms",
-                                                   "cohere2"};
+                                                   "cohere2",
+                                                   "phi3_longrope"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

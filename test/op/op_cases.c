@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of cases of the operator harness: one row a case. harness.h explains the notation. */
+#include "op/constants.h"
 #include "op/harness.h"
 
 #include <deepspeed/preference.h>
@@ -275,6 +276,10 @@ const op_case op_cases[] = {
     {&dsi_op_glu_backward, "GeGLU erf", "act[5,33] act[5,33]~2 act[5,33]", ACT(GELU_ERF)},
     /* rope */
     {&dsi_op_rope_table, "plain", "i32[2,37]p", ROPE(.head_dim = 16), .flags = OP_F32},
+    {&dsi_op_constants, "three", "", ATTRS(dsi_constants_attrs, .n = 3, .v = {1.5, -2.0, 0.1}),
+     .flags = OP_F32 | OP_NO_GRAD},
+    {&dsi_op_rope_table, "divisors", "i32[2,37]p - f32[8]",
+     ROPE(.head_dim = 16, .attention_factor = 1.2), .flags = OP_F32 | OP_NO_GRAD},
     {&dsi_op_rope_table, "linear", "i32[1,37]p",
      ROPE(.head_dim = 16, .scaling = DSI_ROPE_LINEAR, .factor = 4.0), .flags = OP_F32},
     {&dsi_op_rope_table, "dynamic", "i32[1,37]p",

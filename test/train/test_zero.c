@@ -228,6 +228,7 @@ static void stages_give_the_same_bits(void **state)
         {.model = "cohere", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "gemma2", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
         {.model = "gemma3", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
+        {.model = "phi3_longrope", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "olmo", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},
         {.model = "gptj", .dtype = DS_DTYPE_F32, .n_ranks = 2, .accumulation = 1},
         {.model = "opt", .dtype = DS_DTYPE_BF16, .n_ranks = 2, .accumulation = 1},

@@ -89,6 +89,9 @@ BASES = {
                                         rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
     "phi3": ("phi3", dict(LLAMA, pad_token_id=None, sliding_window=7, original_max_position_embeddings=64,
                           rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "phi3_long": ("phi3", dict(LLAMA, pad_token_id=None, original_max_position_embeddings=48, rope_parameters=dict(
+        rope_type="longrope", rope_theta=50.0, short_factor=[1.2, 2.0, 1.5, 3.0], long_factor=[2.0, 3.0, 4.0, 5.0],
+        partial_rotary_factor=0.5))),
     "phi3_tied": ("phi3", dict(LLAMA, pad_token_id=3, tie_word_embeddings=True, num_key_value_heads=2)),
     "glm": ("glm", dict(LLAMA, pad_token_id=None, head_dim=12, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
     "glm4": ("glm4", dict(LLAMA, pad_token_id=None, head_dim=16, attention_bias=False,
@@ -234,6 +237,19 @@ def rope_object(rng, own=()):
     if rng.random() < 0.05:
         rope[rng.choice(["foo", "mrope_section", "finetuned", "short_factor"])] = choose(rng, [[1], 2])
     return rope
+
+
+def long_scaling(rng, rope):
+    """Of Phi-3."""
+    rope["rope_type"] = rng.choice(["longrope", "longrope", "su", "yarn", "default"])
+    n = rng.choice([4, 4, 8, 2, 5])
+    if rng.random() < 0.8:
+        rope["partial_rotary_factor"] = n / 8
+    for key in ("short_factor", "long_factor"):
+        if rng.random() < 0.95:
+            rope[key] = [choose(rng, [1.0, 1, 1.5, 2.25, 4.0], 0.01) for _ in range(n)]
+    if rng.random() < 0.3:
+        rope["attention_factor"] = choose(rng, [1.0, 0.8, 1.3, 2, None], 0.05)
 
 
 def rope_by_layers(rng):
@@ -458,6 +474,8 @@ def mutate(rng, base, config):
             right(rng) if callable(right) else copy.deepcopy(rng.choice(right)))
         if family in PARTIAL and isinstance(value, dict) and key.startswith("rope_") and rng.random() < 0.5:
             value["partial_rotary_factor"] = rng.choice([0.5, 0.25, 1.0, 1, 0.75, 0.5, 0.3, 2.0, None])
+        if family == "phi3" and isinstance(value, dict) and key.startswith("rope_") and rng.random() < 0.7:
+            long_scaling(rng, value)
         if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.9:
             value = config[key]  # the other one does not go with the stored weights
         if key == "layer_types" and family in ("starcoder2", "phi3") and rng.random() < 0.7:

@@ -116,6 +116,11 @@ VARIANTS = {
     # q, k, v and gate, up packed; a window
     "phi3": Phi3Config(**{**SMALL, "sliding_window": 7, "original_max_position_embeddings": 256,
                           "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    # 4 frequencies, each with a divisor of its own; the batch is no longer than the original positions
+    "phi3_longrope": Phi3Config(**{**SMALL, "num_key_value_heads": 4, "original_max_position_embeddings": 64,
+                                   "rope_parameters": rope("longrope", theta=100.0, partial_rotary_factor=0.67,
+                                                           short_factor=[1.1, 1.4, 2.0, 3.5],
+                                                           long_factor=[2.0, 4.0, 8.0, 9.0])}),
     "phi3_heads": Phi3Config(**{**SMALL, "num_key_value_heads": 4, "original_max_position_embeddings": 256,
                                 "rope_parameters": rope("default")}),
     # neighbours of a part of each head turn

@@ -6,6 +6,7 @@
  * at far positions agree. Scalings: linear, dynamic NTK, YaRN (arXiv 2309.00071), Llama 3.
  */
 #include "accel/cpu/ref/ref_real.h"
+#include "op/constants.h"
 #include "op/ops.h"
 
 #define PI 3.14159265358979323846
@@ -137,7 +138,8 @@ static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t
 {
     const dsi_rope_table_attrs *a = call->sig->attrs;
     const int32_t *positions = call->in[0].data;
-    const float factor = attention_factor(a);
+    const ds_tensor *divisors = ref_in(call, 2);
+    const float factor = divisors != NULL ? (float)a->attention_factor : attention_factor(a);
     const int64_t half = a->head_dim / 2;
     float *frequencies = (float *)call->work + slot * (size_t)half;
     float *table = call->out[0].data;
@@ -145,7 +147,9 @@ static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t
         if (n == begin || (a->scaling == DSI_ROPE_DYNAMIC && starts_sequence(call, n))) {
             const int64_t sequence = a->scaling == DSI_ROPE_DYNAMIC ? sequence_of(call, n) : 0;
             for (int64_t i = 0; i < half; ++i) {
-                frequencies[i] = frequency_of(a, sequence, i);
+                frequencies[i] = divisors != NULL ? 1.0f / (((const float *)divisors->data)[i] *
+                                                            power_of(a->theta, i, a->head_dim))
+                                                  : frequency_of(a, sequence, i);
             }
         }
         for (int64_t i = 0; i < half; ++i) {
@@ -162,6 +166,16 @@ static ds_status rope_table_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+static ds_status constants_run(const ds_kernel_call *call)
+{
+    const dsi_constants_attrs *a = call->sig->attrs;
+    for (int64_t i = 0; i < a->n; ++i) {
+        ((float *)call->out[0].data)[i] = (float)a->v[i];
+    }
+    return DS_OK;
+}
+
+REF_KERNEL(constants, constants_run, NULL);
 REF_KERNEL(rope_table, rope_table_run, rope_table_work);
 #endif
 
@@ -205,6 +219,6 @@ static ds_status rope_run(const ds_kernel_call *call)
 REF_KERNEL(rope, rope_run, NULL);
 const ds_kernel *const DSI_REF(rope)[] = {
 #ifndef DSI_REF_F64
-    &rope_table_kernel,
+    &constants_kernel, &rope_table_kernel,
 #endif
     &rope_kernel, NULL};
