@@ -32,6 +32,9 @@ typedef enum ds_adapter_method {
     DS_ADAPTER_RSLORA, /* scale alpha / sqrt(rank) */
     DS_ADAPTER_DORA,   /* scale alpha / rank, and a trained length of each row of W + scale·B·A:
                           Liu et al., "DoRA", 2024 */
+    DS_ADAPTER_PISSA,  /* as LORA, beginning as the largest singular values of W, which keeps the
+                          rest; saved as plain LoRA of twice the rank, for W as it is stored:
+                          Meng et al., "PiSSA", 2024 */
 } ds_adapter_method;
 
 typedef struct ds_adapter_params {
@@ -63,7 +66,8 @@ DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **a
  * which each product unpacks what it needs: QLoRA. Embeddings, norms, biases, the output head,
  * experts and routers stay as they are, as for transformers with bitsandbytes. Call it before the
  * adapter is used; whoever uses the adapter then, engine, plan or generator, packs what it reads
- * from the model's folder. The adapter's own folder says nothing of it, as PEFT's. Errors: ERR_ARG.
+ * from the model's folder. The adapter's own folder says nothing of it, as PEFT's. Errors: ERR_ARG,
+ * ERR_UNSUPPORTED (PiSSA).
  * Source: Dettmers et al., "QLoRA", 2023. */
 DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
 

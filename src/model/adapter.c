@@ -56,6 +56,12 @@ ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format)
         return ds_fail(adapter->ctx, DS_ERR_ARG, "ds_adapter_pack_base: %d is no ds_packing",
                        (int)format);
     }
+    if (format != DS_PACKING_NONE && adapter->pissa) {
+        return ds_fail(adapter->ctx, DS_ERR_UNSUPPORTED,
+                       "PiSSA beside a model in few bits (%s): what it takes out of the weights "
+                       "would be packed otherwise than what is left; train another method",
+                       ds_packing_name(format));
+    }
     adapter->packing = format;
     return DS_OK;
 }
@@ -92,7 +98,8 @@ static json_t *config_of(const ds_adapter_params *p)
     (void)json_object_set_new(c, "use_rslora", json_boolean(p->method == DS_ADAPTER_RSLORA));
     (void)json_object_set_new(c, "use_dora", json_boolean(p->method == DS_ADAPTER_DORA));
     (void)json_object_set_new(c, "bias", json_string("none"));
-    (void)json_object_set_new(c, "init_lora_weights", json_true());
+    (void)json_object_set_new(c, "init_lora_weights",
+                              p->method == DS_ADAPTER_PISSA ? json_string("pissa") : json_true());
     return c;
 }
 
@@ -100,7 +107,7 @@ ds_status ds_adapter_create(ds_ctx *ctx, const ds_adapter_params *params, ds_ada
 {
     ds_adapter *a = NULL;
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_params", params));
-    if (params->method < DS_ADAPTER_LORA || params->method > DS_ADAPTER_DORA) {
+    if (params->method < DS_ADAPTER_LORA || params->method > DS_ADAPTER_PISSA) {
         return ds_fail(ctx, DS_ERR_ARG, "ds_adapter_params: there is no method %d",
                        (int)params->method);
     }
@@ -200,7 +207,10 @@ ds_status ds_adapter_print(const ds_adapter *a, char **text_out)
     static const char *const keys[] = {"target_modules",     "exclude_modules", "modules_to_save",
                                        "rank_pattern",       "alpha_pattern",   "layers_pattern",
                                        "layers_to_transform"};
-    dsi_buf_printf(&text, "%s%s: rank %lld, alpha %g, dropout %g", a->dora ? "DoRA, " : "",
+    dsi_buf_printf(&text, "%s%s: rank %lld, alpha %g, dropout %g",
+                   a->dora    ? "DoRA, "
+                   : a->pissa ? "PiSSA, "
+                              : "",
                    a->rslora ? "rsLoRA" : "LoRA", (long long)a->rank, a->alpha, a->dropout);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
         const json_t *value = json_object_get(a->config, keys[i]);

@@ -14,7 +14,7 @@ struct ds_adapter {
     ds_ctx *ctx;
     json_t *config; /* as dsi_adapter_check left it */
     char *folder;   /* with the weights; NULL: a fresh one */
-    bool rslora, dora, gaussian, all_linear;
+    bool rslora, dora, pissa, gaussian, all_linear;
     int64_t rank; /* of layers that rank_pattern does not name */
     double alpha, dropout;
     ds_packing packing; /* of the model beside it */
@@ -63,5 +63,7 @@ ds_status dsi_adapter_parse(ds_ctx *ctx, const char *label, const char *text,
 /* adapter_config.json to be written, as PEFT writes it: what was read, or all of PEFT's fields.
  * transposed: the adapted layers store (in,out). The caller frees *text_out. */
 ds_status dsi_adapter_config_text(const ds_adapter *adapter, bool transposed, char **text_out);
+/* The same as a folder holds it: of PiSSA that of plain LoRA of twice the rank. */
+ds_status dsi_adapter_folder_text(const ds_adapter *adapter, bool transposed, char **text_out);
 
 #endif

@@ -158,7 +158,9 @@ static ds_status check_init(ds_adapter *a, const char *label)
         return DS_OK;
     }
     a->gaussian = strcasecmp(text, "gaussian") == 0;
-    return a->gaussian || strcmp(text, "eva") == 0 || strcmp(text, "orthogonal") == 0
+    a->pissa = strcmp(text, "pissa") == 0;
+    return (a->pissa && a->folder == NULL) || a->gaussian || strcmp(text, "eva") == 0 ||
+                   strcmp(text, "orthogonal") == 0
                ? DS_OK
                : refuse(a, DS_ERR_UNSUPPORTED, label, "init_lora_weights",
                         "PEFT changes the weights of the base when it loads such an adapter; write "
@@ -244,6 +246,28 @@ ds_status dsi_adapter_check(ds_adapter *a, const char *label)
     DS_TRY(check_values(a, label));
     DS_TRY(check_patterns(a, label));
     return check_others(a, label);
+}
+
+/* scale·B·A stays as it is where A and B are of twice the rank. */
+static void double_rank(json_t *c, bool rslora)
+{
+    const double alpha = json_number_value(json_object_get(c, "lora_alpha"));
+    (void)json_object_set_new(c, "r",
+                              json_integer(2 * json_integer_value(json_object_get(c, "r"))));
+    (void)json_object_set_new(c, "lora_alpha", json_real(alpha * (rslora ? sqrt(2.0) : 2.0)));
+    (void)json_object_set_new(c, "init_lora_weights", json_true());
+}
+
+ds_status dsi_adapter_folder_text(const ds_adapter *a, bool transposed, char **text_out)
+{
+    ds_adapter plain = *a;
+    plain.config = json_deep_copy(a->config);
+    if (a->pissa) {
+        double_rank(plain.config, a->rslora);
+    }
+    const ds_status status = dsi_adapter_config_text(&plain, transposed, text_out);
+    json_decref(plain.config);
+    return status;
 }
 
 ds_status dsi_adapter_config_text(const ds_adapter *a, bool transposed, char **text_out)

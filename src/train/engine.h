@@ -103,6 +103,7 @@ struct ds_engine {
     char keep_tag[256];           /* one that stays whatever its age; "": none */
     char *save_dir;               /* rank 0: folder of the newest save … */
     dsi_folder_lock save_lock;    /* … which no other process may write in */
+    struct dsi_pissa *pissa;      /* NULL: the adapter does not begin so */
     struct ds_gathered *gathered; /* those that have not ended, a list */
 
     struct dsi_engine_pipe *pipe; /* NULL: one stage has all layers */
@@ -271,6 +272,14 @@ ds_status dsi_engine_load_adapter(ds_engine *engine);
 /* Of a fresh DoRA: its lengths are those of the weights' rows, which have to be there. Collective.
  */
 ds_status dsi_engine_begin_lengths(ds_engine *engine);
+/* Whether a weight is stored (in,out). */
+bool dsi_engine_is_turned(const ds_engine *engine, const ds_cell_info *weight);
+/* engine_pissa.c: of a fresh PiSSA, A, B and the weights. Collective. */
+ds_status dsi_engine_begin_pissa(ds_engine *engine);
+/* Whether a cell is A or B of it: then data, with room for twice the elements, becomes what is
+ * saved, against the weights as they were, and shape its shape. */
+bool dsi_engine_join_first(const ds_engine *engine, ds_cell cell, ds_shape *shape, float *data);
+void dsi_engine_end_pissa(ds_engine *engine);
 
 /* Whether its adapted layers store (in,out). */
 bool dsi_engine_is_transposed(const ds_engine *engine);

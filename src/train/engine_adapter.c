@@ -8,7 +8,6 @@
 #include "ckpt/adapter_weights.h"
 #include "io/file.h"
 #include "model/adapter.h"
-#include "op/ops.h"
 #include "train/engine.h"
 
 #include <math.h>
@@ -47,25 +46,13 @@ ds_status dsi_engine_load_adapter(ds_engine *engine)
     return status;
 }
 
-/* Whether weights are stored (in,out): what the operator that measures them says. */
-static bool stores_outputs_last(const ds_engine *engine, const ds_cell_info *weight)
-{
-    for (uint32_t s = 0; s < engine->train_plan->n_steps; ++s) {
-        const dsi_step *step = &engine->train_plan->steps[s];
-        if (step->op == &dsi_op_weight_norms && weight->packed.format == DS_PACKING_NONE) {
-            return ((const dsi_weight_norms_attrs *)step->attrs)->transposed != 0;
-        }
-    }
-    return weight->packed.transposed != 0;
-}
-
 /* Lengths of the rows of one weight. Collective. */
 static ds_status begin_lengths(ds_engine *engine, ds_cell c)
 {
     const ds_cell_info *own = ds_cells_get(engine->cells, c);
     const ds_cell_info *weight = ds_cells_get(engine->cells, own->of);
     const ds_shape shape = ds_cell_unpacked(weight, DS_DTYPE_F32).shape;
-    const bool last = stores_outputs_last(engine, weight);
+    const bool last = dsi_engine_is_turned(engine, weight);
     const int64_t n = own->meta.shape.dims[0], count = ds_shape_count(shape);
     float *data = malloc((size_t)count * sizeof *data + 1);
     double *sums = calloc((size_t)n + 1, sizeof *sums);
@@ -129,10 +116,11 @@ bool dsi_engine_is_transposed(const ds_engine *engine)
 }
 
 /* One tensor, whole in fp32. Collective. */
-static ds_status gather(ds_engine *engine, const ds_cell_info *cell, writing *w)
+static ds_status gather(ds_engine *engine, ds_cell c, const ds_cell_info *cell, writing *w)
 {
+    ds_shape shape = cell->meta.shape;
     const size_t count = (size_t)ds_shape_count(cell->meta.shape);
-    float *data = malloc(count * sizeof *data + 1);
+    float *data = malloc(2 * count * sizeof *data + 1);
     if (data == NULL) {
         dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
         return no_memory(engine);
@@ -140,9 +128,10 @@ static ds_status gather(ds_engine *engine, const ds_cell_info *cell, writing *w)
     const uint32_t i = w->n++;
     w->data[i] = data;
     DS_TRY(ds_engine_get(engine, DS_CELL_PARAM, cell->name, data, count));
+    (void)dsi_engine_join_first(engine, c, &shape, data);
     (void)snprintf(w->names[i], NAME_BYTES, "%s%s", DSI_ADAPTER_PREFIX, cell->name);
-    w->sources[i] = (ds_tensor_source){
-        .name = w->names[i], .meta = {DS_DTYPE_F32, cell->meta.shape}, .data = data};
+    w->sources[i] =
+        (ds_tensor_source){.name = w->names[i], .meta = {DS_DTYPE_F32, shape}, .data = data};
     if (ds_comm_rank(engine->comm) != 0) { /* rank 0 alone writes */
         free(data);
         w->data[i] = NULL;
@@ -163,7 +152,7 @@ static ds_status gather_all(ds_engine *engine, writing *w)
     for (ds_cell c = 0; c < n; ++c) {
         const ds_cell_info cell = *ds_cells_get(engine->cells, c);
         if (dsi_adapter_has(engine->spec.train.adapter, &cell)) {
-            DS_TRY(gather(engine, &cell, w));
+            DS_TRY(gather(engine, c, &cell, w));
         }
     }
     return DS_OK;
@@ -180,7 +169,7 @@ static ds_status write_folder(const ds_engine *engine, const char *folder, const
     ds_status status = weights_path != NULL && config_path != NULL ? DS_OK : no_memory(engine);
     DS_TRY_GOTO(status, dsi_folder_make(engine->ctx, folder), done);
     DS_TRY_GOTO(status,
-                dsi_adapter_config_text(engine->spec.train.adapter,
+                dsi_adapter_folder_text(engine->spec.train.adapter,
                                         dsi_engine_is_transposed(engine), &config),
                 done);
     DS_TRY_GOTO(status, ds_safetensors_write(engine->ctx, weights_path, w->sources, w->n, &params),

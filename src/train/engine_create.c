@@ -258,6 +258,7 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
     DS_TRY_GOTO(status, dsi_engine_open_saver(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_fill(engine, params->weights, params->seed), failed);
     DS_TRY_GOTO(status, dsi_engine_begin_lengths(engine), failed);
+    DS_TRY_GOTO(status, dsi_engine_begin_pissa(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_load_adapter(engine), failed);
     DS_TRY_GOTO(status, dsi_engine_make_masks(engine), failed);
     dsi_engine_see_memory(engine, "DeepSpeed Engine: After configure distributed model");
@@ -298,6 +299,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     ds_cells_destroy(&engine->cells);
     free(engine->late_pairs);
     free(engine->places);
+    dsi_engine_end_pissa(engine);
     free(engine->residencies.items);
     free(engine->step_seconds);
     free(engine->memory);

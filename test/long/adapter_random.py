@@ -74,8 +74,10 @@ def random_config(family):
                                            ["q_proj"], ["proj"], ["0.mlp"], ["model.norm"], ["layers.1"]])
     if rng.random() < 0.1:
         c["init_lora_weights"] = rng.choice(["gaussian", "pissa", "olora", "orthogonal", False])
-    if rng.random() < 0.1:
-        c[rng.choice(["use_dora", "lora_bias"])] = True
+    if rng.random() < 0.3:
+        c["use_dora"] = True
+    if rng.random() < 0.05:
+        c["lora_bias"] = True
     if rng.random() < 0.1:
         c["bias"] = rng.choice(["all", "lora_only"])
     if rng.random() < 0.05:

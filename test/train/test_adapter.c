@@ -294,6 +294,63 @@ static void what_a_fresh_one_has(void **state)
     close_run(&whole);
 }
 
+/* PiSSA, which changes the model's weights: ten steps, and what is saved merged into the model as
+ * it is stored. A run that goes on begins alike. */
+static void pissa_as_peft(void **state)
+{
+    static const struct {
+        const char *name, *model, *targets[2];
+        int64_t rank;
+    } begun[] = {{"pissa", "llama", {"q_proj", "up_proj"}, 4},
+                 {"pissa_conv1d", "gpt2", {"c_attn", "c_proj"}, 3}};
+    json_t *steps = json_load_file(GOLDEN "steps.json", 0, NULL);
+    (void)state;
+    for (size_t i = 0; i < 2; ++i) {
+        const ds_adapter_params params = {.method = DS_ADAPTER_PISSA,
+                                          .rank = begun[i].rank,
+                                          .alpha = 6.0,
+                                          .targets = begun[i].targets,
+                                          .n_targets = 2};
+        char *out = scratch_make();
+        char tag[] = "global_step4";
+        char model[PATH_BYTES], name[64], want[PATH_BYTES];
+        ds_adapter *adapter = NULL;
+        run r, s;
+        CHECK_OK(ctx, ds_adapter_create(ctx, &params, &adapter));
+        open_run(&r, begun[i].model, adapter);
+        CHECK_OK(ctx, ds_adapter_create(ctx, &params, &adapter));
+        CHECK_FAILS(ctx, ds_adapter_pack_base(adapter, DS_PACKING_NF4), DS_ERR_UNSUPPORTED,
+                    "PiSSA");
+        open_run(&s, begun[i].model, adapter);
+        for (size_t k = 0; k < STEPS; ++k) {
+            const double loss =
+                json_number_value(json_array_get(json_object_get(steps, begun[i].name), k));
+            if (k == 4) {
+                CHECK_OK(ctx, ds_engine_save_checkpoint(r.engine, out, tag, NULL));
+                CHECK_OK(ctx, ds_engine_load_checkpoint(s.engine, out, tag, NULL));
+            }
+            const double got = step(&r);
+            assert_true(k < 4 || step(&s) == got);
+            if (fabs(got - loss) >= 1e-5) {
+                fail_msg("%s, step %zu: %.9g, expected %.9g", begun[i].name, k, got, loss);
+            }
+        }
+        CHECK_OK(ctx, ds_engine_save_adapter(r.engine, scratch_path(out, "tuned")));
+        CHECK_OK(ctx, ds_adapter_open(ctx, scratch_path(out, "tuned"), &adapter));
+        (void)snprintf(name, sizeof name, "models/%s", begun[i].model);
+        const ds_adapter_merge_params how = {.model_folder = path_of(model, name, ""),
+                                             .folder = scratch_path(out, "merged")};
+        CHECK_OK(ctx, ds_adapter_merge(ctx, adapter, &how));
+        assert_true(difference(scratch_path(out, "merged/model.safetensors"),
+                               path_of(want, begun[i].name, "/merged.safetensors"), false) < 2e-5);
+        ds_adapter_destroy(&adapter);
+        close_run(&r);
+        close_run(&s);
+        scratch_remove(out);
+    }
+    json_decref(steps);
+}
+
 /* DoRA begins as the model is, also where that is packed, and nothing dropped is as no dropout. */
 static void a_fresh_dora(void **state)
 {
@@ -503,8 +560,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_steps_as_peft), cmocka_unit_test(merged_as_peft),
         cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
-        cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(resumed),
-        cmocka_unit_test(refused_by_name),   cmocka_unit_test(beside_experts),
+        cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(pissa_as_peft),
+        cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(beside_experts),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

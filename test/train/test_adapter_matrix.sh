@@ -50,6 +50,13 @@ for model in llama gpt2; do
     run resumed 2 ",$half \"zero_optimization\":{\"stage\":1,$shard}" --steps 6 --output $model.resumed "${flags[@]}" --resume
     same $model.resumed
 done
+# PiSSA changes the frozen weights, which no rank has whole.
+model=llama
+for stage in 0 3; do
+    run "p$stage" 2 ",$half \"zero_optimization\":{\"stage\":$stage,$shard}" --steps 4 --output "pissa.z$stage" --lora 2 --lora_method pissa
+done
+want=$(bits pissa.z0)
+same pissa.z3
 # A checkpoint holds no frozen weight: its embedding alone would be 8 KiB.
 "$build/ds_checkpoint" inspect llama.z0 > inspect.log
 if grep -qE '(param|master) +.*embed_tokens' inspect.log; then fail "the frozen embedding is in the checkpoint"; fi

@@ -26,12 +26,18 @@ ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
     return packing_flags_check(ctx, &f->packing, f->rank > 0 || f->folder != NULL);
 }
 
+static ds_adapter_method method_of(const char *name)
+{
+    return strcmp(name, "rslora") == 0  ? DS_ADAPTER_RSLORA
+           : strcmp(name, "dora") == 0  ? DS_ADAPTER_DORA
+           : strcmp(name, "pissa") == 0 ? DS_ADAPTER_PISSA
+                                        : DS_ADAPTER_LORA;
+}
+
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base,
                              ds_adapter **adapter_out)
 {
-    const ds_adapter_params params = {.method = strcmp(f->method, "rslora") == 0 ? DS_ADAPTER_RSLORA
-                                                : strcmp(f->method, "dora") == 0 ? DS_ADAPTER_DORA
-                                                                                 : DS_ADAPTER_LORA,
+    const ds_adapter_params params = {.method = method_of(f->method),
                                       .rank = f->rank,
                                       .alpha = f->alpha,
                                       .dropout = f->dropout,

@@ -53,9 +53,9 @@ typedef struct adapter_flags {
         {.name = "lora_method",                                                                    \
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f)->method,                                                                      \
-         .value = "lora|rslora|dora",                                                              \
+         .value = "lora|rslora|dora|pissa",                                                        \
          .def = "lora",                                                                            \
-         .choices = "lora|rslora|dora",                                                            \
+         .choices = "lora|rslora|dora|pissa",                                                      \
          .given_out = &(f)->method_given,                                                          \
          .doc = "rslora: scaled by A over the root of the rank."},                                 \
         {.name = "modules_to_save",                                                                \

@@ -32,6 +32,9 @@ CASES = {
                             layers_to_transform=[1], exclude_modules=["layers.0.mlp.gate_proj"])),
     "dora": ("llama", dict(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj", "down_proj"], use_dora=True)),
     "dora_conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, use_dora=True)),
+    "pissa": ("llama", dict(r=4, lora_alpha=6, target_modules=["q_proj", "up_proj"], init_lora_weights="pissa")),
+    "pissa_conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True,
+                                  init_lora_weights="pissa")),
     "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
 }
 
@@ -58,6 +61,11 @@ def batch_of(rows):
     return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels), "attention_mask": torch.tensor(mask)}
 
 
+def precise_svd(matrix, svd=torch.linalg.svd, **how):
+    """PiSSA's in double, since that of torch in fp32 is off by 1e-6, which ten steps of AdamW raise to 2e-5."""
+    return tuple(t.float() for t in svd(matrix.double(), **how))
+
+
 def save(model, folder):
     model.save_pretrained(folder)
     os.remove(folder + "/README.md")
@@ -68,14 +76,22 @@ def case(name, family, fields, batch):
     base = "models/" + family
     shutil.rmtree(name, ignore_errors=True)
     torch.manual_seed(5)
+    torch.linalg.svd = precise_svd
     config = LoraConfig(task_type="CAUSAL_LM", bias="none", **fields)
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    if fields.get("init_lora_weights") == "pissa":  # begins anew in each: only what comes out is kept
+        os.makedirs(name)
+        return train(name, base, model, batch)
     for key, value in model.named_parameters():
         if "lora_B" in key:
             torch.nn.init.normal_(value, std=0.1)
     save(model, name + "/start")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), name + "/start",
                                       is_trainable=True)
+    return train(name, base, model, batch, name + "/end")
+
+
+def train(name, base, model, batch, end=None):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.0, eps=EPS)
     losses = []
     for _ in range(STEPS):
@@ -84,7 +100,8 @@ def case(name, family, fields, batch):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    save(model, name + "/end")
+    if end:
+        save(model, end)
     before = load_file(base + "/model.safetensors")
     merged = {k: v.contiguous() for k, v in model.merge_and_unload().state_dict().items()
               if k in before and not torch.equal(v, before[k])}
