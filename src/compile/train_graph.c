@@ -113,8 +113,8 @@ done:
 bool dsi_train_is_early(const dsi_train_spec *spec)
 {
     return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
-           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on &&
-           !spec->muon.on && spec->stages <= 1;
+           spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on && !spec->muon.on &&
+           spec->stages <= 1;
 }
 
 /* Nodes applied from now on are of the stage that updates a parameter. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A block of a row of op/quantize_blocks.c: where it is, what it becomes, and back. In plain loops over fp32
- * that the compiler turns into vector code; ref/ref_blocks.c and simd/simd_blocks.c, which convert
- * and split the work, share them. Each element is one stated sequence of IEEE operations. */
+/* A block of a row of op/quantize_blocks.c: where it is, what it becomes, and back. In plain loops
+ * over fp32 that the compiler turns into vector code; ref/ref_blocks.c and simd/simd_blocks.c,
+ * which convert and split the work, share them. Each element is one stated sequence of IEEE
+ * operations. */
 #ifndef DSI_ACCEL_CPU_BLOCK_ROW_H
 #define DSI_ACCEL_CPU_BLOCK_ROW_H
 
