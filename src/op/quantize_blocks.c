@@ -43,8 +43,8 @@ static ds_meta sent(const dsi_blocks_attrs *a)
 
 static ds_status need_sent(const ds_infer *call)
 {
-    const ds_meta want = sent(call->attrs);
     DS_TRY(check_attrs(call));
+    const ds_meta want = sent(call->attrs);
     return dsi_op_need(call, 0, "blocks", DS_DTYPE_U8, want.shape);
 }
 
