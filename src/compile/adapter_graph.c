@@ -191,12 +191,15 @@ static ds_status check_named(const rewriter *w)
     return status;
 }
 
-/* What is meant stands in the graph as a linear layer. */
+/* What is meant stands in the graph as a linear layer. all-linear means no other matrices: norms of
+ * heads, tables behind a slice. */
 static ds_status check_used(const rewriter *w)
 {
     uint32_t n = 0;
     for (ds_cell c = 0; c < w->n_cells; ++c) {
-        if (w->targets[c].on && w->targets[c].uses == 0) {
+        if (w->adapter->all_linear && w->targets[c].uses == 0) {
+            w->targets[c].on = false;
+        } else if (w->targets[c].on && w->targets[c].uses == 0) {
             return unsupported(w, ds_cells_get(w->cells, c)->name,
                                "which no linear layer of this model is made of");
         }
