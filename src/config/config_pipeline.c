@@ -50,9 +50,6 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->optimizer.kind == DS_OPTIMIZER_MUON) {
         refuse(eval, "Muon", "its whole matrices are not dealt to stages");
     }
-    if (v->expert_parallel > 1) {
-        refuse(eval, "expert_parallel.autoep_size above 1", "it has not been tried on stages");
-    }
     if (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
         v->zero.quantized_gradients) {
         refuse(eval, "quantized collectives (zero_quantized_weights and its like)",

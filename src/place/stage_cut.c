@@ -258,16 +258,20 @@ static ds_status copy_sent(cutter *c, const dsi_node_info *node)
 {
     const ds_graph *g = c->r.from;
     const bool sends = node->op->op_class == DS_CLASS_COMM && node->phase == DS_PHASE_FORWARD;
-    const ds_value v = sends ? dsi_node_in(g, node)[node->op->writes != NULL ? 1 : 0] : DS_NONE;
+    const ds_value v = sends ? dsi_node_in(g, node)[node->n_in - 1] : DS_NONE;
     if (v == DS_NONE || c->how->n_micro < 2 || !c->late[c->root[v]] ||
         g->values[c->root[v]].producer == DS_NONE) {
         return dsi_rewrite_copy(&c->r, node);
     }
-    const dsi_cast_attrs same = {.dtype = g->values[v].meta.dtype};
+    const ds_meta meta = g->values[v].meta;
+    const dsi_cast_attrs same = {.dtype = meta.dtype};          /* of floats */
+    const dsi_slice_attrs all = {.length = meta.shape.dims[0]}; /* of what has dims */
+    const bool scalar = meta.shape.n_dims == 0;
     const ds_value kept = c->r.map[v];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_rewrite_stand_at(&c->r, node));
-    DS_TRY(ds_graph_apply(c->r.to, &dsi_op_cast, &same, &kept, 1, out));
+    DS_TRY(ds_graph_apply(c->r.to, scalar ? &dsi_op_cast : &dsi_op_slice,
+                          scalar ? (const void *)&same : &all, &kept, 1, out));
     c->r.map[v] = out[0];
     const ds_status status = dsi_rewrite_copy(&c->r, node);
     c->r.map[v] = kept;

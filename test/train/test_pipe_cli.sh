@@ -22,6 +22,11 @@ cat > llama.json <<'END'
  "num_hidden_layers": 5, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
  "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
 END
+cat > mixtral.json <<'END'
+{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 256, "hidden_size": 32, "intermediate_size": 24,
+ "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+ "hidden_act": "silu", "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": false}
+END
 head -c 20000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
 echo '{"prompt": "a", "chosen": "bc", "rejected": "d"}' > rows.jsonl
 config() { # FILE, MICRO-BATCH, STAGES OF ZERO, OF THE PIPELINE, OTHER KEYS, OF ZERO
@@ -66,6 +71,7 @@ case_is llama2 llama 4 1 2 2 ', "bf16": {"enabled": true}, "activation_checkpoin
     --eval_data text.txt --eval_interval 2
 case_is tp llama 4 1 3 2 ', "tensor_parallel": {"autotp_size": 2}'
 case_is sp gpt2 4 1 1 2 ', "sequence_parallel_size": 2'
+case_is ep mixtral 4 1 3 2 ', "expert_parallel": {"enabled": true, "autoep_size": 2}'
 case_is skips gpt2 2 1 0 2 ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' skips.log || fail "no step was skipped" skips.log
 
