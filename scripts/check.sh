@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check: every test in the release build, all again under address and undefined-behaviour
-# sanitizers, and those with threads under the thread sanitizer. Closes with CTest's summary.
+# make check: every test in the release build; those that are not labelled slow again under address and undefined-behaviour
+# sanitizers, and those with threads under the thread sanitizer, of long tables one row in four. Closes with CTest's summary.
+# CHECK_WHOLE=1 (make check-long): under the sanitizers too every test and every row, and nothing in the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/setup.sh check
@@ -22,19 +23,26 @@ build() { # folder, sanitizer, what of it (default: all)
     rm -f "$1.log"
 }
 
+whole=${CHECK_WHOLE:-0}
+brief=(DS_TEST_BRIEF=4)
+leave="slow|tree"
+[ "$whole" = 0 ] || { brief=(DS_TEST_BRIEF=1) leave=tree; }
+
 echo "== address and undefined-behaviour sanitizers"
 build build-asan address,undefined
-UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
-    ctest --test-dir build-asan -j "$jobs" -LE 'slow|tree' --output-on-failure --progress > build-asan.log 2>&1 ||
+env "${brief[@]}" UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
+    ctest --test-dir build-asan -j "$jobs" -LE "$leave" --output-on-failure --progress > build-asan.log 2>&1 ||
     { tail -n 80 build-asan.log; exit 1; }
 tail -n 4 build-asan.log
 
 echo "== thread sanitizer"
 build build-tsan thread threads_tests
-TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 ctest --test-dir build-tsan -j "$jobs" -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
+env "${brief[@]}" TSAN_OPTIONS=halt_on_error=1:die_after_fork=0 \
+    ctest --test-dir build-tsan -j "$jobs" -L threads --output-on-failure --progress > build-tsan.log 2>&1 ||
     { tail -n 80 build-tsan.log; exit 1; }
 tail -n 4 build-tsan.log
 
+[ "$whole" = 0 ] || exit 0
 echo "== release"
 build build ""
 ctest --test-dir build -j "$jobs" --output-on-failure

@@ -2,6 +2,7 @@
 #include "common/check.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 void check_fails(ds_ctx *ctx, ds_status got, ds_status want, const char *text, const char *call)
@@ -33,6 +34,13 @@ ds_ctx *check_ctx(uint32_t n_threads)
     params.n_threads = n_threads;
     assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
     return ctx;
+}
+
+bool check_row(size_t i)
+{
+    const char *text = getenv("DS_TEST_BRIEF");
+    const unsigned long every = text != NULL ? strtoul(text, NULL, 10) : 1;
+    return every <= 1 || i % every == 0;
 }
 
 double check_relative_difference(const float *got, const float *want, size_t n)

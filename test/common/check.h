@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,11 @@ int check_tear_down(void **state);
 
 /* A context with so many threads. The caller destroys it. */
 ds_ctx *check_ctx(uint32_t n_threads);
+
+/* Whether the test takes row `i` of a table: all rows, but with DS_TEST_BRIEF=N in the environment
+ * one in N, among them the first. Under a sanitizer `make check` takes one in 4 where a table is of
+ * many alike; `make check-long` takes all. */
+bool check_row(size_t i);
 
 /* Largest difference over largest reference magnitude. */
 double check_relative_difference(const float *got, const float *want, size_t n);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # --load_best_model_at_end and early stopping. Beside Hugging Face's Trainer (test/golden/trainer/best_model.json): the losses of
 # the evaluations, the best step, the step of the end. The model folder has the bits of a run that ends at the best step, for
 # each ZeRO stage, two ranks, offload, saves behind training, after resumes and a restart. What is kept of

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_plan: reports in every form, what fits and what would, searches, differences, DeepSpeed's tables.
 set -u
 bin=$1

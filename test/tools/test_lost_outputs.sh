@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # What is written of a run costs no training: with --metrics, a monitor or the trace on a full disk the run goes on, saves, writes its
 # model folder, with the bits of a run without them, says at its end what is not whole, and exits with 1. What was written before the
 # disk was full can be read to its last whole record. Readers see each step when it is done, and so does a run that is killed.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The sections "wandb" and "comet": a run of W&B and an experiment of Comet kept offline, read back by test/tools/offline_runs.py,
 # which shares no code with them, and compared with --metrics. test/long/offline_runs.sh reads them with the packages themselves.
 # Ends of runs, names, environment, what is refused; the API key is in no file.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The page of a run and its history: figures, verdicts, what hostile names become, resumes and restarts, whose files are
 # replaced, runs compared.
 set -eu

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_train --trace on one rank and two, and ds_plan diff: the run's timeline beside the plan's, as a
 # table and in one file.
 # Usage: test_trace_diff.sh BUILD

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_train's data: folders, patterns and weights; a resume on other data is refused, and begins it anew where that is asked.
 # Usage: test_train_data.sh BUILD
 set -euo pipefail

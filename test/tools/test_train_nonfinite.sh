@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # A run whose gradients are not finite ends in an error, and its last good checkpoint stays the newest; a dynamic
 # loss scale that starts too high is no such run. A validation loss that is not finite is said; a model
 # that computes no finite logits generates nothing.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # wall_clock_breakdown and dump_state of a configuration, as ds_train shows them; without the keys
 # nothing is said. Offload that moves nothing names the key that keeps all of it. An epoch's steps are those of the configuration, else those of the data.
 set -eu

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Where the lines of a run go: those that stay to standard output, plain; the live line and the curve to a terminal.
 set -eu
 bin=$1

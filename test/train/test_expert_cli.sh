@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: threads
+# labels: slow
 # Expert parallelism by configuration: a model with experts trained on 1, 2 and 4 ranks with and without it, over every ZeRO stage,
 # beside sequence parallelism, resumed on another mesh, exported; what it cannot do is refused by name.
 # Usage: test_expert_cli.sh BUILD

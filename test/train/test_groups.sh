@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Groups of ranks (MiCS, hpZ): the same checkpoint as plain ZeRO, bit for bit, also where one goes on from the other's; ds_plan's bytes
 # along the axes; what they do not go with is refused. Usage: test_groups.sh BUILD
 set -euo pipefail

@@ -253,6 +253,9 @@ static void gradient_is_the_oracles(void **state)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; ++i) {
             const int64_t blocks = shapes[i].n_ranks * shapes[i].accumulation;
             oracle o;
+            if (!check_row(v + i)) {
+                continue;
+            }
             oracle_run(&p, folder, blocks, &o);
             for (uint32_t stage = 0; stage < 4; ++stage) {
                 run r = {.variant = variants[v],
@@ -297,6 +300,9 @@ static void random_shares_are_the_oracles(void **state)
     for (uint64_t seed = 1; seed <= n; ++seed) {
         const uint64_t bits = mix(seed * 977);
         char folder[64];
+        if (!check_row(seed)) {
+            continue;
+        }
         parity_case p;
         oracle o;
         run r = {.variant = variants[bits % 3],

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Sequence parallelism by configuration: models trained on 1, 2, 4 and 8 ranks with and without it, over every ZeRO stage, beside data
 # and tensor parallelism, with heads that the ranks do not divide, with documents packed, evaluated, resumed on another mesh, sampled;
 # planned; what it cannot do is refused by name. Usage: test_sequence_cli.sh BUILD

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # All that ds_train leaves behind on the accelerator sim, whose memory the host cannot see, is what cpu leaves: model folder, losses,
 # samples; for each stage, two ranks, offload, the best step and a resume. null, which computes nothing, is refused where it would
 # leave a model. Usage: test_sim_outputs.sh BUILD

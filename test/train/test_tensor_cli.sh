@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Tensor parallelism by configuration: a model folder trained on 1, 2 and 4 ranks with and without it, over every ZeRO stage, resumed
 # on another mesh, exported; what it cannot do is refused by name. Usage: test_tensor_cli.sh BUILD
 set -euo pipefail

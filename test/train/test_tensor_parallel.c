@@ -252,6 +252,9 @@ static void near_whole_layers(void **state)
     (void)state;
     char *folder = make_folder();
     for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; ++i) {
+        if (!check_row(i)) {
+            continue;
+        }
         run sharded = rows[i / 2];
         sharded.folder = folder;
         sharded.accumulation = i % 3 == 0 ? 2 : 1;
@@ -292,6 +295,9 @@ static void stages_give_the_same_bits(void **state)
                  .accumulation = 1 + i / 2 % 3,
                  .dtype = i % 2 == 0 ? DS_DTYPE_BF16 : DS_DTYPE_F32,
                  .folder = folder};
+        if (!check_row((size_t)i)) {
+            continue;
+        }
         const result want = run_steps(&r);
         for (r.stage = 1; r.stage <= 3; ++r.stage) {
             const result got = run_steps(&r);
@@ -315,6 +321,9 @@ static void checkpoints_of_any_mesh(void **state)
     const int n = sizeof rows / sizeof rows[0];
     char *folder = make_folder();
     for (int i = 0; i < 4 * n; ++i) {
+        if (!check_row((size_t)(i + i / 4))) { /* of each mesh another model */
+            continue;
+        }
         run r = rows[i / 4];
         r.model = models[i % 4];
         r.accumulation = 1;

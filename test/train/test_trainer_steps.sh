@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The same 20 steps as Hugging Face's Trainer's (test/golden/trainer), with a configuration as fine-tuning frameworks ship
 # them: everything "auto", no optimizer, no scheduler. Losses within 1e-5 in fp32 and 1e-2 in bf16, rates, norms. A
 # warm-up of a ratio, a cosine, decay, clipping, uneven targets over accumulation; and the defaults alone.
