@@ -85,6 +85,12 @@ uint32_t dsi_placement_shard_axes(const dsi_placement *p)
     return axes_of_kind(p, DSI_SHARD);
 }
 
+uint32_t dsi_placement_part_axes(const dsi_placement *p)
+{
+    return axes_of_kind(p, DSI_SHARD) | axes_of_kind(p, DSI_AT) | axes_of_kind(p, DSI_FROM) |
+           dsi_axes_mask(&p->flat);
+}
+
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim)
 {
     uint32_t mask = axes_of_kind(p, DSI_SHARD);

@@ -111,6 +111,8 @@ uint32_t dsi_placement_own_axes(const dsi_placement *p);
 /* Whether the rank at an index of an axis has something of it. */
 bool dsi_place_on_has(dsi_place_on on, uint32_t index);
 uint32_t dsi_placement_shard_axes(const dsi_placement *p); /* Shard of any dim */
+/* The axes along which ranks can have different parts. */
+uint32_t dsi_placement_part_axes(const dsi_placement *p);
 uint32_t dsi_placement_dim_axes(const dsi_placement *p, uint32_t dim);
 
 /* "R", "dps:S(0) tp:P", "dps:own", "tp:S(1) flat(dps,ep)", "flat(dps;tensor@3)"; "tp:S(1;3)": dim

@@ -62,7 +62,10 @@ static int64_t slots(const dsi_moves *m, const dsi_placement *p)
 bool dsi_parts_inside(const dsi_mesh *mesh, ds_shape shape, const dsi_placement *a,
                       const dsi_placement *b)
 {
-    for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
+    const dsi_axes axes = dsi_axes_of(dsi_placement_part_axes(a) | dsi_placement_part_axes(b));
+    const uint32_t n = dsi_axes_size(mesh, &axes); /* along other axes parts are the same */
+    for (uint32_t i = 0; i < n; ++i) {
+        const uint32_t rank = dsi_mesh_peer(mesh, &axes, 0, i);
         const dsi_part in_a = dsi_placement_part(mesh, a, shape, rank);
         const dsi_part in_b = dsi_placement_part(mesh, b, shape, rank);
         if (!dsi_part_inside(&in_a, &in_b)) {
@@ -135,7 +138,11 @@ static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_place
     const uint32_t size = dsi_axes_size(&m->mesh, axes);
     const uint32_t cuts = dsi_placement_shard_axes(whole) | dsi_axes_mask(&whole->flat);
     const bool same = (cuts & dsi_axes_mask(axes)) == 0;
-    for (uint32_t rank = 0; rank < m->mesh.n_ranks; ++rank) {
+    const dsi_axes all_axes = dsi_axes_of(dsi_placement_part_axes(cut) |
+                                          dsi_placement_part_axes(whole) | dsi_axes_mask(axes));
+    const uint32_t n = dsi_axes_size(&m->mesh, &all_axes); /* along others parts are the same */
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint32_t rank = dsi_mesh_peer(&m->mesh, &all_axes, 0, k);
         if (is_as_first(m, whole, axes, rank, same)) {
             continue; /* seen with the first */
         }
