@@ -36,7 +36,7 @@ ds_ctx *check_ctx(uint32_t n_threads)
     return ctx;
 }
 
-bool check_row(size_t i)
+bool check_long_row(size_t i)
 {
     const char *text = getenv("DS_TEST_BRIEF");
     const unsigned long every = text != NULL ? strtoul(text, NULL, 10) : 1;

@@ -36,7 +36,7 @@ ds_ctx *check_ctx(uint32_t n_threads);
 /* Whether the test takes row `i` of a table: all rows, but with DS_TEST_BRIEF=N in the environment
  * one in N, among them the first. Under a sanitizer `make check` takes one in 4 where a table is of
  * many alike; `make check-long` takes all. */
-bool check_row(size_t i);
+bool check_long_row(size_t i);
 
 /* Largest difference over largest reference magnitude. */
 double check_relative_difference(const float *got, const float *want, size_t n);

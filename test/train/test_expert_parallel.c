@@ -252,7 +252,7 @@ static void families_have_the_bits_of_data_parallelism(void **state)
     (void)state;
     char *folder = make_folder();
     for (uint32_t i = 0; i < 2 * MOST_FAMILIES; ++i) {
-        if (!check_row(i)) {
+        if (!check_long_row(i)) {
             continue;
         }
         same_bits((run){.model = families[i % MOST_FAMILIES].name,
@@ -336,7 +336,7 @@ static void near_one_rank_where_sequences_are_shared(void **state)
     for (uint32_t i = 0; i < MOST_FAMILIES; ++i) {
         run one = {.model = families[i].name, .folder = folder, .n_data = 1, .dtype = DS_DTYPE_F32};
         run shared = one;
-        if (!check_row(i)) {
+        if (!check_long_row(i)) {
             continue;
         }
         shared.sp = 2;
