@@ -198,6 +198,14 @@ static ds_value root_of(dsi_lowering *b, ds_value v)
     return b->root[v];
 }
 
+/* Of several micro-batches in flight each has what it leaves for its backward phase to itself: what
+ * that phase makes lies elsewhere, where peers may read it. */
+static bool is_of_slot(const dsi_lowering *b, ds_value root, uint32_t s)
+{
+    const uint32_t begin = b->plan->phase_begin[DS_PHASE_BACKWARD];
+    return b->env->n_slots > 1 && b->first[root] < begin && s >= begin;
+}
+
 /* `out` takes over the storage of input `at` when that dies at step s. */
 static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, uint32_t at,
                        ds_value out)
@@ -208,7 +216,8 @@ static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, u
     bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
                 b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
                 g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
-                b->last[root] == s && g->values[in].meta.dtype == g->values[out].meta.dtype &&
+                b->last[root] == s && !is_of_slot(b, root, s) &&
+                g->values[in].meta.dtype == g->values[out].meta.dtype &&
                 ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
     for (uint32_t i = 0; fits && i < node->n_in; ++i) {
         const ds_value other = dsi_node_in(g, node)[i];

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random meshes against one rank: random_meshes.py BUILD SOURCE CASES SEED [ONE].
 
-Each case draws a model, data, a mesh of data, tensor and sequence parallel ranks (1 to 8), a ZeRO stage and options, and runs
+Each case draws a model, data, a mesh of data, tensor, sequence, expert parallel ranks and stages of a pipeline (1 to 8 ranks), a ZeRO
+stage and options, and runs
     one    one rank, everything that does not change numbers left at its default, the ranks' samples as accumulation steps
+    flat   the mesh without its stages and, in fp32, with every expert on each rank, likewise; only where there are such
     plain  the mesh, likewise
     case   the mesh with the options that were drawn
 With ONE only the case of that number runs; -1, -2 … are fixed ones, which run before the others. What must hold:
     case and plain   the same bits of every loss and of every tensor of the checkpoint (LAW 4)
+    plain and flat   the same
     one and plain    near: see limits()
 A case that is refused must be so by a message of the program, with exit code 1 or 2, before anything is trained; reasons are counted, and
 more than 5 % of the cases are a failure. Needs no package.
 """
 import array
+import copy
 import hashlib
+import itertools
 import json
+import math
 import os
 import pathlib
 import random
@@ -108,20 +114,29 @@ def mixtral(rng):
             "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "sliding_window": None}
 
 
-MODELS = [gpt2] * 4 + [llama] * 5 + [qwen3] * 3 + [qwen2, phi3, olmo2, neox] + [mixtral] * 2
+def qwen3_moe(rng):
+    experts = rng.randint(2, 6)
+    config = decoder(rng, "qwen3_moe", "Qwen3MoeForCausalLM")
+    return {**config, "head_dim": draw(rng, 4, 8, 12), "num_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
+            "moe_intermediate_size": draw(rng, 8, 12, 20), "decoder_sparse_step": rng.randint(1, 2), "norm_topk_prob": rng.random() < 0.5,
+            "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "mlp_only_layers": []}
+
+
+MODELS = [gpt2] * 4 + [llama] * 5 + [qwen3] * 3 + [qwen2, phi3, olmo2, neox] + [mixtral] * 4 + [qwen3_moe] * 2
 
 
 class Case:
     def __init__(self, rng, n_ranks=8):
         self.rng = rng
         self.model = draw(rng, *MODELS)(rng)
-        meshes = [(dp, tp, sp) for dp in range(1, 9) for tp in range(1, 9) for sp in range(1, 9) if 1 < dp * tp * sp <= n_ranks]
-        weight = {(dp, tp, sp): (tp > 1) + (sp > 1) + (dp > 1) + 0.1 for dp, tp, sp in meshes}
-        meshes = [mesh for mesh in meshes if self.divides(mesh[1]) or rng.random() < 0.05]
-        self.dp, self.tp, self.sp = rng.choices(meshes, [weight[mesh] / (mesh[0] * mesh[1] * mesh[2]) for mesh in meshes])[0]
-        self.ranks = self.dp * self.tp * self.sp
-        if self.sp > 1 and "num_local_experts" in self.model and rng.random() < 0.9:
-            self.model = llama(rng)  # experts are refused beside sp
+        axis = range(1, 9)
+        meshes = [mesh for mesh in itertools.product(axis, axis, axis, axis) if 1 < math.prod(mesh) <= n_ranks]
+        experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
+        meshes = [mesh for mesh in meshes if self.divides(mesh[1]) and mesh[3] <= self.layers() and experts % mesh[2] == 0 or rng.random() < 0.01]
+        self.dp, self.tp, self.sp, self.pp = rng.choices(meshes, [sum(n > 1 for n in mesh) / math.prod(mesh) for mesh in meshes])[0]
+        self.ranks = self.dp * self.tp * self.sp * self.pp
+        shared = [n for n in axis if n > 1 and self.dp % n == 0 and experts > 0 and experts % (n * self.sp) == 0]
+        self.ep = draw(rng, 1, *shared, *shared)
         self.model["vocab_size"] = draw(rng, 256, 257, 260, 264, 269, 300)
         self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
@@ -139,8 +154,17 @@ class Case:
         heads = self.model.get("num_attention_heads", self.model.get("n_head"))
         return width % tp == 0 or heads % tp == 0
 
+    def layers(self):
+        return self.model.get("num_hidden_layers", self.model.get("n_layer"))
+
+    def flat(self):
+        """The mesh without what must not change a bit: stages, and ep where it does not change how often a gradient is rounded."""
+        flat = copy.copy(self)
+        flat.pp, flat.ep, flat.ranks = 1, 1 if self.precision == "fp32" else self.ep, self.ranks // self.pp
+        return flat
+
     def adapter(self, rng):
-        self.lora = rng.random() < 0.2 and "num_local_experts" not in self.model
+        self.lora = rng.random() < 0.2 and "num_local_experts" not in self.model and "num_experts" not in self.model
         if self.lora:
             self.flags["--lora"] = str(rng.randint(1, 4))
             self.flags["--lora_dropout"] = draw(rng, "0", "0", "0.1") if self.tp == 1 or rng.random() < 0.1 else "0"  # it keeps layers whole
@@ -173,6 +197,8 @@ class Case:
             self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
         elif rng.random() < 0.1:
             self.config["activation_checkpointing"] = {"nvme_path": "."}
+        if self.pp > 1 and rng.random() < 0.4:
+            self.config["pipeline"] = {"stages": self.pp, "schedule": draw(rng, "gpipe", "1f1b")}
         self.own_flags = {"--threads": draw(rng, "1", "1", "2")}
         self.transport = draw(rng, "shm", "shm", "shm", "ucx", "mpi")
         self.resumes = rng.random() < 0.25
@@ -200,12 +226,16 @@ class Case:
         if not one:
             config["tensor_parallel"] = {"autotp_size": self.tp}
             config["sequence_parallel_size"] = self.sp
+            if self.pp > 1:
+                config["pipeline"] = {"stages": self.pp}
+            if self.ep > 1:
+                config["expert_parallel"] = {"enabled": True, "autoep_size": self.ep}
         return config
 
     def text(self):
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
-        return (f"dp {self.dp} tp {self.tp} sp {self.sp}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
+        return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
                 f"{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
@@ -215,24 +245,28 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_s
          "vocab_size": 300, "tie_word_embeddings": False}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 40, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 257,
         "attn_pdrop": 0.1, "embd_pdrop": 0.0, "resid_pdrop": 0.1}
-# What random cases found, and what was built beside them: (dp, tp, sp, batch, length, model, flags).
+# What random cases found, and what was built beside them: (mesh as dp, tp, sp, pp; batch, length, accumulation, model, flags).
 FIXED = [
-    (1, 1, 2, 3, 28, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
-    (2, 2, 2, 1, 12, LLAMA, {"--lora": "3"}),  # a sum along two axes was to be made along one
-    (2, 1, 2, 1, 12, LLAMA, {"--lora": "4", "--lora_dropout": "0.1"}),  # a gradient that an exchange cut by features
-    (1, 2, 2, 2, 12, GPT2, {}),  # packed heads were cut in blocks by the wrong axis
-    (1, 3, 1, 2, 20, {**LLAMA, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48, "intermediate_size": 48, "vocab_size": 257}, {}),
+    ((1, 1, 2, 1), 3, 28, 1, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
+    ((2, 2, 2, 1), 1, 12, 1, LLAMA, {"--lora": "3"}),  # a sum along two axes was to be made along one
+    ((2, 1, 2, 1), 1, 12, 1, LLAMA, {"--lora": "4", "--lora_dropout": "0.1"}),  # a gradient that an exchange cut by features
+    ((1, 2, 2, 1), 2, 12, 1, GPT2, {}),  # packed heads were cut in blocks by the wrong axis
+    ((1, 3, 1, 1), 2, 20, 1, {**LLAMA, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48, "intermediate_size": 48,
+                              "vocab_size": 257}, {}),
+    ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
 ]
 
 
 def fixed_case(i):
     """Case -1 - i: as drawn, but for what FIXED says; ZeRO 3."""
     case = Case(random.Random(i))
-    case.dp, case.tp, case.sp, case.batch, case.length, case.model, flags = FIXED[i]
-    case.ranks, case.lora = case.dp * case.tp * case.sp, "--lora" in flags
+    (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, case.model, flags = FIXED[i]
+    case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.optimizer, case.transport, case.resumes = "fp32", "text.txt", "AdamW", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    if case.pp > 1:
+        case.config["activation_checkpointing"] = {"recompute": "selective"}
     return case
 
 
@@ -393,7 +427,8 @@ def check(runs, case, have):
         return None, [f"the case ended with {drawn.code}:\n{drawn.log[-2500:]}"]
     plain = runs.run(case, "plain", case.numbers(False), case.ranks)
     one = runs.run(case, "one", case.numbers(True), 1)
-    for name, result in (("plain", plain), ("one", one)):
+    flat = runs.run(case, "flat", case.flat().numbers(False), case.flat().ranks) if case.pp * case.ep > 1 else plain
+    for name, result in (("plain", plain), ("one", one), ("flat", flat)):
         if result.code != 0:
             return None, [f"the case ran, {name} ended with {result.code}: {result.log[-2500:]}"]
     bad = []
@@ -401,10 +436,13 @@ def check(runs, case, have):
         bad.append(f"losses by options: {drawn.losses}, plain {plain.losses}")
     if drawn.evals[-1:] != plain.evals[-1:]:  # a resumed run has one more, before it
         bad.append(f"evaluations by options: {drawn.evals}, plain {plain.evals}")
-    if drawn.hash() != plain.hash():
-        names = [name for name in plain.header if name not in drawn.header or
-                 plain.data[slice(*plain.header[name]["data_offsets"])] != drawn.data[slice(*drawn.header[name]["data_offsets"])]]
-        bad.append(f"bits by options: {len(names)} of {len(plain.header)} tensors differ: {', '.join(names[:5])}")
+    if plain.losses != flat.losses or plain.evals != flat.evals:
+        bad.append(f"losses by stages and experts: {plain.losses}, flat {flat.losses}; evaluated {plain.evals}, flat {flat.evals}")
+    for what, got, want in (("options", drawn, plain), ("stages and experts", plain, flat)):
+        names = [name for name in want.header if name not in got.header or
+                 want.data[slice(*want.header[name]["data_offsets"])] != got.data[slice(*got.header[name]["data_offsets"])]]
+        if got.hash() != want.hash():
+            bad.append(f"bits by {what}: {len(names)} of {len(want.header)} tensors differ: {', '.join(names[:5])}")
     return None, bad + near(case, one, plain)
 
 
@@ -429,7 +467,9 @@ def main():
         for i in range(-len(FIXED), n) if only is None else [only]:
             case = fixed_case(-1 - i) if i < 0 else Case(random.Random(seed * 1000003 + i))
             refused, bad = check(runs, case, have)
-            if refused:
+            if refused and i < 0:
+                bad = [f"refused: {refused}"]
+            elif refused:
                 reason = re.sub(r"\d+", "N", refused)[:160]
                 reasons.setdefault(reason, []).append(i)
             if bad:
