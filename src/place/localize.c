@@ -275,43 +275,11 @@ static ds_status localize_cells(dsi_localizing *l)
     return DS_OK;
 }
 
-static bool is_of_forward(const ds_graph *g, ds_value v)
-{
-    const ds_node maker = v != DS_NONE ? g->values[v].producer : DS_NONE;
-    return maker != DS_NONE && g->nodes[maker].phase == DS_PHASE_FORWARD;
-}
-
-/* Values of the forward phase that a later one uses, by themselves or through views, and those
- * views. */
-static void mark_crossing(dsi_localizing *l)
-{
-    const ds_graph *g = l->r.from;
-    for (ds_node n = g->n_nodes; n-- > 0;) { /* readers first */
-        const dsi_node_info *node = &g->nodes[n];
-        const bool is_view = (node->op->flags & DS_OP_VIEW) != 0;
-        const bool later =
-            node->phase != DS_PHASE_FORWARD || (is_view && l->crosses[dsi_node_out(g, node)[0]]);
-        for (uint32_t i = 0; i < node->n_in && later; ++i) {
-            const ds_value v = dsi_node_in(g, node)[i];
-            if (is_of_forward(g, v)) {
-                l->crosses[v] = true;
-            }
-        }
-    }
-    for (ds_node n = 0; n < g->n_nodes; ++n) {
-        const dsi_node_info *node = &g->nodes[n];
-        if ((node->op->flags & DS_OP_VIEW) != 0 && l->crosses[dsi_node_in(g, node)[0]]) {
-            l->crosses[dsi_node_out(g, node)[0]] = true;
-        }
-    }
-}
-
 static ds_status localize_graph(dsi_localizing *l)
 {
     const ds_graph *g = l->r.from;
     ds_phase phase = DS_PHASE_FORWARD;
     DS_TRY(dsi_bucket_gradients(l));
-    mark_crossing(l);
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         if (g->nodes[n].phase != phase) {
             phase = g->nodes[n].phase;
@@ -337,15 +305,14 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
                         .cells = local,
                         .bucket = {.id = -1}};
     l.others = malloc(n_values * sizeof *l.others);
-    l.crosses = calloc(n_values, sizeof *l.crosses);
     l.outputs = malloc(((size_t)graph->n_outputs + 1) * sizeof *l.outputs);
     l.bucket_of = calloc((size_t)graph->n_nodes + 1, sizeof *l.bucket_of);
     l.gathered = malloc(n_cells * sizeof *l.gathered);
     l.gathered_in = calloc(n_cells, sizeof *l.gathered_in);
     l.used_at = calloc(n_cells, sizeof *l.used_at);
     ds_status status = DS_OK;
-    if (l.others == NULL || l.crosses == NULL || l.outputs == NULL || l.bucket_of == NULL ||
-        l.gathered == NULL || l.gathered_in == NULL || l.used_at == NULL) {
+    if (l.others == NULL || l.outputs == NULL || l.bucket_of == NULL || l.gathered == NULL ||
+        l.gathered_in == NULL || l.used_at == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     } else {
         memset(l.others, 0xff, n_values * sizeof *l.others); /* all DS_NONE */
@@ -360,7 +327,6 @@ ds_status dsi_localize(const ds_graph *graph, const dsi_localize_params *params,
         status = localize_graph(&l);
     }
     free(l.others);
-    free(l.crosses);
     free(l.outputs);
     free(l.bucket_of);
     free(l.uses);

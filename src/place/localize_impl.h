@@ -36,7 +36,6 @@ typedef struct dsi_localizing {
     dsi_moves_memo memo;
     ds_cells *cells;        /* local */
     dsi_other_form *others; /* per value of the logical graph */
-    bool *crosses;          /* per value: made in the forward phase, used in a later one */
     ds_value *outputs;      /* per output of the graph: complete, behind the node that makes it */
     int64_t *bucket_of;     /* per node that completes a gradient */
     dsi_bucket_use *uses;   /* numbers in the local graph: n_uses of them */

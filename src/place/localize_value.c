@@ -2,7 +2,6 @@
 /* A value as a reader needs it: made once for equal needs. Parameters are gathered anew when their
  * last use is far, accumulated gradients are rounded before they are reduced. See localize_impl.h.
  */
-#include "op/op_util.h"
 #include "place/localize_impl.h"
 
 /* ---- parameters ------------------------------------------------------------------------------ */
@@ -90,21 +89,10 @@ static ds_status reduce_accumulated(dsi_localizing *l, ds_value v, const dsi_spr
     return DS_OK;
 }
 
-/* Where several micro-batches are in flight, what the backward phase uses lies apart for each of
- * them, and what a collective sends where peers read it, once: of a value that is both a copy is
- * sent. */
-static ds_status send_copy(dsi_localizing *l, ds_value v, ds_value *value)
-{
-    const ds_meta meta = ds_graph_meta(l->r.to, *value);
-    const dsi_cast_attrs same = {.dtype = meta.dtype};
-    const bool both = l->params->by_phase && l->crosses[v] && dsi_dtype_is_float(meta.dtype);
-    return both ? ds_graph_apply(l->r.to, &dsi_op_cast, &same, value, 1, value) : DS_OK;
-}
-
 /* ---- any value ------------------------------------------------------------------------------- */
 
-ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
-                             const dsi_spread *need, int64_t bucket, ds_value *value_out)
+static ds_status as_needed(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                           const dsi_spread *need, int64_t bucket, ds_value *value_out)
 {
     const ds_cell cell = l->r.from->values[v].cell;
     const ds_cell_kind kind =
@@ -121,10 +109,24 @@ ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *fr
         *value_out = other->value;
         return DS_OK;
     }
-    DS_TRY(cell == DS_NONE ? send_copy(l, v, value_out) : DS_OK);
     DS_TRY(kind == DS_CELL_GRAD ? reduce_accumulated(l, v, from, need, value_out)
            : bucket >= 0        ? reduce(l, v, from, need, bucket, value_out)
                                 : dsi_localize_move(l, v, from, need, -1, value_out));
     *other = (dsi_other_form){need->at, *value_out};
     return DS_OK;
+}
+
+/* What stages of a pipeline have made and all of them read is completed on the stage that made it.
+ */
+ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
+                             const dsi_spread *need, int64_t bucket, ds_value *value_out)
+{
+    const ds_node maker = l->r.from->values[v].producer;
+    const uint32_t stage = l->r.to->stage;
+    if (stage == 0 && maker != DS_NONE) {
+        l->r.to->stage = l->r.from->nodes[maker].stage;
+    }
+    const ds_status status = as_needed(l, v, from, need, bucket, value_out);
+    l->r.to->stage = stage;
+    return status;
 }

@@ -257,10 +257,11 @@ static ds_status check_cells(const cutter *c, const dsi_node_info *node)
 static ds_status copy_sent(cutter *c, const dsi_node_info *node)
 {
     const ds_graph *g = c->r.from;
-    const bool sends = node->op->op_class == DS_CLASS_COMM && node->phase == DS_PHASE_FORWARD;
+    const bool sends = node->op->op_class == DS_CLASS_COMM;
     const ds_value v = sends ? dsi_node_in(g, node)[node->n_in - 1] : DS_NONE;
-    if (v == DS_NONE || c->how->n_micro < 2 || !c->late[c->root[v]] ||
-        g->values[c->root[v]].producer == DS_NONE) {
+    const ds_node maker = v != DS_NONE ? g->values[c->root[v]].producer : DS_NONE;
+    if (maker == DS_NONE || g->nodes[maker].phase != DS_PHASE_FORWARD || c->how->n_micro < 2 ||
+        !c->late[c->root[v]]) {
         return dsi_rewrite_copy(&c->r, node);
     }
     const ds_meta meta = g->values[v].meta;
