@@ -29,13 +29,34 @@ static ds_status scaled(dsi_train_builder *b, ds_value x, double factor, ds_valu
     return DS_OK;
 }
 
-/* x·wᵀ, or x·w (transposed), and a residual. */
+/* Of matrices with dims before the last two: experts. */
+static bool is_stack(const dsi_train_builder *b, ds_value x)
+{
+    return ds_graph_meta(b->graph, x).shape.n_dims > 2;
+}
+
+static ds_status sum(dsi_train_builder *b, const ds_value *terms, ds_value *out)
+{
+    ds_value made[DS_MAX_OUT];
+    DS_TRY(dsi_train_apply(b, &dsi_op_add, NULL, terms, 2, made));
+    *out = made[0];
+    return DS_OK;
+}
+
+/* x·wᵀ, or x·w (transposed), and a residual; of stacks each. */
 static ds_status product(dsi_train_builder *b, ds_value x, ds_value w, bool transposed,
                          ds_value residual, ds_value *out)
 {
     const dsi_linear_attrs attrs = {.transposed = transposed};
+    const dsi_bmm_attrs each = {.b_transposed = !transposed};
     const ds_value in[4] = {x, w, DS_NONE, residual};
     ds_value made[DS_MAX_OUT];
+    if (is_stack(b, x)) {
+        DS_TRY(dsi_train_apply(b, &dsi_op_bmm, &each, in, 2, made));
+        const ds_value terms[2] = {made[0], residual};
+        *out = made[0];
+        return residual != DS_NONE ? sum(b, terms, out) : DS_OK;
+    }
     DS_TRY(dsi_train_apply(b, &dsi_op_linear, &attrs, in, residual != DS_NONE ? 4 : 2, made));
     *out = made[0];
     return DS_OK;
@@ -50,7 +71,9 @@ static ds_status square(dsi_train_builder *b, ds_value x, bool tall, ds_value *o
     if (!tall) {
         return product(b, x, x, false, DS_NONE, out);
     }
-    DS_TRY(dsi_train_apply(b, &dsi_op_linear_dw, &attrs, in, 2, made));
+    const dsi_bmm_attrs each = {.a_transposed = 1};
+    DS_TRY(is_stack(b, x) ? dsi_train_apply(b, &dsi_op_bmm, &each, in, 2, made)
+                          : dsi_train_apply(b, &dsi_op_linear_dw, &attrs, in, 2, made));
     *out = made[0];
     return DS_OK;
 }
@@ -73,7 +96,9 @@ static ds_status iterate(dsi_train_builder *b, bool tall, ds_value *x)
 static ds_status orthogonalize(dsi_train_builder *b, ds_value u, ds_value *out)
 {
     const ds_shape shape = ds_graph_meta(b->graph, u).shape;
-    const bool tall = shape.dims[0] > shape.dims[1];
+    const int64_t rows = shape.dims[shape.n_dims - 2];
+    const int64_t columns = shape.dims[shape.n_dims - 1];
+    const bool tall = rows > columns;
     const dsi_unit_matrix_attrs attrs = {.out_dtype = (int64_t)b->spec->muon.dtype};
     const dsi_cast_attrs narrow = {.dtype = b->spec->muon.dtype};
     ds_value made[DS_MAX_OUT];
@@ -87,21 +112,14 @@ static ds_status orthogonalize(dsi_train_builder *b, ds_value u, ds_value *out)
         DS_TRY(iterate(b, tall, &x));
     }
     *out = x;
-    return tall ? scaled(b, x, sqrt((double)shape.dims[0] / (double)shape.dims[1]), out) : DS_OK;
+    return tall ? scaled(b, x, sqrt((double)rows / (double)columns), out) : DS_OK;
 }
 
-ds_status dsi_muon_build_update(dsi_train_builder *b, ds_cell param, const ds_value *in)
+ds_status dsi_muon_build_update(dsi_train_builder *b, const ds_value *in)
 {
-    const ds_cell_info info = *ds_cells_get(b->cells, param);
     ds_value moment[4] = {in[5], in[1], in[2], in[3]};
     ds_value made[DS_MAX_OUT];
     ds_value direction = DS_NONE;
-    if (info.meta.shape.n_dims != 2) {
-        return ds_fail(b->ctx, DS_ERR_UNSUPPORTED,
-                       "optimizer.type Muon: '%s' has %u dims; matrices alone are updated by it, "
-                       "stacked experts not yet; take AdamW",
-                       info.name, info.meta.shape.n_dims);
-    }
     DS_TRY(dsi_train_apply(b, &dsi_op_first_moment, NULL, moment, 4, made));
     const ds_value stored[2] = {in[5], made[0]};
     moment[0] = made[0]; /* Nesterov: the same step again */

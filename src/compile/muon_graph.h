@@ -11,11 +11,10 @@
 
 #include "compile/train_graph_build.h"
 
-/* Whether Muon updates the parameter: as DeepSpeed has it, a matrix without "embed" or "lm_head" in
- * its name. */
+/* Whether Muon updates the parameter: as DeepSpeed has it, a matrix, or a stack of matrices, each
+ * of which is orthogonalized by itself, without "embed" or "lm_head" in its name. */
 bool dsi_muon_takes(const ds_cell_info *param);
-/* The update by operands as dsi_train_read_update reads them; in[5] is the momentum. Errors:
- * ERR_UNSUPPORTED (more than two dims). */
-ds_status dsi_muon_build_update(dsi_train_builder *b, ds_cell param, const ds_value *in);
+/* The update by operands as dsi_train_read_update reads them; in[5] is the momentum. */
+ds_status dsi_muon_build_update(dsi_train_builder *b, const ds_value *in);
 
 #endif

@@ -360,7 +360,7 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
     if (b->spec->muon.on && dsi_muon_takes(ds_cells_get(b->cells, update->param))) {
-        return dsi_muon_build_update(b, update->param, in);
+        return dsi_muon_build_update(b, in);
     }
     return row.op == &dsi_op_lamb_moments
                ? build_lamb(b, &attrs, update->param, in)

@@ -47,14 +47,6 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->compression != NULL) {
         refuse(eval, "compression_training", "its masks are not dealt to stages");
     }
-    if (v->optimizer.kind == DS_OPTIMIZER_MUON) {
-        refuse(eval, "Muon", "its whole matrices are not dealt to stages");
-    }
-    if (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
-        v->zero.quantized_gradients) {
-        refuse(eval, "quantized collectives (zero_quantized_weights and its like)",
-               "they have not been tried on stages");
-    }
     if (v->flops_profiler.enabled) {
         refuse(eval, "flops_profiler", "it would see the operations of one stage alone");
     }

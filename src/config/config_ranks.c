@@ -161,10 +161,11 @@ static void loco(dsi_eval *eval)
                        "expected no zeropp_loco_param without "
                        "zero_optimization.zero_quantized_gradients: it is about what quantized "
                        "gradients lose");
-    } else if (v->tensor_parallel > 1 || v->sequence_parallel > 1) {
+    } else if (v->tensor_parallel > 1 || v->sequence_parallel > 1 || v->pipeline_stages > 1) {
         dsi_item_error(eval, beta,
-                       "expected no zeropp_loco_param with " TP_KEY " or " SP_KEY
-                       "; leave one of them out");
+                       "expected no zeropp_loco_param with " TP_KEY ", " SP_KEY " or " PP_KEY
+                       ": what each rank's gradients lost is kept for data-parallel ranks only; "
+                       "leave one of them out");
     }
 }
 
@@ -311,20 +312,6 @@ static void experts(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
     const dsi_item *item = dsi_item_find(eval, "expert_parallel.load_balance_coeff");
-    if (v->expert_parallel > 1 && (v->zero.quantized_weights || v->zero.quantized_frozen_weights ||
-                                   v->zero.quantized_gradients)) {
-        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
-                       "expected 1 with zero_quantized_weights, zero_quantized_gradients and "
-                       "zero_quantized_nontrainable_weights, found %" PRIu32
-                       ": what experts send is not quantized yet; change one of them",
-                       v->expert_parallel);
-    }
-    if (v->expert_parallel > 1 && v->optimizer.kind == DS_OPTIMIZER_MUON) {
-        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
-                       "expected 1 with Muon, found %" PRIu32
-                       ": its whole matrices are not dealt along experts; change one of them",
-                       v->expert_parallel);
-    }
     if (v->expert_parallel > 1 && v->zero.zenflow.enabled) {
         dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
                        "expected 1 with zero_optimization.zenflow, found %" PRIu32

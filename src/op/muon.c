@@ -11,9 +11,6 @@ static ds_status unit_infer(ds_infer *call)
 {
     const dsi_unit_matrix_attrs *a = call->attrs;
     DS_TRY(dsi_op_need_float(call, 0, "x", 2));
-    if (call->in[0].shape.n_dims != 2) {
-        return dsi_op_bad(call, 0, "x", "a matrix");
-    }
     if (a->out_dtype != DS_DTYPE_F32 && a->out_dtype != DS_DTYPE_BF16) {
         return dsi_op_bad_attr(call, "out_dtype is %lld, expected that of f32 or bf16",
                                (long long)a->out_dtype);
@@ -44,8 +41,8 @@ static const int8_t writes_weights[] = {IN_PARAM, IN_MASTER};
 const ds_op dsi_op_unit_matrix = {
     .version = DS_OP_VERSION,
     .name = "unit_matrix",
-    .doc = "x (R,C) → x / (‖x‖ + 1e-7) in out_dtype, ‖x‖ from an exact sum of the squares of the "
-           "elements rounded to it; whole on every rank.",
+    .doc = "x (..,R,C) → each matrix x / (‖x‖ + 1e-7) in out_dtype, ‖x‖ from an exact sum of the "
+           "squares of its elements rounded to it; matrices are whole.",
     .n_in_min = 1,
     .n_in_max = 1,
     .n_out = 1,
@@ -57,7 +54,7 @@ const ds_op dsi_op_unit_matrix = {
     .op_class = DS_CLASS_REDUCE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_", .out = "_", .flags = DSI_PLACE_WHOLE),
+    .place = DSI_PLACE(.in = "*rc", .out = "*rc", .split = "*", .flags = DSI_PLACE_WHOLE),
 };
 
 const ds_op dsi_op_muon = {

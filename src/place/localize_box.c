@@ -62,13 +62,28 @@ static bool is_flat_alike(const dsi_placement *a, const dsi_placement *b)
     return a->cut == b->cut && a->owner == b->owner && dsi_axes_equal(&a->flat, &b->flat);
 }
 
-/* Whether a shape with a dim more for each axis is one, and slices with padding are those that a
- * collective makes, by elements. */
+/* Whether a shape with a dim more for each axis is one; slices with padding are along one axis. */
 static bool has_room(const dsi_moves *moves, const cuts *c)
 {
     const ds_shape shape = moves->meta.shape;
-    return shape.n_dims + c->axes.n + c->n_split <= DS_MAX_DIMS &&
-           (!c->padded || (c->axes.n == 1 && ds_shape_count(shape) == shape.dims[0]));
+    return shape.n_dims + c->axes.n + c->n_split <= DS_MAX_DIMS && (!c->padded || c->axes.n == 1);
+}
+
+/* Whether slices with padding are those that a collective makes, by elements. */
+static bool is_padded_by_elements(const dsi_moves *moves, const cuts *c)
+{
+    const ds_shape shape = moves->meta.shape;
+    return !c->padded || ds_shape_count(shape) == shape.dims[0];
+}
+
+/* The first dim with the padding of all slices. */
+static ds_shape with_padding(const dsi_moves *moves, const cuts *c, ds_shape whole)
+{
+    const int64_t n = moves->mesh.size[c->axes.axis[0]];
+    if (!is_padded_by_elements(moves, c)) {
+        whole.dims[0] = (whole.dims[0] + n - 1) / n * n;
+    }
+    return whole;
 }
 
 /* ---- axes to the front and back -------------------------------------------------------------- */
@@ -192,8 +207,14 @@ ds_status dsi_box_slice(dsi_localizing *l, const dsi_moves *moves, const dsi_pla
     cuts c;
     (void)find_cuts(from, to, &c);
     if (c.axes.n > 0) {
-        const split s = split_of(&moves->mesh, &c, box_of(&moves->mesh, from, moves->meta.shape));
+        const ds_shape have = box_of(&moves->mesh, from, moves->meta.shape);
+        const ds_shape whole = with_padding(moves, &c, have);
+        const split s = split_of(&moves->mesh, &c, whole);
         const dsi_comm_attrs attrs = dsi_localize_comm(l, &c.axes, -1);
+        const dsi_pad_attrs pad = {.after = whole.dims[0] - have.dims[0]};
+        if (pad.after > 0) {
+            DS_TRY(dsi_localize_apply(l, &dsi_op_pad, &pad, *value, value));
+        }
         DS_TRY(bring_to_front(l, &s, value));
         DS_TRY(dsi_localize_apply(l, &dsi_op_take_slice, &attrs, *value, value));
         DS_TRY(dsi_localize_reshape(l, box_of(&moves->mesh, to, moves->meta.shape), value));
@@ -226,11 +247,16 @@ ds_status dsi_box_gather(dsi_localizing *l, const dsi_moves *moves, const dsi_pl
             dsi_localize_gather(l, &axes, dsi_local_meta(&moves->mesh, &mid, meta).shape, value));
     }
     if (c.axes.n > 0) {
-        const ds_shape whole = box_of(&moves->mesh, to, meta.shape);
+        const ds_shape want = box_of(&moves->mesh, to, meta.shape);
+        const ds_shape whole = with_padding(moves, &c, want);
         const split s = split_of(&moves->mesh, &c, whole);
+        const dsi_slice_attrs rows = {.length = want.dims[0]};
         DS_TRY(
             dsi_localize_gather(l, &c.axes, is_in_front(&s) ? whole : shape_in_front(&s), value));
         DS_TRY(bring_back(l, &s, whole, value));
+        return whole.dims[0] > want.dims[0]
+                   ? dsi_localize_apply(l, &dsi_op_slice, &rows, *value, value)
+                   : DS_OK;
     }
     return DS_OK;
 }
@@ -242,7 +268,7 @@ bool dsi_box_is_reduce_scatter(const dsi_moves *moves, const dsi_move *move)
     cuts c;
     return move->from.flat.n == 0 && move->to.flat.n == 0 &&
            find_cuts(&move->from, &move->to, &c) && dsi_axes_equal(&c.axes, &move->axes) &&
-           has_room(moves, &c);
+           has_room(moves, &c) && is_padded_by_elements(moves, &c);
 }
 
 ds_status dsi_box_reduce_scatter(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
@@ -317,7 +343,8 @@ static bool find_turn(const dsi_moves *moves, const dsi_move *move, turn *t)
         before |= 1u << t->lost.dim[i];
         after |= 1u << t->made.dim[i];
     }
-    return (before & after) == 0 && has_room(moves, &t->made);
+    return (before & after) == 0 && has_room(moves, &t->made) &&
+           is_padded_by_elements(moves, &t->made);
 }
 
 bool dsi_box_is_all_to_all(const dsi_moves *moves, const dsi_move *move)

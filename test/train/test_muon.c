@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Muon through the engine against DeepSpeed's own on whole matrices
- * (test/golden/optim/make_muon.py): wide, tall and square matrices by it, embedding, head and norm
- * by AdamW; rates, decay, clipping. The same bits in every ZeRO stage: test_zero_muon.sh. */
+ * (test/golden/optim/make_muon.py): wide, tall and square matrices and stacks of them by it,
+ * embedding, head and norm by AdamW; rates, decay, clipping. The same bits in every ZeRO stage:
+ * test_zero_muon.sh. */
 #include "common/check.h"
 #include "common/golden.h"
 
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_PARAMS = 6, NAME_BYTES = 64, MOST = 512 };
+enum { N_PARAMS = 8, NAME_BYTES = 64, MOST = 512 };
 
 typedef struct param {
     const char *name;
@@ -22,10 +23,17 @@ static ds_ctx *ctx;
 
 static param param_at(size_t i)
 {
-    static const char *const names[N_PARAMS] = {"wide.weight",  "tall.weight",    "square.weight",
-                                                "embed.weight", "lm_head.weight", "norm.weight"};
-    const ds_shape shapes[N_PARAMS] = {ds_shape_2d(6, 20), ds_shape_2d(21, 5), ds_shape_2d(8, 8),
-                                       ds_shape_2d(7, 4),  ds_shape_2d(7, 4),  ds_shape_1d(9)};
+    static const char *const names[N_PARAMS] = {"wide.weight",    "tall.weight",  "square.weight",
+                                                "experts.wide",   "experts.tall", "embed.weight",
+                                                "lm_head.weight", "norm.weight"};
+    const ds_shape shapes[N_PARAMS] = {ds_shape_2d(6, 20),
+                                       ds_shape_2d(21, 5),
+                                       ds_shape_2d(8, 8),
+                                       {.n_dims = 3, .dims = {3, 6, 10}},
+                                       {.n_dims = 3, .dims = {2, 9, 4}},
+                                       ds_shape_2d(7, 4),
+                                       ds_shape_2d(7, 4),
+                                       ds_shape_1d(9)};
     return (param){names[i], shapes[i]};
 }
 

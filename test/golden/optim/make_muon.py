@@ -14,7 +14,7 @@ from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
 from safetensors.torch import save_file
 
 STEPS = 6
-SHAPES = {"wide.weight": (6, 20), "tall.weight": (21, 5), "square.weight": (8, 8), "embed.weight": (7, 4), "lm_head.weight": (7, 4),
+SHAPES = {"wide.weight": (6, 20), "tall.weight": (21, 5), "square.weight": (8, 8), "experts.wide": (3, 6, 10), "experts.tall": (2, 9, 4), "embed.weight": (7, 4), "lm_head.weight": (7, 4),
           "norm.weight": (9,)}
 NO_DECAY = ("norm.weight",)
 original_muon.ns_compute_dtype = lambda method="gram": torch.float32 if method == "gram" else torch.bfloat16

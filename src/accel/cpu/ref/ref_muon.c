@@ -6,27 +6,33 @@
 
 enum { IN_PARAM, IN_DIRECTION, IN_HYPER, IN_FACTOR, IN_MASTER };
 
-/* The norm is the same however the work is split. */
+/* Elements of a matrix, the last two dims. */
+static int64_t matrix_size(ds_shape shape)
+{
+    return shape.dims[shape.n_dims - 2] * shape.dims[shape.n_dims - 1];
+}
+
+/* Matrices begin … end - 1; a norm is the same however the work is split. */
 static void unit_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const ds_tensor *x = &call->in[0];
     const ds_dtype dtype = call->out[0].meta.dtype;
-    const int64_t n = ds_shape_count(x->meta.shape);
-    dsi_exact_bins bins = {{0.0}};
-    (void)begin;
-    (void)end;
+    const int64_t n = matrix_size(x->meta.shape);
     (void)slot;
-    for (int64_t i = 0; i < n; ++i) {
-        dsi_exact_bins_add(&bins, ref_round(dtype, ref_get(x, i)));
-        if (i % DSI_EXACT_BLOCK == DSI_EXACT_BLOCK - 1) {
-            dsi_exact_bins_carry(&bins);
+    for (int64_t at = begin * n; at < end * n; at += n) {
+        dsi_exact_bins bins = {{0.0}};
+        for (int64_t i = 0; i < n; ++i) {
+            dsi_exact_bins_add(&bins, ref_round(dtype, ref_get(x, at + i)));
+            if (i % DSI_EXACT_BLOCK == DSI_EXACT_BLOCK - 1) {
+                dsi_exact_bins_carry(&bins);
+            }
         }
-    }
-    dsi_exact_bins_carry(&bins);
-    const float norm = ref_round(dtype, (float)sqrt(dsi_exact_bins_total(bins.at)));
-    const float divisor = ref_round(dtype, norm + 1e-7f);
-    for (int64_t i = 0; i < n; ++i) {
-        ref_set(&call->out[0], i, ref_round(dtype, ref_get(x, i)) / divisor);
+        dsi_exact_bins_carry(&bins);
+        const float norm = ref_round(dtype, (float)sqrt(dsi_exact_bins_total(bins.at)));
+        const float divisor = ref_round(dtype, norm + 1e-7f);
+        for (int64_t i = 0; i < n; ++i) {
+            ref_set(&call->out[0], at + i, ref_round(dtype, ref_get(x, at + i)) / divisor);
+        }
     }
 }
 
@@ -48,7 +54,9 @@ static void muon_range(const ds_kernel_call *call, int64_t begin, int64_t end, u
 
 static ds_status unit_matrix_run(const ds_kernel_call *call)
 {
-    dsi_ref_serial(call, unit_range);
+    const ds_shape shape = call->in[0].meta.shape;
+    const int64_t n = matrix_size(shape);
+    dsi_ref_for(call, n > 0 ? ds_shape_count(shape) / n : 0, unit_range);
     return DS_OK;
 }
 
