@@ -152,8 +152,11 @@ static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, 
     ds_value qkv[3] = {DS_NONE, DS_NONE, DS_NONE};
     ds_nn_push(nn, "%s", c->names->attention);
     project_qkv(nn, c, x, qkv);
-    ds_value q = clip(nn, c, qk_norm(nn, c, "q_norm", qkv[0]));
-    ds_value k = clip(nn, c, qk_norm(nn, c, "k_norm", qkv[1]));
+    const ds_decoder_names *names = c->names;
+    ds_value q =
+        clip(nn, c, qk_norm(nn, c, names->q_norm != NULL ? names->q_norm : "q_norm", qkv[0]));
+    ds_value k =
+        clip(nn, c, qk_norm(nn, c, names->k_norm != NULL ? names->k_norm : "k_norm", qkv[1]));
     const ds_value v = clip(nn, c, qkv[2]);
     const ds_value table = c->local && c->windowed[layer] ? in->local : in->table;
     if (!c->unrotated[layer] && table != DS_NONE) {
@@ -265,7 +268,7 @@ static ds_value add_feed_forward(ds_nn *nn, ds_value x, const void *user)
     const position_job *job = user;
     const ds_decoder_config *c = job->config;
     if (!c->residual_normed) {
-        return ds_nn_add(nn, x, feed_forward(nn, x, user));
+        return norm(nn, c, c->names->behind_mlp, ds_nn_add(nn, x, feed_forward(nn, x, user)));
     }
     const ds_value normed = norm(nn, c, c->names->before_mlp, x);
     return ds_nn_add(nn, normed, sublayer(nn, job, normed));
@@ -283,7 +286,8 @@ static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
     const ds_value sum =
         drops ? x : ds_nn_add(nn, c->residual_normed ? normed : x, times(nn, a, c->residual_scale));
     if (!c->parallel) {
-        return ds_nn_tiled(nn, sum, rows, add_feed_forward, job);
+        return ds_nn_tiled(nn, norm(nn, c, c->names->behind_attention, sum), rows, add_feed_forward,
+                           job);
     }
     const ds_value in = c->names->before_mlp != NULL ? x : normed;
     const ds_value m = ds_nn_tiled(nn, in, rows, feed_forward, job);
@@ -307,6 +311,14 @@ static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_
         if (c->position_offset > 0) {
             places = ds_nn_slice(nn, places, 0, c->position_offset, c->max_positions);
         }
+    }
+    if (c->embedding_width != c->hidden_size) {
+        ds_nn_push(nn, "%s", names->base);
+        const ds_value tokens =
+            project(nn, c, names->project_in, ds_nn_embedding_sum(nn, table, ids, DS_NONE, DS_NONE),
+                    c->hidden_size, false);
+        ds_nn_pop(nn);
+        return ds_nn_add(nn, tokens, ds_nn_embedding_sum(nn, places, positions, DS_NONE, DS_NONE));
     }
     const ds_value x =
         ds_nn_embedding_sum(nn, table, ids, places, places != DS_NONE ? positions : DS_NONE);
@@ -352,7 +364,7 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     }
     const decoder_inputs inputs = read_inputs(nn, c, positions);
     const ds_value embedding = ds_nn_param_at(
-        nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->hidden_size), init, false);
+        nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->embedding_width), init, false);
     ds_value x = embed(nn, c, embedding, ids, positions);
     ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
     ds_nn_push(nn, "%s", c->names->base);
@@ -367,6 +379,9 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
         ds_nn_pop(nn);
     }
     x = times(nn, norm(nn, c, c->names->final_norm, x), 1.0 / c->logits_divisor);
+    if (c->embedding_width != c->hidden_size) {
+        x = project(nn, c, c->names->project_out, x, c->embedding_width, false);
+    }
     ds_nn_pop(nn);
     const ds_value extra =
         load.n_tokens > 0 ? ds_nn_scale(nn, ds_model_balance_loss(nn, &load), c->balance_factor)

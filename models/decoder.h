@@ -52,6 +52,9 @@ typedef struct ds_decoder_names {
     /* Norms of what attention and MLP get and give; NULL: there is none. In a parallel layer
      * before_mlp NULL: the MLP gets what attention gets. */
     const char *before_attention, *after_attention, *before_mlp, *after_mlp;
+    const char *behind_attention, *behind_mlp; /* norms of the sums with what they add; or NULL */
+    const char *q_norm, *k_norm;               /* of DS_QK_EACH; NULL: q_norm, k_norm */
+    const char *project_in, *project_out;      /* where embedding_width is not hidden_size */
 } ds_decoder_names;
 
 /* How a family stores its experts: names below a layer. */
@@ -102,6 +105,7 @@ typedef struct ds_decoder_config {
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
     bool unrotated[DS_MODEL_MAX_LAYERS];
+    int64_t embedding_width; /* of tokens' embeddings and of what the head reads */
     int64_t position_offset; /* rows of the table of positions before that of position 0 */
     /* read, and resolved into the others */
     bool use_window;

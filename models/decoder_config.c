@@ -162,7 +162,7 @@ static int64_t reach_of(const ds_decoder_config *c)
 /* Values of families that have no field for them. */
 static void set_defaults(ds_decoder_config *c)
 {
-    c->window = c->head_dim = c->n_kv_heads = DS_NO_INT;
+    c->window = c->head_dim = c->n_kv_heads = c->embedding_width = DS_NO_INT;
     c->embedding_scale = c->residual_scale = c->logits_divisor = 1.0;
     c->clip_qkv = HUGE_VAL;
 }
@@ -196,6 +196,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
                                    k->activation, &c->activation));
     }
     DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, &info->dtype));
+    c->embedding_width = c->embedding_width != DS_NO_INT ? c->embedding_width : c->hidden_size;
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));
     DS_TRY(check_pad(reader, c));

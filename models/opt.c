@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* OPT (Zhang et al. 2022): learned positions behind two rows that none has, LayerNorm before
- * attention and MLP. Those of 350m, with norms behind them and embeddings of another width, are
- * refused by their keys. */
+ * attention and MLP. In 350m they are of the sums behind them, and embeddings have another width.
+ */
 #include "decoder.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ static const ds_field fields[] = {
     DS_DECODER_SWITCH("layer_norm_elementwise_affine", use_window, true), /* read by resolve() */
     DS_DECODER_SWITCH("_remove_final_layer_norm", parallel, false),       /* likewise */
     DS_DECODER_DROPOUT("layerdrop", layer_dropout),
-    DS_FIELD_REFUSE("do_layer_norm_before", "true", "norms behind attention and MLP are not built"),
-    DS_FIELD_CHECK("word_embed_proj_dim", DS_FIELD_INT | DS_FIELD_NULL), /* read by resolve() */
+    DS_DECODER_SWITCH("do_layer_norm_before", normalise, true), /* likewise */
+    DS_DECODER_SIZE_OR_NULL("word_embed_proj_dim", embedding_width, DS_DECODER_NO_INT),
     DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
     DS_FIELD_REFUSE("sliding_window", NULL, DS_DECODER_ONLY_CACHE),
     DS_FIELD_REFUSE("rope_scaling", "null {}", "it has no effect in transformers"),
@@ -34,20 +34,18 @@ static const ds_field fields[] = {
     .embedding = "model.decoder.embed_tokens.weight",                                              \
     .positions = "model.decoder.embed_positions.weight", .head = "lm_head.weight",                 \
     .attention = "self_attn", .out = "out_proj", .mlp = "", .up = "fc1", .down = "fc2",            \
-    .before_attention = "self_attn_layer_norm", .before_mlp = "final_layer_norm"
-static const ds_decoder_names names = {NAMES, .final_norm = "final_layer_norm"};
-static const ds_decoder_names without_last = {NAMES};
+    .project_in = "project_in", .project_out = "project_out"
+#define BEFORE .before_attention = "self_attn_layer_norm", .before_mlp = "final_layer_norm"
+static const ds_decoder_names names = {NAMES, BEFORE, .final_norm = "final_layer_norm"};
+static const ds_decoder_names without_last = {NAMES, BEFORE};
+static const ds_decoder_names norms_behind = {NAMES, .behind_attention = "self_attn_layer_norm",
+                                              .behind_mlp = "final_layer_norm"};
 
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
-    const json_t *width = json_object_get(reader->json, "word_embed_proj_dim");
-    if (json_is_integer(width) && json_integer_value(width) != c->hidden_size) {
-        return ds_field_bad(reader, "word_embed_proj_dim",
-                            "hidden_size, or null: projections of embeddings are not built");
-    }
     c->norm = c->use_window ? DS_NORM_LAYER : DS_NORM_LAYER_BARE;
-    c->names = c->parallel ? &without_last : &names;
-    c->use_window = c->parallel = false;
+    c->names = !c->normalise ? &norms_behind : c->parallel ? &without_last : &names;
+    c->use_window = c->parallel = c->normalise = false;
     c->norm_eps = 1e-5;
     c->mlp = DS_MLP_PLAIN;
     c->qkv_bias = c->mlp_bias = c->o_bias;

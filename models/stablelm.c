@@ -20,19 +20,24 @@ static const ds_field fields[] = {
     DS_DECODER_DROPOUT("hidden_dropout", mlp_dropout),
     DS_DECODER_SWITCH("use_qkv_bias", qkv_bias, false),
     DS_DECODER_SWITCH("use_parallel_residual", parallel, false),
-    DS_FIELD_REFUSE("qk_layernorm", "false", "norms of each head's own are not built"),
+    DS_DECODER_SWITCH("qk_layernorm", normalise, false), /* read by resolve() */
     DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
     DS_FIELD_REFUSE("sliding_window", NULL, DS_DECODER_ONLY_CACHE),
 };
 
-static const ds_decoder_names parallel_names = {DS_DECODER_LLAMA_BASE,
+/* A norm of q and k has weights of each head's own, stored one by one. */
+#define QK .q_norm = "q_layernorm.norms.*", .k_norm = "k_layernorm.norms.*"
+static const ds_decoder_names names = {DS_DECODER_LLAMA_NAMES, QK};
+static const ds_decoder_names parallel_names = {DS_DECODER_LLAMA_BASE, QK,
                                                 .before_attention = "input_layernorm"};
 
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     DS_TRY(ds_decoder_check_head_dim(reader, c));
     c->norm = DS_NORM_LAYER;
-    c->names = c->parallel ? &parallel_names : c->names;
+    c->names = c->parallel ? &parallel_names : &names;
+    c->qk_norm = c->normalise ? DS_QK_EACH : DS_QK_NONE;
+    c->normalise = false;
     return ds_decoder_windows(reader, c, false, 0, "");
 }
 

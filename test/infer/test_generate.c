@@ -48,9 +48,9 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {"gpt2",     "llama3_tied", "mixtral", "qwen3_moe",
-                                        "stablelm", "gpt_neox",    "phi3",    "glm4",
-                                        "cohere",   "gemma2",      "gemma3"};
+    static const char *const names[] = {
+        "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm",   "gpt_neox",      "phi3",
+        "glm4", "cohere",      "gemma2",  "gemma3",    "opt_behind", "stablelm_norms"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -70,7 +70,8 @@ static void pieces_agree(void **state)
                                         "gemma3",        "olmo",       "gptj",
                                         "opt",           "falcon",     "falcon_groups",
                                         "falcon_heads",  "bloom",      "mpt",
-                                        "cohere_norms",  "cohere2"};
+                                        "cohere_norms",  "cohere2",    "opt_behind",
+                                        "stablelm_norms"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -146,7 +147,8 @@ static void steps_like_prompts(void **state)
                                         "gemma3",        "olmo",       "gptj",
                                         "opt",           "falcon",     "falcon_groups",
                                         "falcon_heads",  "bloom",      "mpt",
-                                        "cohere_norms",  "cohere2"};
+                                        "cohere_norms",  "cohere2",    "opt_behind",
+                                        "stablelm_norms"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

@@ -52,7 +52,9 @@ static const char *const variants[] = {"gpt2",
                                        "bloom",
                                        "mpt",
                                        "cohere_norms",
-                                       "cohere2"};
+                                       "cohere2",
+                                       "opt_behind",
+                                       "stablelm_norms"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
 
 /* Those without an oracle in ref/. */
@@ -86,6 +88,8 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "mpt",
                                                    "cohere_norms",
                                                    "cohere2",
+                                                   "opt_behind",
+                                                   "stablelm_norms",
                                                    "phi3_longrope"};
 
 static ds_ctx *ctx;

@@ -117,6 +117,9 @@ static void what_is_sharded(void **state)
     static const char normed[] =
         "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, q_norm.weight 0, k_norm.weight 0, "
         "o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char own_norms[] = /* norms.*, of each head */
+        "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, *.weight 0, *.weight 0, "
+        "o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
     static const char gpt2[] = /* q, k and v are packed */
         "c_attn.weight 1/3, c_attn.bias 0/3, c_proj.weight 0, c_fc.weight 1, c_fc.bias 0, "
         "c_proj.weight 0";
@@ -160,6 +163,8 @@ static void what_is_sharded(void **state)
         {"mpt", 2, "Wqkv.weight 0/3, out_proj.weight 1, up_proj.weight 0, down_proj.weight 1"},
         {"cohere_norms", 2, normed},
         {"cohere2", 2, all},
+        {"opt_behind", 2, opt},
+        {"stablelm_norms", 2, own_norms},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

@@ -13,6 +13,7 @@ Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTP
 """
 import json
 import os
+import re
 import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -162,11 +163,17 @@ VARIANTS = {
     "cohere2": Cohere2Config(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "logit_scale": 0.3, "sliding_window": 7,
                                 "layer_types": ["sliding_attention", "full_attention"], "tie_word_embeddings": True,
                                 "rope_parameters": rope("default")}),
+    # norms of the sums behind attention and MLP, embeddings of another width
+    "opt_behind": OPTConfig(vocab_size=V, hidden_size=48, num_hidden_layers=2, ffn_dim=40, max_position_embeddings=80,
+                            num_attention_heads=4, word_embed_proj_dim=20, do_layer_norm_before=False, dropout=0.0,
+                            init_std=0.2, **NO_IDS),
+    "stablelm_norms": StableLmConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "qk_layernorm": True,
+                                        "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
-          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2")
+          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -279,9 +286,11 @@ def stored_gradients(model):
                          ("router.weight", "router.layer.weight")):
                 name = name.replace(a, b)
             grads[name] = p.grad
+        elif "_layernorm.norms." in name:  # of stablelm, heads in their order
+            grads.setdefault(re.sub(r"norms\.\d+", "norms.*", name), []).append(p.grad)
         else:
             grads[name] = p.grad
-    return grads
+    return {k: torch.stack(g) if isinstance(g, list) else g for k, g in grads.items()}
 
 
 def adamw_losses(folder, batch, noise=0):
