@@ -265,6 +265,10 @@ LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_s
          "vocab_size": 300, "tie_word_embeddings": False}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 40, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 257,
         "attn_pdrop": 0.1, "embd_pdrop": 0.0, "resid_pdrop": 0.1}
+MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 24, "intermediate_size": 30, "num_hidden_layers": 2,
+       "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "head_dim": 8,
+       "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 2, "norm_topk_prob": True,
+       "mlp_only_layers": [], "tie_word_embeddings": True, "vocab_size": 269}
 # What random cases found, and what was built beside them: (mesh as dp, tp, sp, pp; batch, length, accumulation, model, flags).
 FIXED = [
     ((1, 1, 2, 1), 3, 28, 1, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
@@ -274,6 +278,7 @@ FIXED = [
     ((1, 3, 1, 1), 2, 20, 1, {**LLAMA, "num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 48, "intermediate_size": 48,
                               "vocab_size": 257}, {}),
     ((1, 2, 1, 1), 1, 14, 2, {**GPT2, "attn_pdrop": 0.0}, {"optimizer": "Muon"}),  # 257 rows that two ranks share were not gathered
+    ((1, 1, 3, 2), 1, 18, 2, MOE, {}),  # the largest gradient of a stage with experts that others share was completed on all stages
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
 ]
 

@@ -5,4 +5,4 @@
 # Usage: test_random_meshes.sh BUILD [CASES [SEED]] (default 1; the long test takes another each time)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-exec python3 "$here/random_meshes.py" "$1" "$here/../.." "${2:-10}" "${3:-1}"
+exec python3 "$here/random_meshes.py" "$1" "$here/../.." "${2:-6}" "${3:-1}"
