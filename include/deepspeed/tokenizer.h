@@ -2,9 +2,9 @@
 /* Tokenizers: text to ids and back, with the ids that the `tokenizers` package gives.
  *
  * Read from a model folder or a file: tokenizer.json (byte-level BPE as GPT-2, Llama 3 and Qwen use
- * it; SentencePiece-style BPE with byte fallback as Llama 2 and Mistral use it), GPT-2's vocab.json
- * with merges.txt beside it, or the word "bytes" (256 ids, one a byte). A component of a file that
- * is not supported is an error that names it.
+ * it; SentencePiece-style BPE with byte fallback as Llama 2 and Mistral use it; BERT's WordPiece),
+ * GPT-2's vocab.json with merges.txt beside it, or the word "bytes" (256 ids, one a byte). A
+ * component of a file that is not supported is an error that names it.
  *
  * Thread rule: an open tokenizer is const and may be used by many threads at once, each with its
  * own ds_tokenizer_scratch (encoding) or ds_detokenizer (streamed decoding).

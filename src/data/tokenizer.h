@@ -116,7 +116,11 @@ typedef enum dsi_norm_kind {
     DSI_NORM_REPLACE,       /* a string by a string */
     DSI_NORM_REPLACE_REGEX, /* a pattern by a string */
     DSI_NORM_PREPEND,
-    DSI_NORM_STRIP
+    DSI_NORM_STRIP,
+    DSI_NORM_CLEAN, /* BertNormalizer's steps (tokenizer_bert.c), with NFD before MARKS */
+    DSI_NORM_APART,
+    DSI_NORM_MARKS,
+    DSI_NORM_LOWER /* also Lowercase */
 } dsi_norm_kind;
 
 typedef struct dsi_norm {
@@ -195,7 +199,8 @@ typedef enum dsi_decode_kind {
     DSI_DECODE_BYTE_FALLBACK,
     DSI_DECODE_FUSE,
     DSI_DECODE_STRIP,
-    DSI_DECODE_METASPACE
+    DSI_DECODE_METASPACE,
+    DSI_DECODE_WORDPIECE /* pattern: the prefix of pieces that continue a word */
 } dsi_decode_kind;
 
 typedef struct dsi_decode_step {
@@ -204,6 +209,7 @@ typedef struct dsi_decode_step {
     size_t n_pattern, n_content;
     uint32_t start; /* STRIP: at most so many from the left */
     bool drop_first;
+    bool cleanup; /* WORDPIECE: no space before punctuation and the like */
 } dsi_decode_step;
 
 typedef struct dsi_template_piece {
@@ -239,6 +245,11 @@ struct ds_tokenizer {
     uint32_t *raw_size;
     char *raw_text;
     bool byte_level;
+    bool word_piece; /* words by longest pieces, not by merges; the next four are its own */
+    const char *piece_prefix; /* in the arena: of pieces that continue a word */
+    size_t n_piece_prefix;
+    size_t max_word_chars; /* a longer word is unknown */
+    size_t longest_piece;  /* bytes of the longest spelling */
     bool byte_fallback, fuse_unk, ignore_merges;
     uint32_t unk_id;        /* DSI_NO_ID: none */
     uint32_t byte_ids[256]; /* byte_level: of the byte's letter; else of "<0xXX>" */
@@ -403,6 +414,13 @@ uint32_t *dsi_tok_take_ids(ds_tokenizer_scratch *s, uint32_t *array, size_t *roo
 
 /* One word (not empty) to ids (tokenizer_bpe.c). */
 void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word);
+
+/* Adds a symbol of the word that is being encoded. */
+void dsi_bpe_add_symbol(ds_tokenizer_scratch *s, uint32_t id, uint32_t size);
+/* The symbols of a word by WordPiece (tokenizer_bert.c). */
+void dsi_wordpiece_symbols(ds_tokenizer_scratch *s, dsi_view word);
+/* One of BertNormalizer's steps; false: no memory, or too much of it, recorded. */
+bool dsi_bert_norm(ds_tokenizer_scratch *s, dsi_norm_kind kind, dsi_made *made, dsi_view view);
 
 /* Runs the normalizers; the result is view itself or lies in made_norm. */
 dsi_view dsi_tok_normalize(ds_tokenizer_scratch *s, dsi_view view);

@@ -63,9 +63,14 @@ static ds_status decoder_step(ds_tokenizer *tok, const char *path, const json_t 
         step->drop_first = !never;
         return DS_OK;
     }
+    if (strcmp(type, "WordPiece") == 0) {
+        step->kind = DSI_DECODE_WORDPIECE;
+        DS_TRY(decoder_text(tok, path, json, "prefix", &step->pattern, &step->n_pattern));
+        return dsi_form_flag(tok, path, json, "cleanup", &step->cleanup);
+    }
     return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                    "%s: the decoder \"%.80s\" is not supported; known: ByteLevel, Replace, "
-                   "ByteFallback, Fuse, Strip, Metaspace, Sequence",
+                   "ByteFallback, Fuse, Strip, Metaspace, WordPiece, Sequence",
                    path, type);
 }
 
@@ -77,6 +82,10 @@ static ds_status check_order(ds_tokenizer *tok, const char *path)
     bool fused = false;
     for (uint32_t i = 0; i < tok->n_decoders; ++i) {
         const dsi_decode_kind kind = tok->decoders[i].kind;
+        if (kind == DSI_DECODE_WORDPIECE && tok->n_decoders > 1) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: the decoder WordPiece together with others is not supported", path);
+        }
         const uint32_t rank = kind == DSI_DECODE_BYTE_FALLBACK    ? 1
                               : kind == DSI_DECODE_FUSE           ? 2
                               : kind == DSI_DECODE_STRIP && fused ? 3
@@ -181,6 +190,32 @@ static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_
     return DS_OK;
 }
 
+/* "cls" before the text and "sep" after it, each [spelling, id]. */
+static ds_status template_of_bert(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    static const char *const keys[] = {"cls", "sep"};
+    uint32_t *ids = dsi_arena_array(tok->arena, 2, sizeof *ids);
+    if (ids == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "%s: no memory", path);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+        const json_t *pair = json_object_get(json, keys[i]);
+        const json_t *id = json_array_get(pair, 1);
+        if (json_array_size(pair) != 2 || !json_is_string(json_array_get(pair, 0)) ||
+            !json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= DSI_TOK_MAX_ID) {
+            return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                           "%s: \"%s\" of the post-processor must be [token, id]", path, keys[i]);
+        }
+        ids[i] = (uint32_t)json_integer_value(id);
+    }
+    tok->template_pieces[0] = (dsi_template_piece){.ids = ids, .n_ids = 1};
+    tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
+    tok->template_pieces[2] = (dsi_template_piece){.ids = ids + 1, .n_ids = 1};
+    tok->n_template = 3;
+    return DS_OK;
+}
+
 ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *json)
 {
     if (json == NULL || json_is_null(json)) {
@@ -200,10 +235,15 @@ ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *
     if (strcmp(type, "ByteLevel") == 0) {
         return DS_OK; /* it only trims offsets */
     }
+    if (tok->n_template == 0 &&
+        (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0)) {
+        return template_of_bert(tok, path, json);
+    }
     if (strcmp(type, "TemplateProcessing") != 0 || tok->n_template > 0) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: the post-processor \"%.80s\" is not supported; known: one "
-                       "TemplateProcessing, ByteLevel, Sequence",
+                       "TemplateProcessing, BertProcessing or RobertaProcessing, ByteLevel, "
+                       "Sequence",
                        path, type);
     }
     DS_TRY(dsi_form_list(tok, path, json, "single"));

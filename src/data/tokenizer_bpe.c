@@ -36,7 +36,7 @@ void dsi_tok_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range)
 
 /* ---- symbols ---- */
 
-static void add_symbol(ds_tokenizer_scratch *s, uint32_t id, uint32_t size)
+void dsi_bpe_add_symbol(ds_tokenizer_scratch *s, uint32_t id, uint32_t size)
 {
     if (dsi_tok_grow(s, (void **)&s->symbols, &s->symbols_capacity, s->n_symbols + 1,
                      sizeof *s->symbols)) {
@@ -52,7 +52,7 @@ typedef struct pending {
 static void flush_unknown(ds_tokenizer_scratch *s, pending *wait)
 {
     if (wait->size > 0) {
-        add_symbol(s, s->tok->unk_id, wait->size);
+        dsi_bpe_add_symbol(s, s->tok->unk_id, wait->size);
         wait->size = 0;
     }
 }
@@ -79,7 +79,7 @@ static void symbols_of_bytes(ds_tokenizer_scratch *s, dsi_view word)
             add_unknown(s, &wait, 1);
         } else {
             flush_unknown(s, &wait);
-            add_symbol(s, id, 1);
+            dsi_bpe_add_symbol(s, id, 1);
         }
     }
     flush_unknown(s, &wait);
@@ -106,10 +106,10 @@ static void symbols_of_characters(ds_tokenizer_scratch *s, dsi_view word)
         const uint32_t id = dsi_vocab_find(&s->tok->vocab, (const char *)p, size);
         if (id != DSI_NO_ID) {
             flush_unknown(s, &wait);
-            add_symbol(s, id, (uint32_t)size);
+            dsi_bpe_add_symbol(s, id, (uint32_t)size);
         } else if (have_bytes(s->tok, p, size)) {
             for (size_t i = 0; i < size; ++i) {
-                add_symbol(s, s->tok->byte_ids[p[i]], 1);
+                dsi_bpe_add_symbol(s, s->tok->byte_ids[p[i]], 1);
             }
         } else {
             add_unknown(s, &wait, (uint32_t)size);
@@ -353,13 +353,16 @@ static void encode_word(ds_tokenizer_scratch *s, dsi_view word)
     s->n_symbols = 0;
     const uint32_t whole = s->tok->ignore_merges ? whole_word(s, word) : DSI_NO_ID;
     if (whole != DSI_NO_ID) {
-        add_symbol(s, whole, (uint32_t)word.n);
+        dsi_bpe_add_symbol(s, whole, (uint32_t)word.n);
+    } else if (s->tok->word_piece) {
+        dsi_wordpiece_symbols(s, word);
     } else if (s->tok->byte_level) {
         symbols_of_bytes(s, word);
     } else {
         symbols_of_characters(s, word);
     }
-    if (s->n_symbols > 1 && s->n_symbols <= SCAN_LIMIT) {
+    if (s->tok->word_piece) { /* no merges */
+    } else if (s->n_symbols > 1 && s->n_symbols <= SCAN_LIMIT) {
         merge_by_scan(s);
     } else if (s->n_symbols > 1) {
         merge_by_heap(s);

@@ -48,6 +48,41 @@ static ds_status norm_replace(ds_tokenizer *tok, const char *path, const json_t 
     return DS_OK;
 }
 
+static ds_status too_many_norms(ds_tokenizer *tok, const char *path)
+{
+    return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: more than %d normalizers", path, DSI_TOK_MAX_STEPS);
+}
+
+/* BertNormalizer is a step for each thing it does. */
+static ds_status norm_bert(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    bool clean;
+    bool apart;
+    bool lower;
+    bool accents;
+    DS_TRY(dsi_form_flag(tok, path, json, "clean_text", &clean));
+    DS_TRY(dsi_form_flag(tok, path, json, "handle_chinese_chars", &apart));
+    DS_TRY(dsi_form_flag(tok, path, json, "lowercase", &lower));
+    DS_TRY(dsi_form_option(tok, path, json, "strip_accents", lower, &accents));
+    const struct {
+        bool wanted;
+        dsi_norm_kind kind;
+    } steps[] = {{clean, DSI_NORM_CLEAN},
+                 {apart, DSI_NORM_APART},
+                 {accents, DSI_NORM_NFD},
+                 {accents, DSI_NORM_MARKS},
+                 {lower, DSI_NORM_LOWER}};
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; ++i) {
+        if (steps[i].wanted && tok->n_norms == DSI_TOK_MAX_STEPS) {
+            return too_many_norms(tok, path);
+        }
+        if (steps[i].wanted) {
+            tok->norms[tok->n_norms++].kind = steps[i].kind;
+        }
+    }
+    return DS_OK;
+}
+
 ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *json)
 {
     if (json == NULL || json_is_null(json)) {
@@ -65,8 +100,10 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
         return DS_OK;
     }
     if (tok->n_norms == DSI_TOK_MAX_STEPS) {
-        return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: more than %d normalizers", path,
-                       DSI_TOK_MAX_STEPS);
+        return too_many_norms(tok, path);
+    }
+    if (strcmp(type, "BertNormalizer") == 0) {
+        return norm_bert(tok, path, json);
     }
     dsi_norm *norm = &tok->norms[tok->n_norms++];
     static const struct {
@@ -75,7 +112,8 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
     } forms[] = {{"NFC", DSI_NORM_NFC},
                  {"NFD", DSI_NORM_NFD},
                  {"NFKC", DSI_NORM_NFKC},
-                 {"NFKD", DSI_NORM_NFKD}};
+                 {"NFKD", DSI_NORM_NFKD},
+                 {"Lowercase", DSI_NORM_LOWER}};
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; ++i) {
         if (strcmp(type, forms[i].name) == 0) {
             norm->kind = forms[i].kind;
@@ -95,7 +133,8 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
         return dsi_form_flag(tok, path, json, "strip_right", &norm->strip_right);
     }
     return dsi_form_unsupported(tok, path, "normalizer", type,
-                                "NFC, NFD, NFKC, NFKD, Replace, Prepend, Strip, Sequence");
+                                "NFC, NFD, NFKC, NFKD, Lowercase, BertNormalizer, Replace, "
+                                "Prepend, Strip, Sequence");
 }
 
 /* ---- pre-tokenizers ---- */
@@ -218,6 +257,11 @@ static ds_status pretok_one(ds_tokenizer *tok, const char *path, const json_t *j
     if (strcmp(type, "ByteLevel") == 0) {
         return pretok_byte_level(tok, path, json);
     }
+    if (strcmp(type, "BertPreTokenizer") == 0) { /* words, with punctuation by itself */
+        tok->pretoks[tok->n_pretoks++] = class_step(DSI_UC_SPACE, DSI_SPLIT_REMOVED);
+        tok->pretoks[tok->n_pretoks++] = class_step(DSI_UC_PUNCT, DSI_SPLIT_ISOLATED);
+        return DS_OK;
+    }
     dsi_pretok *step = &tok->pretoks[tok->n_pretoks++];
     if (strcmp(type, "Split") == 0) {
         return pretok_split(tok, path, json, step);
@@ -245,7 +289,7 @@ static ds_status pretok_one(ds_tokenizer *tok, const char *path, const json_t *j
     }
     return dsi_form_unsupported(tok, path, "pre-tokenizer", type,
                                 "ByteLevel, Split, Metaspace, Digits, Punctuation, Whitespace, "
-                                "WhitespaceSplit, Sequence");
+                                "WhitespaceSplit, BertPreTokenizer, Sequence");
 }
 
 ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *json)
@@ -276,7 +320,8 @@ static bool keeps_place(const dsi_norm *norm)
 {
     uint32_t cp;
     const unsigned char *text = (const unsigned char *)norm->pattern;
-    return norm->kind != DSI_NORM_REPLACE_REGEX &&
+    return norm->kind != DSI_NORM_REPLACE_REGEX && norm->kind != DSI_NORM_CLEAN &&
+           norm->kind != DSI_NORM_APART && norm->kind != DSI_NORM_MARKS &&
            (norm->kind != DSI_NORM_REPLACE ||
             (norm->n_content > 0 && norm->n_pattern > 0 &&
              dsi_utf8_decode(text, text + norm->n_pattern, &cp) == norm->n_pattern));
@@ -288,11 +333,11 @@ ds_status dsi_tokenizer_check_first(ds_tokenizer *tok, const char *path)
         for (uint32_t k = 0; tok->pretoks[i].prepend == DSI_PREPEND_FIRST && k < tok->n_norms;
              ++k) {
             if (tok->pretoks[i].kind == DSI_PRETOK_METASPACE && !keeps_place(&tok->norms[k])) {
-                return ds_fail(
-                    tok->ctx, DS_ERR_UNSUPPORTED,
-                    "%s: \"prepend_scheme\": \"first\" of Metaspace behind a normalizer "
-                    "Replace of more than one character, or by nothing, is not supported",
-                    path);
+                return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                               "%s: \"prepend_scheme\": \"first\" of Metaspace behind a normalizer "
+                               "Replace of more than one character, or by nothing, or behind "
+                               "BertNormalizer is not supported",
+                               path);
             }
         }
     }

@@ -121,6 +121,7 @@ typedef struct analysis {
     const char *space;   /* what a space of the text has become */
     size_t n_space;      /* bytes of it, at least 1 */
     bool space_is_space; /* it is still U+0020 */
+    bool lowered;        /* letters are no longer those of the text */
 } analysis;
 
 static bool set_has(const uint8_t *set, unsigned char byte)
@@ -182,7 +183,8 @@ static void see_added(analysis *a, const ds_tokenizer *tok, bool normalized)
         const dsi_added_token *added = &tok->added[i];
         if (added->normalized == normalized) {
             keep_apart(a, added->pattern, added->n_pattern);
-            a->kinds = added->rstrip ? 0 : a->kinds; /* it takes in what follows */
+            a->kinds = added->rstrip ? 0 : a->kinds;            /* it takes in what follows */
+            a->kinds = normalized && a->lowered ? 0 : a->kinds; /* the sets know no case */
         }
     }
 }
@@ -209,6 +211,17 @@ static void see_norm(analysis *a, const dsi_norm *norm)
             return;
         }
         keep_apart(a, norm->pattern, norm->n_pattern);
+        a->kinds = a->lowered ? 0 : a->kinds;
+        break;
+    case DSI_NORM_CLEAN: /* line breaks become spaces, which patterns behind it may have */
+        a->kinds &= SPACE;
+        break;
+    case DSI_NORM_APART:
+    case DSI_NORM_MARKS:
+        a->cuts->ascii_only = true;
+        break;
+    case DSI_NORM_LOWER:
+        a->lowered = true;
         break;
     case DSI_NORM_PREPEND:
         return; /* not in a part that continues a text */

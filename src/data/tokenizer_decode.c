@@ -151,6 +151,39 @@ static int byte_of(const ds_tokenizer *tok, uint32_t id)
     return text != NULL ? dsi_byte_of_piece(text, n) : -1;
 }
 
+/* A piece that continues a word loses its prefix, another gets a space before it; not the first. */
+static uint32_t wordpiece_step(ds_detokenizer *d, const dsi_decode_step *step, uint32_t turn)
+{
+    static const char *const tidy[][2] = {
+        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
+        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
+        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    if (!d->first) {
+        const dsi_buf *from = &d->piece[turn];
+        dsi_buf *to = &d->piece[1 - turn];
+        const bool continues = from->size >= step->n_pattern &&
+                               memcmp(dsi_buf_text(from), step->pattern, step->n_pattern) == 0;
+        const size_t skip = continues ? step->n_pattern : 0;
+        dsi_buf_clear(to);
+        if (!continues) {
+            dsi_buf_putc(to, ' ');
+        }
+        dsi_buf_append(to, dsi_buf_text(from) + skip, from->size - skip);
+        turn = 1 - turn;
+    }
+    for (size_t i = 0; step->cleanup && i < sizeof tidy / sizeof tidy[0]; ++i) {
+        const dsi_decode_step one = {.pattern = tidy[i][0],
+                                     .content = tidy[i][1],
+                                     .n_pattern = strlen(tidy[i][0]),
+                                     .n_content = strlen(tidy[i][1])};
+        dsi_buf_clear(&d->piece[1 - turn]);
+        replace_all(&d->piece[1 - turn], &d->piece[turn], &one);
+        turn = 1 - turn;
+    }
+    return turn;
+}
+
 /* The steps for one token, on what is in piece[0]; the result's index. */
 static uint32_t run_steps(ds_detokenizer *d)
 {
@@ -159,7 +192,9 @@ static uint32_t run_steps(ds_detokenizer *d)
     for (uint32_t i = 0; i < tok->n_decoders && tok->decoders[i].kind != DSI_DECODE_FUSE; ++i) {
         const dsi_decode_step *step = &tok->decoders[i];
         dsi_buf *piece = &d->piece[turn];
-        if (step->kind == DSI_DECODE_STRIP) {
+        if (step->kind == DSI_DECODE_WORDPIECE) {
+            turn = wordpiece_step(d, step, turn);
+        } else if (step->kind == DSI_DECODE_STRIP) {
             const size_t n = front(dsi_buf_text(piece), piece->size, step->pattern[0], step->start);
             turn = 1 - turn;
             dsi_buf_clear(&d->piece[turn]);

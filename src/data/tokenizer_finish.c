@@ -183,7 +183,8 @@ static bool merges_through_unknown(const ds_tokenizer *tok)
  * fast as words. Not so where unknown characters fuse, bytes merge or a whole word counts. */
 static ds_status build_joins(ds_tokenizer *tok, const char *path)
 {
-    if (tok->byte_level || tok->ignore_merges || merges_through_unknown(tok) || merges_bytes(tok)) {
+    if (tok->word_piece || tok->byte_level || tok->ignore_merges || merges_through_unknown(tok) ||
+        merges_bytes(tok)) {
         return DS_OK;
     }
     tok->joins = calloc(256 * 256 / 8, 1);

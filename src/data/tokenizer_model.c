@@ -35,11 +35,49 @@ static ds_status reject_text(ds_tokenizer *tok, const char *path, const json_t *
     return DS_OK;
 }
 
+static ds_status read_wordpiece(ds_tokenizer *tok, const char *path, const json_t *model)
+{
+    const char *text;
+    size_t n;
+    const json_t *most = json_object_get(model, "max_input_chars_per_word");
+    if (tok->vocab.slots == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: \"model\" must have the object \"vocab\"",
+                       path);
+    }
+    if (!json_is_integer(most) || json_integer_value(most) < 0) {
+        return ds_fail(
+            tok->ctx, DS_ERR_FORMAT,
+            "%s: the model's \"max_input_chars_per_word\" must be a whole number from 0 on", path);
+    }
+    if (!dsi_form_text(model, "unk_token", &text, &n)) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the model lacks the text \"unk_token\"", path);
+    }
+    tok->unk_id = dsi_vocab_find(&tok->vocab, text, n);
+    if (tok->unk_id == DSI_NO_ID) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: the unknown token \"%.40s\" is not in the vocabulary", path, text);
+    }
+    DS_TRY(dsi_form_keep_member(tok, path, model, "continuing_subword_prefix", &tok->piece_prefix,
+                                &tok->n_piece_prefix));
+    tok->word_piece = true;
+    tok->max_word_chars = (size_t)json_integer_value(most);
+    for (uint32_t id = 0; id < tok->vocab.n_ids; ++id) {
+        const dsi_spelling *spelled = &tok->vocab.spelled[id];
+        if (spelled->offset != DSI_NO_ID && spelled->size > tok->longest_piece) {
+            tok->longest_piece = spelled->size;
+        }
+    }
+    return DS_OK;
+}
+
 static ds_status read_model(ds_tokenizer *tok, const char *path, const json_t *model)
 {
     const char *type = dsi_form_type(model);
+    if (strcmp(type, "WordPiece") == 0) {
+        return read_wordpiece(tok, path, model);
+    }
     if (json_object_get(model, "type") != NULL && strcmp(type, "BPE") != 0) {
-        return dsi_form_unsupported(tok, path, "model", type, "BPE");
+        return dsi_form_unsupported(tok, path, "model", type, "BPE, WordPiece");
     }
     if (tok->vocab.slots == NULL || tok->merges.slots == NULL) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT,

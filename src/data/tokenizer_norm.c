@@ -236,6 +236,11 @@ static bool run_norm(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_made *ma
                                (ds_token_range){begin, begin}) &&
                dsi_made_copy(s, made, view, 0, view.n);
     }
+    case DSI_NORM_CLEAN:
+    case DSI_NORM_APART:
+    case DSI_NORM_MARKS:
+    case DSI_NORM_LOWER:
+        return dsi_bert_norm(s, norm->kind, made, view);
     default:
         return unicode_form(s, norm->kind, made, view);
     }
@@ -250,6 +255,9 @@ static bool is_needed(const dsi_norm *norm, dsi_view view)
     case DSI_NORM_NFKC:
     case DSI_NORM_NFKD:
         return needs_form(norm->kind, view);
+    case DSI_NORM_APART:
+    case DSI_NORM_MARKS:
+        return !is_ascii(view);
     default:
         return true;
     }

@@ -174,6 +174,8 @@ static const variant variants[] = {
     {"qwen2", "{}", true},
     {"odd", "{}", false},
     {"unknown", "{}", false},
+    {"bert", "{}", true},
+    {"bert-odd", "{}", true},
     /* prefixes */
     {"gpt2",
      "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true}}",
@@ -367,8 +369,11 @@ static ds_tokenizer *open_variant(ds_ctx *ctx, const variant *v)
         assert_int_equal(json_object_update_missing(token, rest), 0);
         json_decref(rest);
     }
-    enrich(json_object_get(json, "model"),
-           json_object_get(json_object_get(json_object_get(json, "model"), "vocab"), "Ġ") != NULL);
+    if (json_object_get(json_object_get(json, "model"), "merges") != NULL) {
+        enrich(json_object_get(json, "model"),
+               json_object_get(json_object_get(json_object_get(json, "model"), "vocab"), "Ġ") !=
+                   NULL);
+    }
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     assert_int_equal(json_dump_file(json, path, JSON_COMPACT), 0);
     json_decref(json);

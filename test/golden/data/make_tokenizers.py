@@ -2,11 +2,13 @@
 """Writes tokenizer-*.json, small tokenizers of each family trained here, and tokenizers.json: texts
 with the ids and decoded texts that the `tokenizers` package gives for each of them.
 
-Usage: make_tokenizers.py (in this folder's place; needs data/tinyshakespeare.txt)
+Usage: make_tokenizers.py [--keep] (in this folder's place; needs data/tinyshakespeare.txt)
+--keep: the tokenizers that are there are not trained again (training is not the same in each version of the package)
 """
 import json
 import pathlib
 import random
+import sys
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -118,6 +120,21 @@ def llama_norm():
     return normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
 
 
+def wordpiece(name, lower, accents, chinese, post, cleanup, longest, extra=()):
+    tok = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=longest))
+    tok.normalizer = normalizers.BertNormalizer(clean_text=chinese, handle_chinese_chars=chinese, strip_accents=accents, lowercase=lower)
+    tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tok.decoder = decoders.WordPiece(cleanup=cleanup)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tok.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=VOCAB, special_tokens=special, limit_alphabet=250, show_progress=False))
+    whole = json.loads(tok.to_str())
+    vocab = whole["model"]["vocab"] = dict(sorted(whole["model"]["vocab"].items(), key=lambda kv: kv[1]))
+    tok = Tokenizer.from_str(json.dumps(whole))
+    tok.add_tokens(list(extra))
+    tok.post_processor = post(vocab)
+    save(name, tok)
+
+
 def make():
     byte_level("gpt2", B(add_prefix_space=False), special=["<|endoftext|>"], post=lambda t: processors.ByteLevel())
     byte_level("llama3", Seq([S(LLAMA3), B(add_prefix_space=False, use_regex=False)]), special=["<|begin_of_text|>", "<|im_start|>", "<|im_end|>"], post=llama_post, ignore=True)
@@ -127,6 +144,8 @@ def make():
     sentencepiece("llama2", None, llama_norm(), llama_decoder())
     sentencepiece("llama2-legacy", None, llama_norm(), llama_decoder(), legacy=True)
     sentencepiece("mistral", pre_tokenizers.Metaspace(prepend_scheme="first", split=False), None, llama_decoder(), extra=[AddedToken("[INST]", special=True, normalized=False), AddedToken("[/INST]", special=True, normalized=False)])
+    wordpiece("bert", True, None, True, lambda v: processors.TemplateProcessing(single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=[("[CLS]", v["[CLS]"]), ("[SEP]", v["[SEP]"])]), True, 100)
+    wordpiece("bert-odd", False, True, False, lambda v: processors.BertProcessing(("[SEP]", v["[SEP]"]), ("[CLS]", v["[CLS]"])), False, 12, extra=[AddedToken("Hello, world"), AddedToken("\u00e9t\u00e9", normalized=True)])
     sentencepiece("unknown", pre_tokenizers.Metaspace(), None, D.Metaspace(), fallback=False, extra=[AddedToken("word", single_word=True), AddedToken("the", lstrip=True), AddedToken("and", rstrip=True, lstrip=True), AddedToken("  ", normalized=False), AddedToken("   ", normalized=False), AddedToken("Ing", single_word=True, rstrip=True, normalized=False)])
 
 
@@ -140,7 +159,8 @@ def real_gpt2():
 
 
 def main():
-    make()
+    if "--keep" not in sys.argv:
+        make()
     r = random.Random(7)
     texts = TEXTS + [chance(r) for _ in range(60)]
     out = {"texts": texts, "tokenizers": {}}
