@@ -274,6 +274,7 @@ struct ds_tokenizer {
     uint32_t n_decoders;
     bool decode_bytes;    /* ByteLevel's decoder (or "bytes"): a token is its raw bytes */
     bool join_with_space; /* no decoder at all: tokens are joined by a space */
+    bool tidy;            /* no spaces before punctuation in the whole text; given at its end */
     bool falls_back;      /* one of the steps is BYTE_FALLBACK */
     dsi_template_piece template_pieces[DSI_TOK_MAX_TEMPLATE];
     uint32_t n_template; /* 0: only the text */

@@ -2,9 +2,9 @@
 /* What transformers makes of a folder besides reading its tokenizer.json.
  *
  * Called once while a folder is opened. Most classes take tokenizer.json as it stands. Those of
- * Llama, Qwen2 and GPT-2 take only vocabulary, merges and post-processor out of it: normalizer,
- * pre-tokenizer, decoder and the model's options are the class's own, whatever the file says. Not
- * here: the added tokens (tokenizer_named.c).
+ * Llama, Qwen2, GPT-2 and BERT take only vocabulary, merges and (not BERT) post-processor out of
+ * it: normalizer, pre-tokenizer, decoder and the model's options are the class's own, whatever the
+ * file says. Not here: the added tokens (tokenizer_named.c).
  */
 #include "data/tokenizer_class.h"
 
@@ -26,7 +26,8 @@ static dsi_class_kind kind_named(const char *named)
         dsi_class_kind kind;
     } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},
                  {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
-                 {"GPT2Tokenizer", DSI_CLASS_GPT2}};
+                 {"GPT2Tokenizer", DSI_CLASS_GPT2},
+                 {"BertTokenizer", DSI_CLASS_BERT}};
     for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
         if (is_name(named, known[i].name)) {
             return known[i].kind;
@@ -70,6 +71,21 @@ dsi_class_kind dsi_class_of(const dsi_class_hint *hint, const char **name_out)
     return kind;
 }
 
+static const char *bert_default(const char *key)
+{
+    static const char *const rows[][2] = {{"unk_token", "[UNK]"},
+                                          {"sep_token", "[SEP]"},
+                                          {"pad_token", "[PAD]"},
+                                          {"cls_token", "[CLS]"},
+                                          {"mask_token", "[MASK]"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        if (strcmp(key, rows[i][0]) == 0) {
+            return rows[i][1];
+        }
+    }
+    return NULL;
+}
+
 const char *dsi_class_default(dsi_class_kind kind, const char *key)
 {
     static const char end[] = "<|endoftext|>";
@@ -83,6 +99,8 @@ const char *dsi_class_default(dsi_class_kind kind, const char *key)
         return unk || eos || strcmp(key, "pad_token") == 0 ? end : NULL;
     case DSI_CLASS_GPT2:
         return unk || bos || eos ? end : NULL;
+    case DSI_CLASS_BERT:
+        return bert_default(key);
     default:
         return NULL;
     }
@@ -151,6 +169,51 @@ static bool set_model(json_t *root, bool fuse_unk, bool byte_fallback)
            json_object_set_new(model, "byte_fallback", json_boolean(byte_fallback)) == 0;
 }
 
+/* A switch of tokenizer_config.json; false: it is no truth value. */
+static bool bert_switch(const json_t *config, const char *key, json_t **value_out,
+                        const char **bad_out)
+{
+    const json_t *value = json_object_get(config, key);
+    const bool may_be_null = strcmp(key, "strip_accents") == 0;
+    if (value != NULL && !json_is_boolean(value) && !(may_be_null && json_is_null(value))) {
+        *bad_out = key;
+        return false;
+    }
+    *value_out = value == NULL
+                     ? (may_be_null ? json_null() : json_true())
+                     : (json_is_null(value) ? json_null() : json_boolean(json_is_true(value)));
+    return true;
+}
+
+/* WordPiece by the switches of tokenizer_config.json, whatever the file says; the unknown token is
+ * the named one, which tokenizer_special.c sets. */
+static bool rebuild_bert(const json_t *config, json_t *root, const char **bad_out)
+{
+    json_t *lower;
+    json_t *apart;
+    json_t *accents;
+    json_t *model = json_object_get(root, "model");
+    if (!bert_switch(config, "do_lower_case", &lower, bad_out) ||
+        !bert_switch(config, "tokenize_chinese_chars", &apart, bad_out) ||
+        !bert_switch(config, "strip_accents", &accents, bad_out)) {
+        return false;
+    }
+    json_t *norm =
+        json_pack("{s:s, s:b, s:o, s:o, s:o}", "type", "BertNormalizer", "clean_text", 1,
+                  "lowercase", lower, "handle_chinese_chars", apart, "strip_accents", accents);
+    return json_object_set_new(root, "normalizer", norm) == 0 &&
+           json_object_set_new(root, "pre_tokenizer",
+                               json_pack("{s:s}", "type", "BertPreTokenizer")) == 0 &&
+           json_object_set_new(root, "decoder",
+                               json_pack("{s:s, s:s, s:b}", "type", "WordPiece", "prefix", "##",
+                                         "cleanup", 1)) == 0 &&
+           json_object_set_new(root, "added_tokens", json_array()) == 0 &&
+           json_object_set_new(root, "post_processor", json_null()) == 0 &&
+           json_object_set_new(model, "type", json_string("WordPiece")) == 0 &&
+           json_object_set_new(model, "max_input_chars_per_word", json_integer(100)) == 0 &&
+           json_object_set_new(model, "continuing_subword_prefix", json_string("##")) == 0;
+}
+
 bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
                        const char **bad_out)
 {
@@ -159,6 +222,9 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
     *bad_out = NULL;
     if (kind == DSI_CLASS_FILE) {
         return true;
+    }
+    if (kind == DSI_CLASS_BERT) {
+        return rebuild_bert(config, root, bad_out);
     }
     if (given && kind != DSI_CLASS_LLAMA && !json_is_boolean(value)) {
         *bad_out = "add_prefix_space";

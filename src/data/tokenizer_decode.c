@@ -151,14 +151,45 @@ static int byte_of(const ds_tokenizer *tok, uint32_t id)
     return text != NULL ? dsi_byte_of_piece(text, n) : -1;
 }
 
+/* Takes spaces before punctuation and short forms out of piece[turn]; the result's index. token: as
+ * the decoder does with each, not as transformers with the whole text. */
+static uint32_t tidy(ds_detokenizer *d, uint32_t turn, bool token)
+{
+    static const char *const rows[][2] = {
+        {" .", "."},     {" ?", "?"},   {" !", "!"},   {" ,", ","},     {" ' ", "'"},
+        {" n't", "n't"}, {" 'm", "'m"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+    };
+    static const char *const not_row[2] = {" do not", " don't"}; /* of tokens, behind " 'm" */
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] + 1; ++i) {
+        if (i == 7 && !token) {
+            continue;
+        }
+        const char *const *row = i == 7 ? not_row : rows[i - (i > 7)];
+        const dsi_decode_step one = {.pattern = row[0],
+                                     .content = row[1],
+                                     .n_pattern = strlen(row[0]),
+                                     .n_content = strlen(row[1])};
+        dsi_buf_clear(&d->piece[1 - turn]);
+        replace_all(&d->piece[1 - turn], &d->piece[turn], &one);
+        turn = 1 - turn;
+    }
+    return turn;
+}
+
+/* With tok->tidy: the same for all that is pending. */
+static void tidy_pending(ds_detokenizer *d)
+{
+    dsi_buf_clear(&d->piece[0]);
+    dsi_buf_append(&d->piece[0], dsi_buf_text(&d->pending), d->pending.size);
+    const dsi_buf *result = &d->piece[tidy(d, 0, false)];
+    dsi_buf_clear(&d->pending);
+    dsi_buf_append(&d->pending, dsi_buf_text(result), result->size);
+    d->pending.failed = d->pending.failed || d->piece[0].failed || d->piece[1].failed;
+}
+
 /* A piece that continues a word loses its prefix, another gets a space before it; not the first. */
 static uint32_t wordpiece_step(ds_detokenizer *d, const dsi_decode_step *step, uint32_t turn)
 {
-    static const char *const tidy[][2] = {
-        {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
-        {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},   {" do not", " don't"},
-        {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
-    };
     if (!d->first) {
         const dsi_buf *from = &d->piece[turn];
         dsi_buf *to = &d->piece[1 - turn];
@@ -172,16 +203,7 @@ static uint32_t wordpiece_step(ds_detokenizer *d, const dsi_decode_step *step, u
         dsi_buf_append(to, dsi_buf_text(from) + skip, from->size - skip);
         turn = 1 - turn;
     }
-    for (size_t i = 0; step->cleanup && i < sizeof tidy / sizeof tidy[0]; ++i) {
-        const dsi_decode_step one = {.pattern = tidy[i][0],
-                                     .content = tidy[i][1],
-                                     .n_pattern = strlen(tidy[i][0]),
-                                     .n_content = strlen(tidy[i][1])};
-        dsi_buf_clear(&d->piece[1 - turn]);
-        replace_all(&d->piece[1 - turn], &d->piece[turn], &one);
-        turn = 1 - turn;
-    }
-    return turn;
+    return step->cleanup ? tidy(d, turn, true) : turn;
 }
 
 /* The steps for one token, on what is in piece[0]; the result's index. */
@@ -318,6 +340,13 @@ ds_status ds_tokenizer_decode(const ds_tokenizer *tok, const uint32_t *ids, size
         DS_TRY_GOTO(status, push(&d, ids[i]), done);
     }
     end_run(&d);
+    if (tok->tidy) {
+        tidy_pending(&d);
+    }
+    if (d.pending.failed) {
+        status = ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+        goto done;
+    }
     dsi_buf *text = &d.pending;
     if (flags & DS_DECODE_REPAIR) {
         append_repaired(&d.out, (const unsigned char *)dsi_buf_text(&d.pending), d.pending.size);
@@ -379,12 +408,24 @@ ds_status ds_detokenizer_push(ds_detokenizer *d, uint32_t id, const char **text_
                               size_t *size_out)
 {
     DS_TRY(push(d, id));
+    if (d->tok->tidy) { /* what comes may yet change what is there */
+        dsi_buf_clear(&d->out);
+        *text_out = dsi_buf_text(&d->out);
+        *size_out = 0;
+        return DS_OK;
+    }
     const unsigned char *pending = (const unsigned char *)dsi_buf_text(&d->pending);
     return give(d, unfinished(pending, d->pending.size), text_out, size_out);
 }
 
 ds_status ds_detokenizer_flush(ds_detokenizer *d, const char **text_out, size_t *size_out)
 {
+    if (d->tok->tidy) {
+        tidy_pending(d);
+        if (d->pending.failed) {
+            return ds_fail(d->tok->ctx, DS_ERR_NOMEM, "no memory to decode with");
+        }
+    }
     DS_TRY(give(d, 0, text_out, size_out));
     dsi_buf_clear(&d->pending);
     d->first = true;

@@ -93,6 +93,39 @@ static ds_status add_again(dsi_said_reader *r)
 
 /* ---- bos, eos, pad, unk ---- */
 
+/* BERT's class: the named unknown token is the model's, cls and sep stand around the text. */
+static ds_status frame_of_bert(dsi_said_reader *r, const int64_t *ids)
+{
+    enum { SEP = 3, CLS = 5 };
+    static const uint32_t needed[] = {DSI_SAID_UNK, SEP, CLS};
+    ds_tokenizer *tok = r->tok;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; ++i) {
+        if (ids[needed[i]] < 0) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: \"%s\" names no token, which the class BertTokenizer needs",
+                           r->files->folder, dsi_said_names[needed[i]]);
+        }
+    }
+    const dsi_said *unk = &r->found[DSI_SAID_UNK];
+    tok->unk_id = dsi_vocab_find(&tok->vocab, unk->token.content, unk->token.n_content);
+    if (tok->unk_id == DSI_NO_ID) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: \"unk_token\": \"%.60s\" is not in the vocabulary of WordPiece",
+                       r->files->folder, unk->token.content);
+    }
+    uint32_t *around = dsi_arena_array(tok->arena, 2, sizeof *around);
+    if (around == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for the special tokens");
+    }
+    around[0] = (uint32_t)ids[CLS];
+    around[1] = (uint32_t)ids[SEP];
+    tok->template_pieces[0] = (dsi_template_piece){.ids = around, .n_ids = 1};
+    tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
+    tok->template_pieces[2] = (dsi_template_piece){.ids = around + 1, .n_ids = 1};
+    tok->n_template = 3;
+    return DS_OK;
+}
+
 static ds_status note_ids(dsi_said_reader *r)
 {
     const dsi_said *found = r->found;
@@ -106,6 +139,9 @@ static ds_status note_ids(dsi_said_reader *r)
     }
     for (size_t i = 0; i < DSI_SAID_NAMES; ++i) { /* a text that is no token is the unknown one */
         ids[i] = is_there[i] && ids[i] < 0 ? ids[DSI_SAID_UNK] : ids[i];
+    }
+    if (r->files->kind == DSI_CLASS_BERT) {
+        DS_TRY(frame_of_bert(r, ids));
     }
     tok->bos = ids[DSI_SAID_BOS];
     tok->unk = ids[DSI_SAID_UNK];
@@ -169,6 +205,7 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
         return dsi_said_wrong(r, "tokenizer_config.json", "split_special_tokens", "true or false");
     }
     r->tok->split_special = json_is_true(split);
+    r->tok->tidy = r->tok->word_piece && is_on(r, "clean_up_tokenization_spaces");
     return r->files->has_file ? DS_OK : put_around(r);
 }
 
@@ -223,7 +260,7 @@ ds_status dsi_special_check(ds_tokenizer *tok, const dsi_folder_files *files)
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: transformers reads this folder with the class %.60s, which builds a "
                        "tokenizer of its own and is not supported; known: LlamaTokenizer, "
-                       "Qwen2Tokenizer, GPT2Tokenizer, and the general class "
+                       "Qwen2Tokenizer, GPT2Tokenizer, BertTokenizer, and the general class "
                        "(PreTrainedTokenizerFast), which takes tokenizer.json as it stands",
                        files->folder, files->class_name);
     }

@@ -3,7 +3,7 @@
 AutoTokenizer.from_pretrained(folder) makes of them: ids with and without special tokens, decoded texts with and without
 them, and the ids of bos, eos, pad and unk. test_tokenizer_folder compares the library with it.
 
-Usage: make_tokenizer_folders.py [--count N] [--seed S] [--out FILE]
+Usage: make_tokenizer_folders.py [--bert] [--count N] [--seed S] [--out FILE]
 Without --out it writes tokenizer_folders.jsonl beside itself, the set of `make check`. The first line holds the
 vocabularies, which the folders name as "@NAME"; each other line is a folder:
 {"what": [changes], "files": {name: JSON or text}, "texts": [...], "answer": {...} or null, "error": "..."}
@@ -84,6 +84,27 @@ def template(bos):
 
 def split(pattern):
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), B(add_prefix_space=False, use_regex=False)])
+
+
+def bert():
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tok = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tok.normalizer = normalizers.BertNormalizer()
+    tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tok.decoder = decoders.WordPiece()
+    tok.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=330, special_tokens=special, show_progress=False, limit_alphabet=120))
+    tree = json.loads(tok.to_str())
+    tree["model"]["vocab"] = dict(sorted(tree["model"]["vocab"].items(), key=lambda kv: kv[1]))
+    return {"bert": {"tokenizer.json": tree, "config.json": {"model_type": "bert"},
+                     "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]", "cls_token": "[CLS]",
+                                               "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]", "strip_accents": None}}}
+
+
+def change_bert(r, case, _):
+    config = config_of(case)
+    key = r.choice(["do_lower_case", "do_lower_case", "strip_accents", "strip_accents", "tokenize_chinese_chars", "tokenizer_class"])
+    config[key] = r.choice([True, False, False, None]) if key != "tokenizer_class" else r.choice(["BertTokenizerFast", "PreTrainedTokenizerFast", None])
+    return "bert." + key
 
 
 def families():
@@ -292,7 +313,8 @@ def change_config(r, case, _):
     elif kind == "add":
         config[r.choice(["add_bos_token", "add_eos_token"])] = r.choice([True, False])
     elif kind == "class":
-        config["tokenizer_class"] = r.choice(["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
+        # a class of BPE beside WordPiece makes merges of its own: refused, and not drawn
+        config["tokenizer_class"] = r.choice(["BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if tree_of(case)["model"].get("type") == "WordPiece" else ["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
                                               "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "NoSuchTokenizer", None])
     elif kind == "drop" and config:
         del config[r.choice(list(config))]
@@ -436,13 +458,14 @@ def fixed():
     yield "gpt2", {"added_tokens.json": {"the": 330}, "special_tokens_map.json": {"sep_token": {"content": "the", "single_word": True}}}
 
 
-def make(count, seed, n_texts, write):
-    bases = families()
+def make(count, seed, n_texts, write, only_bert):
+    bases = bert() if only_bert else families()
+    changes = [*CHANGES, (change_bert, 10)] if only_bert else CHANGES
     vocabularies = {}
     for name, files in bases.items():
         model = files["tokenizer.json"]["model"]
-        vocabularies[name] = {"vocab": model["vocab"], "merges": model["merges"]}
-        model["vocab"] = model["merges"] = "@" + name
+        vocabularies[name] = {k: model[k] for k in ("vocab", "merges") if k in model}
+        model.update(dict.fromkeys(vocabularies[name], "@" + name))
     write({"vocabularies": vocabularies})
     folder = tempfile.mkdtemp()
     for number in range(count):
@@ -453,7 +476,7 @@ def make(count, seed, n_texts, write):
             if "tokenizer.json" not in case["files"]:
                 case["what"].append(change_config(r, case, vocabularies))
                 continue
-            change = r.choices([c for c, _ in CHANGES], [w for _, w in CHANGES])[0]
+            change = r.choices([c for c, _ in changes], [w for _, w in changes])[0]
             try:
                 case["what"].append(change(r, case, vocabularies))
             except (TypeError, KeyError, AttributeError, IndexError, ValueError):
@@ -462,7 +485,7 @@ def make(count, seed, n_texts, write):
         case["texts"] = [some_text(r, spelled) for _ in range(n_texts)]
         case["answer"], case["error"] = answer(case, vocabularies, r, folder)
         write(case)
-    for name, files in fixed():
+    for name, files in [] if only_bert else fixed():
         case = {"what": [name, "fixed"], "files": {**copy.deepcopy(bases[name]), **files}, "texts": ["dthe the thee", "x the"]}
         case["answer"], case["error"] = answer(case, vocabularies, random.Random(0), folder)
         write(case)
@@ -474,12 +497,14 @@ def main():
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--seed", default="0")
     parser.add_argument("--texts", type=int, default=4)
-    parser.add_argument("--out", default=str(HERE / "tokenizer_folders.jsonl"))
+    parser.add_argument("--bert", action="store_true", help="BERT's folders alone, by default into tokenizer_folders_bert.jsonl")
+    parser.add_argument("--out")
     args = parser.parse_args()
     import transformers
     transformers.logging.set_verbosity(100)
-    with open(args.out, "w", encoding="utf-8") as out:
-        make(args.count, args.seed, args.texts, lambda row: out.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"))
+    out_path = args.out or HERE / ("tokenizer_folders_bert.jsonl" if args.bert else "tokenizer_folders.jsonl")
+    with open(out_path, "w", encoding="utf-8") as out:
+        make(args.count, args.seed, args.texts, lambda row: out.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"), args.bert)
 
 
 if __name__ == "__main__":
