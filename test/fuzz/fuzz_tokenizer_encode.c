@@ -20,9 +20,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { N_TOKENIZERS = 12 };
-static const char *const names[N_TOKENIZERS] = {"bert",    "bert-odd", "gpt2",          "llama3",
-                                                "qwen2",   "gpt4o",    "llama2",        "mistral",
-                                                "unknown", "odd",      "llama2-legacy", "bytes"};
+static const char *const names[N_TOKENIZERS] = {"gpt2",          "llama3",  "qwen2",   "gpt4o",
+                                                "llama2",        "mistral", "unknown", "odd",
+                                                "llama2-legacy", "bytes",   "bert",    "bert-odd"};
 
 typedef struct subject {
     ds_tokenizer *tok;
