@@ -33,7 +33,7 @@ static const char after[] =
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
     "--dtype; "
-    "with --quantize q8_0 its blocks of that type are used as they are, and so for q4_0.\n\n"
+    "with --quantize in fp32, and rounded again.\n\n"
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
     "  ds_serve --model model.Q8_0.gguf --quantize q8_0\n"
@@ -83,8 +83,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
         {.name = "quantize",
          .type = DSI_ARG_TEXT,
          .out = &o->quantize,
-         .value = "q8_0|q4_0",
-         .choices = "q8_0|q4_0",
+         .value = "TYPE",
+         .choices = "q8_0|q4_0|q4_1|q5_0|q5_1",
          .doc = "Round the matrices of linear layers to blocks of 32 values as they are read, and "
                 "what they are multiplied with to bytes."},
         {.type = DSI_ARG_HEADING, .doc = "Clients"},

@@ -63,8 +63,8 @@ typedef struct ds_trace {
     ds_packing packing;   /* the weights of ds_nn_linear are packed (packing.h), for products alone:
                              they get no gradient; default NONE */
     ds_dtype weights;     /* GENERATE: of linear layers' matrices (out,in) and of an output
-                             projection that is no embedding, where rows are whole blocks: q8_0 or
-                             q4_0; default NONE: as dtype */
+                             projection that is no embedding, where rows are whole blocks: q8_0,
+                             q4_0, q4_1, q5_0 or q5_1; default NONE: as dtype */
     const ds_paged *paged; /* GENERATE: many sequences in a row; borrowed for the life of the
                               tracer; default NULL: a cell a sequence, kv_length long */
     DS_RESERVED(2);

@@ -36,6 +36,9 @@ typedef enum ds_dtype {
      * elements of their own: ds_dtype_bytes is 0. */
     DS_DTYPE_Q8_0 = DS_DTYPE_COUNT, /* ggml's: f16 scale, 32 bytes */
     DS_DTYPE_Q4_0,                  /* f16 scale, 32 half bytes */
+    DS_DTYPE_Q4_1,                  /* f16 scale and minimum, 32 half bytes */
+    DS_DTYPE_Q5_0,                  /* f16 scale, 32 values of five bits */
+    DS_DTYPE_Q5_1,                  /* f16 scale and minimum, 32 values of five bits */
     DS_DTYPE_ALL
 } ds_dtype;
 

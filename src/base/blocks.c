@@ -38,28 +38,73 @@ static void quantize_q8(const float *x, uint8_t *block)
     }
 }
 
-static int q4_of(float x, float inverse)
+/* Four or five bits: the halves of bytes are values i and i + 16, the fifth bits a word of their
+ * own. */
+static void put_bits(ds_dtype dtype, const int *q, uint8_t *block)
 {
-    const int q = (int)(x * inverse + 8.5f);
-    return q > 15 ? 15 : q < 0 ? 0 : q;
+    uint8_t *fifth = block + dsi_block_head(dtype);
+    uint8_t *halves = block + dsi_block_values(dtype);
+    for (int i = 0; i < DSI_BLOCK / 2; ++i) {
+        halves[i] = (uint8_t)((q[i] & 15) | (q[i + DSI_BLOCK / 2] & 15) << 4);
+    }
+    for (int i = 0; i < DSI_BLOCK && dsi_block_has_fifth(dtype); ++i) {
+        fifth[i / 8] = (uint8_t)((i % 8 == 0 ? 0 : fifth[i / 8]) | q[i] >> 4 << i % 8);
+    }
 }
 
-static void quantize_q4(const float *x, uint8_t *block)
+static int limited(float x, int most)
 {
-    const float d = largest(x) / -8.0f;
+    const int q = (int)x;
+    return q > most ? most : q < 0 ? 0 : q;
+}
+
+/* Q4_0, Q5_0: the value of the largest magnitude becomes the lowest number. */
+static void quantize_even(ds_dtype dtype, const float *x, uint8_t *block)
+{
+    const int offset = dsi_block_offset(dtype);
+    const float d = largest(x) / (float)-offset;
     const float inverse = d != 0.0f && isfinite(d) ? 1.0f / d : 0.0f;
+    int q[DSI_BLOCK];
     put_scale(block, d);
-    for (int i = 0; i < DSI_BLOCK / 2; ++i) {
-        const float low = isfinite(d) ? x[i] : 0.0f;
-        const float high = isfinite(d) ? x[i + DSI_BLOCK / 2] : 0.0f;
-        block[2 + i] = (uint8_t)(q4_of(low, inverse) | q4_of(high, inverse) << 4);
+    for (int i = 0; i < DSI_BLOCK; ++i) {
+        const float scaled = (isfinite(d) ? x[i] : 0.0f) * inverse;
+        q[i] = limited(scaled + ((float)offset + 0.5f), 2 * offset - 1);
     }
+    put_bits(dtype, q, block);
+}
+
+/* Q4_1, Q5_1: the lowest value is 0, the highest 15 or 31. */
+static void quantize_range(ds_dtype dtype, const float *x, uint8_t *block)
+{
+    const int most = dtype == DS_DTYPE_Q4_1 ? 15 : 31;
+    float low = x[0];
+    float high = x[0];
+    for (int i = 1; i < DSI_BLOCK; ++i) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    /* the sum is NaN where a value is one, wherever it stands */
+    const float d = isnan(largest(x)) ? NAN : (high - low) / (float)most;
+    const float inverse = d != 0.0f && isfinite(d) ? 1.0f / d : 0.0f;
+    int q[DSI_BLOCK];
+    put_scale(block, d);
+    put_scale(block + 2, low);
+    for (int i = 0; i < DSI_BLOCK; ++i) {
+        q[i] = isfinite(d) ? limited((x[i] - low) * inverse + 0.5f, most) : 0;
+    }
+    put_bits(dtype, q, block);
 }
 
 void dsi_blocks_quantize(ds_dtype dtype, const float *x, int64_t n, uint8_t *blocks)
 {
     for (int64_t i = 0; i < n; i += DSI_BLOCK, blocks += dsi_block_bytes(dtype)) {
-        dtype == DS_DTYPE_Q8_0 ? quantize_q8(x + i, blocks) : quantize_q4(x + i, blocks);
+        if (dtype == DS_DTYPE_Q8_0) {
+            quantize_q8(x + i, blocks);
+        } else if (dsi_block_has_minimum(dtype)) {
+            quantize_range(dtype, x + i, blocks);
+        } else {
+            quantize_even(dtype, x + i, blocks);
+        }
     }
 }
 
@@ -69,20 +114,29 @@ static unsigned plain_value(ds_dtype dtype, const uint8_t *block, int i)
     if (dtype == DS_DTYPE_Q8_0) {
         return (unsigned)((int8_t)block[2 + i] + 128);
     }
-    const uint8_t both = block[2 + i % (DSI_BLOCK / 2)];
-    return i < DSI_BLOCK / 2 ? both & 15u : both >> 4;
+    const uint8_t both = block[dsi_block_values(dtype) + i % (DSI_BLOCK / 2)];
+    const unsigned low = i < DSI_BLOCK / 2 ? both & 15u : both >> 4;
+    const uint8_t *fifth = block + dsi_block_head(dtype);
+    return dsi_block_has_fifth(dtype) ? low | (fifth[i / 8] >> i % 8 & 1u) << 4 : low;
 }
 
 static void weave_block(ds_dtype dtype, const uint8_t *from, int64_t r, uint8_t *block)
 {
+    uint8_t *fifth = block + dsi_block_head(dtype) * DSI_BLOCK_ROWS + 4 * r;
     memcpy(block + 2 * r, from, 2);
+    if (dsi_block_has_minimum(dtype)) {
+        memcpy(block + 2 * (DSI_BLOCK_ROWS + r), from + 2, 2);
+    }
     for (int i = 0; i < DSI_BLOCK; ++i) {
         const unsigned value = plain_value(dtype, from, i);
-        uint8_t *at = block + DSI_BLOCK_SCALES + 4 * r + i % 4;
+        uint8_t *at = block + dsi_block_values(dtype) * DSI_BLOCK_ROWS + 4 * r + i % 4;
         if (dtype == DS_DTYPE_Q8_0) {
             at[i / 4 * 64] = (uint8_t)value;
-        } else {
-            at[i / 8 * 64] |= (uint8_t)(i / 4 % 2 == 0 ? value : value << 4);
+            continue;
+        }
+        at[i / 8 * 64] |= (uint8_t)(i / 4 % 2 == 0 ? value & 15 : value << 4);
+        if (dsi_block_has_fifth(dtype)) {
+            fifth[i % 4] |= (uint8_t)(value >> 4 << i / 4);
         }
     }
 }

@@ -14,6 +14,9 @@ typedef struct dtype_row {
 static const dtype_row dtype_rows[DS_DTYPE_ALL] = {[DS_DTYPE_NONE] = {"none", "NONE", 0},
                                                    [DS_DTYPE_Q8_0] = {"q8_0", "", 0},
                                                    [DS_DTYPE_Q4_0] = {"q4_0", "", 0},
+                                                   [DS_DTYPE_Q4_1] = {"q4_1", "", 0},
+                                                   [DS_DTYPE_Q5_0] = {"q5_0", "", 0},
+                                                   [DS_DTYPE_Q5_1] = {"q5_1", "", 0},
 #define X(id, text, st, n) [DS_DTYPE_##id] = {text, st, n},
                                                    DS_DTYPE_LIST(X)
 #undef X

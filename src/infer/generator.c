@@ -157,7 +157,8 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
         (!dsi_is_blocks(params->quantize) || params->weights == NULL || given > 1 ||
          params->adapter != NULL || params->comm != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "ds_generator_params: quantize is %s; expected q8_0 or q4_0, beside weights "
+                       "ds_generator_params: quantize is %s; expected q8_0, q4_0, q4_1, q5_0 or "
+                       "q5_1, beside weights "
                        "alone, without adapter and comm",
                        ds_dtype_name(params->quantize));
     }

@@ -261,6 +261,7 @@ static void same_bits(void **state)
     same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
+    same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);
 }
 
 /* ---- put, query, flush ---- */

@@ -4,7 +4,8 @@
  * A block of 32 values of x is rounded to bytes: scale dx = amax/127, q = x·(127/amax) to the
  * nearest even; a block with a value that is not finite has a scale of NaN. The sum of a block's 32
  * products is a whole number and exact. Blocks are added in order: y = fma(dw·dx, sum, y), from 0,
- * in fp32. Then bias, activation, residual and one rounding, as ref_linear.c.
+ * in fp32; where the weight's blocks have a minimum, y = fma(mw·dx, sum of q, y) next. Then bias,
+ * activation, residual and one rounding, as ref_linear.c.
  */
 #ifndef DSI_ACCEL_CPU_BLOCK_LINEAR_H
 #define DSI_ACCEL_CPU_BLOCK_LINEAR_H
@@ -33,8 +34,14 @@ static inline block_shape block_shape_of(const ds_kernel_sig *sig)
 typedef struct block_x {
     int8_t *q;        /* [m][k] */
     float *scale;     /* [m][n_blocks] */
-    int32_t *correct; /* [m][n_blocks]: what unsigned weights add too much, negative */
+    int32_t *correct; /* [m][n_blocks]: what unsigned weights add too much, negative; of types with
+                       * a minimum the sum of q */
 } block_x;
+
+static inline int32_t block_correction(ds_dtype type, int32_t sum)
+{
+    return dsi_block_has_minimum(type) ? sum : -sum * dsi_block_offset(type);
+}
 
 static inline size_t block_round(size_t bytes)
 {

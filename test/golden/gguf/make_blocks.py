@@ -6,7 +6,7 @@ Needs numpy and gguf. Run here.
 import numpy as np
 from gguf import GGMLQuantizationType as T, quants
 
-for name, kind in (("q8_0", T.Q8_0), ("q4_0", T.Q4_0)):
+for name, kind in (("q8_0", T.Q8_0), ("q4_0", T.Q4_0), ("q4_1", T.Q4_1), ("q5_0", T.Q5_0), ("q5_1", T.Q5_1)):
     rng = np.random.default_rng(7)
     x = rng.standard_normal((40, 32)).astype(np.float32)
     x[1] = 0

@@ -25,12 +25,20 @@ static void round_rows(const ds_kernel_call *call, int64_t begin, int64_t end, u
     for (int64_t block = begin * s.n_blocks; block < end * s.n_blocks; ++block) {
         float inverse = 0.0f;
         const int64_t at = block * DSI_BLOCK;
+        int32_t sum = 0;
         x.scale[block] = block_scale(&call->in[0], at, &inverse);
         for (int64_t i = 0; i < DSI_BLOCK; ++i) {
             const float v = ref_get(&call->in[0], at + i) * inverse;
             x.q[at + i] = (int8_t)(isnan(x.scale[block]) ? 0 : (int)rintf(v));
+            sum += x.q[at + i];
         }
+        x.correct[block] = block_correction(s.type, sum);
     }
+}
+
+static float f16_at(const uint8_t *at)
+{
+    return dsi_f16_to_f32((uint16_t)(at[0] | at[1] << 8));
 }
 
 static float dot(const block_shape *s, const ds_tensor *w, const block_x *x, int64_t row, int64_t o)
@@ -42,12 +50,16 @@ static float dot(const block_shape *s, const ds_tensor *w, const block_x *x, int
     float y = 0.0f;
     for (int64_t b = 0; b < s->n_blocks; ++b) {
         const uint8_t *block = panel + b * each;
-        const float scale = dsi_f16_to_f32((uint16_t)(block[2 * r] | block[2 * r + 1] << 8));
+        const int64_t at = row * s->n_blocks + b;
         int32_t sum = 0;
         for (int64_t i = 0; i < DSI_BLOCK; ++i) {
             sum += dsi_block_value(s->type, block, r, i) * x->q[row * s->k + b * DSI_BLOCK + i];
         }
-        y = fmaf(scale * x->scale[row * s->n_blocks + b], (float)sum, y);
+        y = fmaf(f16_at(block + 2 * r) * x->scale[at], (float)sum, y);
+        if (dsi_block_has_minimum(s->type)) {
+            const float minimum = f16_at(block + 2 * (DSI_BLOCK_ROWS + r));
+            y = fmaf(minimum * x->scale[at], (float)x->correct[at], y);
+        }
     }
     return y;
 }

@@ -57,7 +57,7 @@ DSI_INLINE void round_block(const block_job *job, int64_t block, ds_dtype type)
             sum += q[j];
         }
     }
-    job->x.correct[block] = -sum * (job->s.type == DS_DTYPE_Q8_0 ? 128 : 8);
+    job->x.correct[block] = block_correction(job->s.type, sum);
 }
 
 static void round_rows(const void *opaque, size_t begin, size_t end)
@@ -69,16 +69,19 @@ static void round_rows(const void *opaque, size_t begin, size_t end)
 }
 
 /* ---- products ---- */
-/* A block of a half panel: its scales, and its values as unsigned bytes. */
+/* A block of a half panel: its scales and minima, and its values as unsigned bytes. */
 typedef struct half_block {
-    vf scale;
+    vf scale, minimum;
     vi w[STEPS];
 } half_block;
 
 DSI_INLINE void load_block(const uint8_t *block, int half, ds_dtype type, half_block *b)
 {
-    const uint8_t *bytes = block + DSI_BLOCK_SCALES + half * 4 * VF_WIDTH;
-    b->scale = vf_load_f16((const uint16_t *)(const void *)block + half * VF_WIDTH);
+    const int at = half * 4 * VF_WIDTH;
+    const uint8_t *bytes = block + dsi_block_values(type) * DSI_BLOCK_ROWS + at;
+    const uint16_t *scales = (const uint16_t *)(const void *)block + half * VF_WIDTH;
+    b->scale = vf_load_f16(scales);
+    b->minimum = dsi_block_has_minimum(type) ? vf_load_f16(scales + DSI_BLOCK_ROWS) : vf_zero();
     if (type == DS_DTYPE_Q8_0) {
 #pragma GCC unroll 8
         for (int s = 0; s < STEPS; ++s) {
@@ -92,6 +95,16 @@ DSI_INLINE void load_block(const uint8_t *block, int half, ds_dtype type, half_b
         const vi both = vi_load((const int32_t *)(const void *)(bytes + s * 32));
         b->w[s] = vi_and(both, low);
         b->w[s + 1] = vi_and(vi_shr(both, 4), low);
+    }
+    if (dsi_block_has_fifth(type)) {
+        const uint8_t *words = block + dsi_block_head(type) * DSI_BLOCK_ROWS + at;
+        const vi fifth = vi_load((const int32_t *)(const void *)words);
+#pragma GCC unroll 8
+        for (int s = 0; s < STEPS; ++s) {
+            const vi moved = s < 4 ? vi_shl(fifth, (unsigned)(4 - s) & 31)
+                                   : vi_shr(fifth, (unsigned)(s - 4) & 31);
+            b->w[s] = vi_or(b->w[s], vi_and(moved, vi_set(0x10101010)));
+        }
     }
 }
 
@@ -120,12 +133,18 @@ DSI_INLINE void dot_rows(const block_job *job, const uint8_t *panel, int half, i
         for (int r = 0; r < rows; ++r) {
             const int64_t at = (row + r) * s->n_blocks + b;
             const int8_t *q = job->x.q + at * DSI_BLOCK;
-            vi dots = vi_set(job->x.correct[at]);
+            const bool has_minimum = dsi_block_has_minimum(type);
+            vi dots = vi_set(has_minimum ? 0 : job->x.correct[at]);
 #pragma GCC unroll 8
             for (int step = 0; step < STEPS; ++step) {
                 dots = vi_dot4(dots, w.w[step], vi_set(word_at(q + 4 * step)));
             }
-            sum[r] = vf_fma(vf_mul(w.scale, vf_set(job->x.scale[at])), vf_from_int(dots), sum[r]);
+            const vf scale = vf_set(job->x.scale[at]);
+            sum[r] = vf_fma(vf_mul(w.scale, scale), vf_from_int(dots), sum[r]);
+            if (has_minimum) {
+                sum[r] =
+                    vf_fma(vf_mul(w.minimum, scale), vf_set((float)job->x.correct[at]), sum[r]);
+            }
         }
     }
 #pragma GCC unroll 4
@@ -183,10 +202,21 @@ static void run_panels(void *arg, uint32_t task, uint32_t thread)
             (const uint8_t *)job->call->in[1].data + (size_t)p * dsi_panel_bytes(s->type, s->k);
         for (int half = 0; half < HALVES; ++half) {
             const int64_t o = p * DSI_BLOCK_ROWS + half * VF_WIDTH;
-            if (s->type == DS_DTYPE_Q8_0) {
+            switch (s->type) {
+            case DS_DTYPE_Q8_0:
                 run_half(job, panel, half, o, begin, end, DS_DTYPE_Q8_0);
-            } else {
+                break;
+            case DS_DTYPE_Q4_0:
                 run_half(job, panel, half, o, begin, end, DS_DTYPE_Q4_0);
+                break;
+            case DS_DTYPE_Q4_1:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q4_1);
+                break;
+            case DS_DTYPE_Q5_0:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q5_0);
+                break;
+            default:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q5_1);
             }
         }
     }
