@@ -3,9 +3,9 @@
 
 Each of the first MESHES meshes below trains two steps and saves, and goes on for a third. Each mesh goes on from each checkpoint (every
 ordered pair, its own too). What must hold for the third step:
-    on the mesh that saved                   the bits of the run that was not interrupted
-    on meshes that differ in their stage     the same bits
-    on any other                             near the run that was not interrupted: random_meshes.limits()
+    on the mesh that saved  the bits of the run that was not interrupted
+    on meshes that differ in their stage, in the pipeline or in ep  the same bits
+    on any other            near the run that was not interrupted: random_meshes.limits()
 Needs no package. Exit 1 when a pair does not hold.
 """
 import pathlib
@@ -16,12 +16,14 @@ import time
 
 import random_meshes
 
-# dp, tp, sp, stage. 257 rows of the vocabulary are padded by every tp; 4 heads of keys and values are fewer than the ranks of some
-MESHES = [(1, 2, 1, 1), (2, 1, 2, 3), (2, 1, 2, 1), (1, 1, 1, 0), (1, 2, 2, 3), (4, 1, 1, 2), (3, 2, 1, 3), (3, 2, 1, 0), (1, 1, 3, 3), (1, 4, 2, 1),
-          (1, 3, 1, 0), (1, 1, 6, 2), (1, 6, 1, 2), (2, 2, 2, 2), (2, 2, 2, 0), (2, 1, 4, 3)]
-MODEL = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 257, "hidden_size": 48, "intermediate_size": 36,
+# dp, tp, sp, pp, ep, stage. 257 rows of the vocabulary are padded by every tp; 4 heads of keys and values are fewer than the ranks of some
+MESHES = [(1, 2, 1, 1, 1, 1), (2, 1, 2, 1, 1, 3), (2, 1, 1, 2, 2, 1), (1, 1, 1, 1, 1, 0), (1, 2, 2, 1, 1, 3), (4, 1, 1, 1, 4, 2), (3, 2, 1, 1, 1, 3),
+          (2, 1, 2, 1, 2, 0), (1, 1, 3, 2, 1, 3), (1, 4, 2, 1, 1, 1), (1, 3, 1, 2, 1, 0), (1, 1, 6, 1, 1, 2), (1, 6, 1, 1, 1, 2), (2, 2, 1, 2, 1, 2),
+          (2, 2, 2, 1, 2, 3), (2, 1, 1, 2, 1, 3)]
+MODEL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 257, "hidden_size": 48, "intermediate_size": 12,
          "num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-         "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.1}
+         "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.1, "num_local_experts": 12, "num_experts_per_tok": 2,
+         "sliding_window": None}
 BATCH = 12
 
 
@@ -34,18 +36,21 @@ class Case:
 
 
 def config_of(mesh):
-    dp, tp, sp, stage = mesh
-    return {"train_micro_batch_size_per_gpu": BATCH // dp, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},
+    dp, tp, sp, pp, ep, stage = mesh
+    more = {"pipeline": {"stages": pp}} if pp > 1 else {}
+    if ep > 1:
+        more["expert_parallel"] = {"enabled": True, "autoep_size": ep}
+    return {**more, "train_micro_batch_size_per_gpu": BATCH // dp, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},
             "optimizer": {"type": "AdamW", "params": {"lr": random_meshes.RATE, "eps": random_meshes.EPS}},
             "tensor_parallel": {"autotp_size": tp}, "sequence_parallel_size": sp}
 
 
 def name_of(mesh):
-    return "dp {} tp {} sp {} stage {}".format(*mesh)
+    return "dp {} tp {} sp {} pp {} ep {} stage {}".format(*mesh)
 
 
 def ranks_of(mesh):
-    return mesh[0] * mesh[1] * mesh[2]
+    return mesh[0] * mesh[1] * mesh[2] * mesh[3]
 
 
 def check_pair(runs, case, saved, mesh, whole, others):
