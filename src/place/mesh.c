@@ -379,12 +379,12 @@ void dsi_mesh_coords_text(const dsi_mesh *mesh, uint32_t rank, dsi_buf *buf)
 {
     const dsi_axes data = dsi_axes_data();
     const dsi_coords coords = dsi_mesh_coords(mesh, rank);
-    if (dsi_mesh_data_size(mesh) == mesh->n_ranks) {
+    if (dsi_mesh_data_size(mesh) == mesh->n_ranks && mesh->size[DSI_AXIS_EP] == 1) {
         return;
     }
     dsi_buf_printf(buf, "dp %u", dsi_mesh_data_rank(mesh, rank));
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        if (mesh->size[a] > 1 && !dsi_axes_has(&data, (dsi_axis)a)) {
+        if (mesh->size[a] > 1 && (a == DSI_AXIS_EP || !dsi_axes_has(&data, (dsi_axis)a))) {
             dsi_buf_printf(buf, ", %s %u", names[a], coords.at[a]);
         }
     }

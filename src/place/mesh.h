@@ -125,7 +125,8 @@ dsi_axis dsi_axis_from_name(const char *name, size_t n); /* DSI_AXIS_COUNT when 
 /* "mesh(dpr=2,tp=2)": axes of size 1 are left out; one rank is "mesh()". */
 void dsi_mesh_text(const dsi_mesh *mesh, dsi_buf *buf);
 /* "dp 2, tp 1": where a rank stands among those with other samples, and on each other axis of
- * several ranks; "" where all ranks have other samples. */
+ * several ranks, and which experts it has; "" where all ranks have other samples and all experts.
+ */
 void dsi_mesh_coords_text(const dsi_mesh *mesh, uint32_t rank, dsi_buf *buf);
 /* "(dps,ep)" */
 void dsi_axes_text(const dsi_axes *axes, dsi_buf *buf);

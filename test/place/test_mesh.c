@@ -159,7 +159,7 @@ static void test_coordinates(void **state)
     } rows[] = {
         {"mesh()", 0, ""},
         {"mesh(dps=8)", 5, ""},
-        {"mesh(dpr=2,dps=2,ep=2)", 5, ""},
+        {"mesh(dpr=2,dps=2,ep=2)", 5, "dp 5, ep 1"},
         {"mesh(dps=4,tp=2)", 5, "dp 2, tp 1"},
         {"mesh(dpr=2,dps=2,tp=2)", 5, "dp 2, tp 1"},
         {"mesh(tp=2)", 1, "dp 0, tp 1"},
