@@ -33,7 +33,7 @@ static const char after[] =
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
     "--dtype; "
-    "with --quantize in fp32, and rounded again.\n\n"
+    "with --quantize in fp32, and its blocks of that type are used as they are.\n\n"
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
     "  ds_serve --model model.Q8_0.gguf --quantize q8_0\n"
@@ -222,6 +222,7 @@ typedef struct parts {
     ds_chat *chat;
     dsi_buf keys;
     char unpacked[2100]; /* of a GGUF file; "": none */
+    const char *gguf;    /* that file, for its blocks; NULL: none */
 } parts;
 
 /* From now on they wait for wait_for_end, in all threads that are made. */
@@ -234,7 +235,7 @@ static void hold_signals(sigset_t *signals)
 }
 
 /* The model of a GGUF file in a folder of its own, which is gone again when all of it is open. With
- * --quantize in fp32: blocks of the same type become what they were. */
+ * --quantize in fp32, and blocks of that type are taken from the file as they are. */
 static ds_status unpack(ds_ctx *ctx, serve_options *o, parts *p)
 {
     const char *base = getenv("TMPDIR");
@@ -258,6 +259,7 @@ static ds_status unpack(ds_ctx *ctx, serve_options *o, parts *p)
     ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", o->model,
            p->unpacked);
     DS_TRY(ds_gguf_to_folder(ctx, &params));
+    p->gguf = o->quantize != NULL ? o->model : NULL;
     if (o->dtype == NULL && o->quantize != NULL) {
         o->dtype = "bf16"; /* of what is in no block */
     }
@@ -375,6 +377,7 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     const ds_serve_params params = {
         .source = {.model = p->model,
                    .weights = o->model,
+                   .gguf = p->gguf,
                    .adapter = p->adapter,
                    .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
                    .quantize =

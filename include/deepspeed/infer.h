@@ -50,7 +50,10 @@ typedef struct ds_generator_params {
                      output projection that is no embedding, are rounded to it as they are read,
                      where their rows are whole blocks of 32. Beside `weights` alone, without
                      adapter and comm. Products then round what they read to bytes, too */
-    DS_RESERVED(4);
+    const char *gguf; /* default NULL; beside `quantize`: the file that ds_gguf_to_folder made
+                         `weights` of. Its matrices that are in that type are taken block by block
+                         as they are, the others rounded. Mapped until the weights are read */
+    DS_RESERVED(3);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;

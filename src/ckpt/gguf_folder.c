@@ -10,8 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file's row that is row r here: of PAIRS the halves of a head are interleaved. */
-static int64_t stored_row(const dsi_gguf_source *s, int64_t r)
+int64_t dsi_gguf_stored_row(const dsi_gguf_source *s, int64_t r)
 {
     if (s->layout != DSI_GGUF_PAIRS) {
         return r;
@@ -29,9 +28,9 @@ static ds_status read_row(dsi_gguf_source *s, int64_t r, int64_t first, int64_t 
 {
     const dsi_gguf_tensor *t = s->tensor;
     const bool vector = t->shape.n_dims == 1;
-    DS_TRY(dsi_gguf_read_rows(s->gguf, t, vector ? 0 : stored_row(s, r), 1, s->row));
+    DS_TRY(dsi_gguf_read_rows(s->gguf, t, vector ? 0 : dsi_gguf_stored_row(s, r), 1, s->row));
     for (int64_t i = 0; i < n; ++i) {
-        out[i] = s->row[vector ? stored_row(s, first + i) : first + i];
+        out[i] = s->row[vector ? dsi_gguf_stored_row(s, first + i) : first + i];
     }
     return DS_OK;
 }
@@ -79,8 +78,7 @@ static ds_status fill(void *user, size_t offset, void *data, size_t bytes)
     return DS_OK;
 }
 
-/* Whether the permutation and the transposition fit the tensor. */
-static ds_status check_layout(ds_ctx *ctx, const dsi_gguf_source *s)
+ds_status dsi_gguf_check_layout(ds_ctx *ctx, const dsi_gguf_source *s)
 {
     const ds_shape shape = s->tensor->shape;
     const bool pairs =
@@ -124,7 +122,7 @@ static ds_status add_tensors(ds_ctx *ctx, work *w)
             continue;
         }
         s->row = w->row;
-        DS_TRY(check_layout(ctx, s));
+        DS_TRY(dsi_gguf_check_layout(ctx, s));
         ds_meta meta = {DS_DTYPE_F32, t->shape};
         if (s->layout == DSI_GGUF_TRANSPOSED) {
             meta.shape = ds_shape_2d(t->shape.dims[1], t->shape.dims[0]);

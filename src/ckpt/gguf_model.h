@@ -57,6 +57,11 @@ ds_status dsi_gguf_config(ds_ctx *ctx, const dsi_gguf *gguf, json_t **config_out
 ds_status dsi_gguf_place(ds_ctx *ctx, const dsi_gguf *gguf, const dsi_gguf_tensor *tensor,
                          dsi_gguf_source *source_out);
 
+/* Whether the permutation and the transposition fit the tensor. Errors: ERR_SHAPE. */
+ds_status dsi_gguf_check_layout(ds_ctx *ctx, const dsi_gguf_source *source);
+/* The file's row that is row r here: of PAIRS the halves of a head are interleaved. */
+int64_t dsi_gguf_stored_row(const dsi_gguf_source *source, int64_t r);
+
 /* What both kinds need. */
 typedef struct dsi_gguf_tokens {
     ds_ctx *ctx;

@@ -162,6 +162,12 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "alone, without adapter and comm",
                        ds_dtype_name(params->quantize));
     }
+    if (params->gguf != NULL && params->quantize == DS_DTYPE_NONE) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: gguf is %s; expected quantize beside it, the type of "
+                       "its blocks",
+                       params->gguf);
+    }
     if (given == 0 || (params->engine != NULL && given > 1) ||
         (params->engine == NULL && params->model == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,

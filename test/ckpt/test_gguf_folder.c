@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GGUF files as model folders: tensors are those that the file was made of, in every layout; ids
  * are those of the tokenizer that it was made of; the folder generates. What is not known is
- * refused. */
+ * refused. Blocks of a file stay what they are, for the rows that the folder has. */
+#include "ckpt/gguf_blocks.h"
 #include "common/check.h"
 #include "common/scratch.h"
 #include "io/file.h"
+#include "io/gguf.h"
 
 #include <deepspeed/gguf.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/safetensors.h>
 #include <deepspeed/tokenizer.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +154,94 @@ static void what_is_not_known(void **state)
     refused("gpt2", "output_norm.bias", "output_gorm.bias", DS_ERR_UNSUPPORTED, "output_gorm");
 }
 
+/* ---- blocks as the file has them ---- */
+/* Every row of the folder is its block row's values; how many matrices there are. */
+static int same_rows(const dsi_gguf_blocks *blocks, const ds_safetensors *st)
+{
+    const dsi_gguf_type *q4_1 = dsi_gguf_type_find(3);
+    int n_matrices = 0;
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        const ds_meta meta = {DS_DTYPE_Q4_1, t->meta.shape};
+        const ds_meta other = {DS_DTYPE_Q4_0, t->meta.shape};
+        const int64_t k = ds_shape_last(meta.shape);
+        float row[96];
+        assert_true(k <= 96);
+        assert_null(dsi_gguf_blocks_row(blocks, t->name, other, 0));
+        if (dsi_gguf_blocks_row(blocks, t->name, meta, 0) == NULL) {
+            continue;
+        }
+        ++n_matrices;
+        for (int64_t r = 0; r < meta.shape.dims[0]; ++r) {
+            q4_1->read(dsi_gguf_blocks_row(blocks, t->name, meta, r), (size_t)(k / 32), row);
+            assert_memory_equal(row, (const float *)t->data + r * k, (size_t)k * sizeof *row);
+        }
+    }
+    return n_matrices;
+}
+
+static void logits_of(const char *folder, ds_dtype quantize, const char *gguf, float logits[48])
+{
+    static const uint32_t prompt[] = {5, 6, 7, 40};
+    char path[2 * PATH_BYTES];
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    int64_t n = 0;
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    const ds_generator_params params = {
+        .model = model, .weights = folder, .quantize = quantize, .gguf = gguf};
+    CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
+    CHECK_OK(ctx, ds_generator_prompt(generator, prompt, 4));
+    memcpy(logits, ds_generator_logits(generator, &n), 48 * sizeof *logits);
+    assert_int_equal(n, 48);
+    ds_generator_destroy(&generator);
+    const ds_generator_params no_type = {.model = model, .weights = folder, .gguf = GOLDEN};
+    assert_int_equal(ds_generator_create(ctx, &no_type, &generator), DS_ERR_ARG);
+    assert_non_null(strstr(ds_ctx_error(ctx), "expected quantize beside it"));
+    ds_model_destroy(&model);
+}
+
+static double distance(const float *a, const float *b)
+{
+    double sum = 0.0;
+    for (int i = 0; i < 48; ++i) {
+        sum += (double)(a[i] - b[i]) * (double)(a[i] - b[i]);
+    }
+    return sqrt(sum);
+}
+
+/* Rounding the values again would move them. */
+static void blocks_stay(void **state)
+{
+    static const char file[] = GOLDEN "llama_q4_1.gguf";
+    char out[PATH_BYTES];
+    float real[48];
+    float kept[48];
+    float rounded[48];
+    static const float zero[48];
+    dsi_gguf_blocks *blocks = NULL;
+    ds_safetensors *st = NULL;
+    char *scratch = scratch_make();
+    (void)state;
+    (void)snprintf(out, sizeof out, "%s/out", scratch);
+    const ds_gguf_params params = {
+        .file = file, .folder = out, .dtype = DS_DTYPE_F32, .no_tokenizer = true};
+    CHECK_OK(ctx, ds_gguf_to_folder(ctx, &params));
+    CHECK_OK(ctx, dsi_gguf_blocks_open(ctx, file, &blocks));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, out, &st));
+    assert_int_equal(same_rows(blocks, st), 8); /* four of attention, three behind, one output */
+    ds_safetensors_close(&st);
+    dsi_gguf_blocks_close(&blocks);
+    logits_of(out, DS_DTYPE_NONE, NULL, real);
+    logits_of(out, DS_DTYPE_Q4_1, file, kept);
+    logits_of(out, DS_DTYPE_Q4_1, NULL, rounded);
+    /* inputs are rounded to bytes: about a hundredth */
+    assert_true(distance(kept, real) < 0.03 * distance(real, zero));
+    assert_true(distance(kept, real) < 0.5 * distance(rounded, real));
+    scratch_remove(scratch);
+}
+
 int main(void)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -162,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders),
         cmocka_unit_test(what_is_not_known),
+        cmocka_unit_test(blocks_stay),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);
