@@ -163,7 +163,7 @@ static void test_coordinates(void **state)
         {"mesh(dps=4,tp=2)", 5, "dp 2, tp 1"},
         {"mesh(dpr=2,dps=2,tp=2)", 5, "dp 2, tp 1"},
         {"mesh(tp=2)", 1, "dp 0, tp 1"},
-        {"mesh(pp=2,dps=2,ep=2,sp=2,tp=2)", 29, "dp 3, pp 1, sp 0, tp 1"},
+        {"mesh(pp=2,dps=2,ep=2,sp=2,tp=2)", 29, "dp 3, pp 1, ep 1, sp 0, tp 1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         dsi_mesh mesh;
