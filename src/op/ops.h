@@ -313,8 +313,9 @@ typedef struct dsi_ce_part_attrs {
     int64_t n_rows;             /* of the whole w */
 } dsi_ce_part_attrs;
 /* vocab.c: the same by parts of w. linear_cross_entropy_part: x, w, targets, rows i32 (V) → terms
- * f32 (2R): each row's log-sum-exp, then its target's logit or -0; rows. cross_entropy_join: the
- * terms of all parts (2R) or (n,2R), targets → loss, lse, count; attrs dsi_ce_attrs. */
+ * f32 (..,2): each row's log-sum-exp and its target's logit or -0; rows. cross_entropy_join: the
+ * terms of all parts (..,2) or (n,..,2), targets [, counted: count] → loss, lse, count; attrs
+ * dsi_ce_attrs. */
 extern const ds_op dsi_op_linear_cross_entropy_part;
 extern const ds_op dsi_op_cross_entropy_join;
 /* linear_cross_entropy_part_backward: dloss, x, w, targets, lse, count (of all), rows, [dw_in] →

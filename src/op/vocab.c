@@ -5,6 +5,8 @@
 #include "op/op_place.h"
 #include "op/op_util.h"
 
+#include <string.h>
+
 /* A part has a row at least, and the whole table as many. */
 static ds_status check_rows(const ds_infer *call, int64_t n_rows, uint32_t rows, int64_t part)
 {
@@ -185,6 +187,16 @@ static void products_cost(const ds_infer *call, uint32_t i, double products, ds_
     cost_out->k = width;
 }
 
+/* Rows are cut where their loss is divided by a given count alone: it is a term of a sum then. Else
+ * `letters` are all that may be. */
+static void keep_rows_whole(ds_place_case *c, const dsi_ce_attrs *a, const char *letters)
+{
+    if (a->counted == 0) {
+        memcpy(c->split, letters, strlen(letters) + 1);
+        memcpy(c->sums, letters, strlen(letters) + 1);
+    }
+}
+
 static void swap_weight(ds_place_case *c, uint32_t i)
 {
     const dsi_ce_part_attrs *a = c->attrs;
@@ -197,7 +209,7 @@ static ds_status ce_part_infer(ds_infer *call)
 {
     DS_TRY(check_projection(call, 0, 3));
     const ds_meta x = call->in[0];
-    call->out[0] = dsi_meta_of(dsi_stat_dtype(x.dtype), ds_shape_1d(2 * ds_shape_rows(x.shape)));
+    call->out[0] = dsi_meta_of(dsi_stat_dtype(x.dtype), dsi_shape_with_last(x.shape, 2));
     call->out[1] = call->in[3];
     return DS_OK;
 }
@@ -209,6 +221,7 @@ static void ce_part_cost(const ds_infer *call, ds_cost *cost_out)
 
 static void ce_part_adapt(ds_place_case *c)
 {
+    keep_rows_whole(c, &((const dsi_ce_part_attrs *)c->attrs)->back.ce, "v");
     swap_weight(c, 1);
 }
 
@@ -218,13 +231,13 @@ const ds_op dsi_op_linear_cross_entropy_part = {
     .op_class = DS_CLASS_LOSS,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*_ v_ * v", .out = "_ v<3", .split = "v", .sums = "v",
+    .place = DSI_PLACE(.in = "*_ v_ * v", .out = "*_ v<3", .split = "v*", .sums = "v",
                        .flags = DSI_PLACE_PART | DSI_PLACE_SIDE, .adapt = ce_part_adapt),
     .doc =
         "x (..,C), w (V,C) or, transposed, (C,V), targets i32 (..), rows i32 (V): the numbers of "
-        "w's rows, ascending by one, of n_rows in all → terms f32 (2R) of the R rows of x: the "
-        "log-sum-exp of each over the part, then the target's logit of each, or -0 where the "
-        "part lacks it; rows.",
+        "w's rows, ascending by one, of n_rows in all → terms f32 (..,2): the log-sum-exp of each "
+        "row over the part, and its target's logit, or -0 where the part lacks it; rows. counted: "
+        "as cross_entropy_join has it.",
     .n_in_min = 4,
     .n_in_max = 4,
     .n_out = 2,
@@ -243,12 +256,21 @@ static ds_status ce_join_infer(ds_infer *call)
     if (targets.dtype != DS_DTYPE_I32) {
         return dsi_op_bad(call, 1, "targets", "i32");
     }
-    const int64_t each = 2 * ds_shape_count(targets.shape);
-    const bool fits = terms.shape.n_dims > 0 && terms.shape.n_dims < 3 &&
-                      ds_shape_last(terms.shape) == each && ds_shape_count(terms.shape) > 0;
+    const uint32_t by_parts = terms.shape.n_dims == targets.shape.n_dims + 2 ? 1 : 0;
+    bool fits = terms.shape.n_dims == targets.shape.n_dims + 1 + by_parts &&
+                ds_shape_last(terms.shape) == 2 && ds_shape_count(terms.shape) > 0;
+    for (uint32_t d = 0; d < targets.shape.n_dims && fits; ++d) {
+        fits = terms.shape.dims[d + by_parts] == targets.shape.dims[d];
+    }
     if ((terms.dtype != DS_DTYPE_F32 && terms.dtype != DS_DTYPE_F64) || !fits) {
-        return dsi_op_bad(call, 0, "terms", "f32[%lld] or f32[n,%lld]", (long long)each,
-                          (long long)each);
+        return dsi_op_bad(call, 0, "terms", "f32 (..,2) or (n,..,2) of the %lld targets",
+                          (long long)ds_shape_count(targets.shape));
+    }
+    const dsi_ce_attrs *a = call->attrs;
+    if (a->counted != 0) {
+        DS_TRY(dsi_op_need(call, 2, "count", terms.dtype, scalar));
+    } else if (dsi_op_has(call, 2)) {
+        return dsi_op_bad(call, 2, "count", "none, since counted is 0");
     }
     call->out[0] = dsi_meta_of(terms.dtype, scalar);
     call->out[1] = dsi_meta_of(terms.dtype, targets.shape);
@@ -262,17 +284,34 @@ static const ds_attr ce_attrs[] = {
     DSI_ATTR_INT(dsi_ce_attrs, counted),
 };
 
+/* Terms that lie side by side have the parts in front of the rows. */
+static void ce_join_adapt(ds_place_case *c)
+{
+    const dsi_ce_attrs *a = c->attrs;
+    const size_t rows = strlen(c->in[1]);
+    if (c->in_meta[0].shape.n_dims == rows + 2) {
+        c->in[0][0] = '_';
+        memcpy(c->in[0] + 1, c->in[1], rows);
+    }
+    keep_rows_whole(c, a, "");
+    if (a->counted != 0) {
+        c->computed[2] = 1u << 2;
+    }
+}
+
 const ds_op dsi_op_cross_entropy_join = {
     .version = DS_OP_VERSION,
     .name = "cross_entropy_join",
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "* _", .out = ". _ ."),
-    .doc = "terms f32 (2R) or (n,2R) of n parts, targets i32 (..) → loss f32 () mean over rows "
-           "whose target is not ignore_index (0 when there are none), lse f32 (..), count f32 ().",
+    .place = DSI_PLACE(.in = "*_ * .", .out = ". * .", .split = "*", .sums = "*",
+                       .adapt = ce_join_adapt),
+    .doc = "terms f32 (..,2) or (n,..,2) of n parts, targets i32 (..) [, counted: count f32 ()] → "
+           "loss f32 () mean over rows whose target is not ignore_index (0 when there are none; "
+           "their sum / count where that is given), lse f32 (..), count f32 ().",
     .n_in_min = 2,
-    .n_in_max = 2,
+    .n_in_max = 3,
     .n_out = 3,
     .attrs_bytes = sizeof(dsi_ce_attrs),
     .attrs = ce_attrs,
@@ -320,6 +359,7 @@ static void ce_part_backward_adapt(ds_place_case *c)
         swap_weight(c, 7);
     }
     const dsi_ce_part_attrs *a = c->attrs;
+    keep_rows_whole(c, &a->back.ce, "v");
     if (a->back.ce.transposed != 0 && a->back.no_dw == 0) {
         dsi_place_swap_dims(c->out[1]);
     }
@@ -331,8 +371,8 @@ const ds_op dsi_op_linear_cross_entropy_part_backward = {
     .op_class = DS_CLASS_LOSS_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = ". *_ v_ * * . v v_", .out = "*_<0123456 v_<0123456+7", .split = "v",
-                       .sums = "v", .linear = "07", .flags = DSI_PLACE_PART,
+    .place = DSI_PLACE(.in = ". *_ v_ * * . v v_", .out = "*_<0123456 v_<0123456+7", .split = "v*",
+                       .sums = "v*", .linear = "07", .flags = DSI_PLACE_PART,
                        .adapt = ce_part_backward_adapt),
     .doc = "dloss f32 (), x, w, targets, lse and count of all parts, rows, [dw_in f32] → [dx "
            "(..,C): what this part adds], [dw f32 in w's layout]: otherwise as "

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 enum { TABLE, IDS, POSITION_TABLE, POSITIONS }; /* of embedding */
-enum { X, W, TARGETS };                         /* of linear_cross_entropy */
+enum { X, W, TARGETS, TARGET_COUNT };           /* of linear_cross_entropy */
 
 typedef struct parter {
     dsi_rewrite r;
@@ -31,7 +31,7 @@ static int64_t rows_of(const parter *p, const dsi_node_info *node)
     const dsi_value_info *table = &p->r.from->values[read];
     const dsi_linear_ce_attrs *loss = is_loss ? node->attrs : NULL;
     const uint8_t dim = is_loss && loss->ce.transposed != 0 ? 1 : 0;
-    if (is_loss && (loss->keep != 0 || loss->ce.counted != 0)) {
+    if (is_loss && loss->keep != 0) {
         return 0; /* parts have whole rows */
     }
     const int64_t n = table->meta.shape.dims[dim];
@@ -108,8 +108,9 @@ static ds_status make_loss(parter *p, ds_node n, const ds_value *in, ds_value *o
     const ds_value part[4] = {in[X], in[W], in[TARGETS], made[0]};
     DS_TRY(ds_graph_apply(p->r.to, &dsi_op_linear_cross_entropy_part, &attrs, part, 4, made));
     p->rows[n] = made[1];
-    const ds_value join[2] = {made[0], in[TARGETS]};
-    return ds_graph_apply(p->r.to, &dsi_op_cross_entropy_join, &a->ce, join, 2, out);
+    const bool counted = a->ce.counted != 0;
+    const ds_value join[3] = {made[0], in[TARGETS], counted ? in[TARGET_COUNT] : DS_NONE};
+    return ds_graph_apply(p->r.to, &dsi_op_cross_entropy_join, &a->ce, join, counted ? 3 : 2, out);
 }
 
 /* The forward node of a backward node by parts, or DS_NONE. */

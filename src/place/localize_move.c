@@ -55,12 +55,20 @@ static ds_status combine(dsi_localizing *l, const dsi_placement *from, const dsi
     const dsi_axes axes =
         dsi_axes_of(dsi_placement_partial_axes(from) & ~dsi_placement_partial_axes(need));
     const int64_t n = dsi_axes_size(&l->placed->mesh, &axes);
-    const int64_t count = ds_shape_count(ds_graph_meta(l->r.to, *value).shape);
+    const ds_shape shape = ds_graph_meta(l->r.to, *value).shape;
     const bool is_max = from->on[axes.axis[0]].dim == DSI_TERMS_MAX;
-    DS_TRY(dsi_localize_gather(l, &axes, is_max ? ds_shape_1d(n) : ds_shape_2d(n, count), value));
     if (from->on[axes.axis[0]].dim == DSI_TERMS_SIDE) {
-        return DS_OK;
+        ds_shape all = {.n_dims = shape.n_dims + 1, .dims = {n}};
+        if (all.n_dims > DS_MAX_DIMS) {
+            return ds_fail(l->r.from->ctx, DS_ERR_UNSUPPORTED,
+                           "terms of %u dims have no room for the parts that they are of",
+                           shape.n_dims);
+        }
+        memcpy(all.dims + 1, shape.dims, shape.n_dims * sizeof *all.dims);
+        return dsi_localize_gather(l, &axes, all, value);
     }
+    const ds_shape flat = ds_shape_2d(n, ds_shape_count(shape));
+    DS_TRY(dsi_localize_gather(l, &axes, is_max ? ds_shape_1d(n) : flat, value));
     return dsi_localize_apply(l, is_max ? &dsi_op_abs_max : &dsi_op_sum_parts, NULL, *value, value);
 }
 

@@ -95,8 +95,11 @@ config two.json 2 2 1
 config four.json 1 4 1
 train 1 one.json pairs-one --model_config llama.json --data pairs.jsonl --steps 3 || fail "pairs on one rank" pairs-one.log
 train 2 two.json pairs-two --model_config llama.json --data pairs.jsonl --steps 3 || fail "pairs, sp 2" pairs-two.log
+config both.json 3 2 2
+train 4 both.json pairs-both --model_config llama.json --data pairs.jsonl --steps 3 || fail "pairs, sp 2 and tp 2" pairs-both.log
 train 4 four.json pairs-four --model_config llama.json --data pairs.jsonl --steps 3 || fail "pairs, sp 4" pairs-four.log
 near pairs-one pairs-two || fail "pairs: other losses with sp 2: $(losses pairs-one | tr '\n' ' ') $(losses pairs-two | tr '\n' ' ')"
+near pairs-one pairs-both || fail "pairs: other losses with sp 2 and tp 2, the vocabulary cut"
 near pairs-one pairs-four || fail "pairs: other losses with sp 4"
 
 # goes on elsewhere: from sp to tp and sp, to one rank
@@ -119,6 +122,9 @@ train 2 three.json tells --model_config llama.json --data text.txt --steps 2 --s
 activations() { awk '$1 == "activations" && NF == 2 {print int($2 * 100)}' "$1"; }
 "$build/ds_plan" --model_config llama.json --deepspeed_config one.json --seq_length 32 --world_size 1 > one.txt || fail "ds_plan one" one.txt
 "$build/ds_plan" --model_config llama.json --deepspeed_config two.json --seq_length 32 --world_size 2 > two.txt || fail "ds_plan two" two.txt
+held() { awk '/param of lm_head.weight/ {print $1}' "$1"; }
+"$build/ds_plan" --model_config llama.json --deepspeed_config both.json --seq_length 32 --world_size 4 > both.txt || fail "ds_plan both" both.txt
+[ "$(held both.txt)" = 0.05 ] || fail "the head is not cut beside sp: $(held both.txt) MiB of 0.09" both.txt
 grep -qE 'all_to_all +sp +forward +8 ' two.txt || fail "the plan has not four exchanges a layer" two.txt
 [ "$(activations two.txt)" -le $(($(activations one.txt) * 6 / 10)) ] || fail "activations: $(activations one.txt) and $(activations two.txt)"
 

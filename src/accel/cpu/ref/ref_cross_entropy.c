@@ -325,8 +325,8 @@ static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, 
         for (int64_t r = 0; r < n; ++r) {
             const int64_t target = targets[row + r] - first;
             const bool here = target >= 0 && target < v;
-            ref_set(&call->out[0], row + r, log_sum_exp(z + r * w.n_out, v));
-            ref_set(&call->out[0], rows + row + r, here ? z[r * w.n_out + target] : -R(0.0));
+            ref_set(&call->out[0], 2 * (row + r), log_sum_exp(z + r * w.n_out, v));
+            ref_set(&call->out[0], 2 * (row + r) + 1, here ? z[r * w.n_out + target] : -R(0.0));
         }
     }
 }
@@ -355,12 +355,12 @@ static ds_status cross_entropy_join_run(const ds_kernel_call *call)
         real sum = R(0.0);
         real hit = R(0.0);
         for (int64_t k = 0; k < n; ++k) {
-            const real lse = ref_get(terms, 2 * rows * k + row);
+            const real lse = ref_get(terms, 2 * (rows * k + row));
             top = lse > top || lse != lse ? lse : top;
         }
         for (int64_t k = 0; k < n; ++k) {
-            sum += r_exp(ref_get(terms, 2 * rows * k + row) - top);
-            hit += ref_get(terms, 2 * rows * k + rows + row);
+            sum += r_exp(ref_get(terms, 2 * (rows * k + row)) - top);
+            hit += ref_get(terms, 2 * (rows * k + row) + 1);
         }
         const real lse = top + r_log(sum);
         ref_set(&call->out[1], row, lse);
@@ -369,8 +369,9 @@ static ds_status cross_entropy_join_run(const ds_kernel_call *call)
             ++count;
         }
     }
-    ref_set(&call->out[0], 0, (real)(count > 0 ? loss / (double)count : 0.0));
-    ref_set(&call->out[2], 0, (real)count);
+    const real n_rows = a->counted != 0 ? ref_get(&call->in[2], 0) : (real)count;
+    ref_set(&call->out[0], 0, (real)(n_rows > R(0.0) ? loss / (double)n_rows : 0.0));
+    ref_set(&call->out[2], 0, n_rows);
     return DS_OK;
 }
 

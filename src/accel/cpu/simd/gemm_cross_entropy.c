@@ -120,8 +120,8 @@ static void finish_part(const ds_kernel_call *call, const ce_forward *f)
 {
     float *terms = call->out[0].data;
     for (int64_t row = 0; row < f->rows; ++row) {
-        terms[row] = f->top[row] + logf(f->sum[row]);
-        terms[f->rows + row] = f->hit[row];
+        terms[2 * row] = f->top[row] + logf(f->sum[row]);
+        terms[2 * row + 1] = f->hit[row];
     }
     memcpy(call->out[1].data, call->in[3].data, ds_meta_bytes(call->in[3].meta));
 }
