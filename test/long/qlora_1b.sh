@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# QLoRA of a Llama of 1,044 million parameters (random weights, bf16, 512 tokens, rank 8, NF4) in 2 GiB, its memory within 3 % of the
+# QLoRA of a Llama of 1,033 million parameters (random weights, bf16, 512 tokens, rank 8, NF4) in 2 GiB, its memory within 3 % of the
 # plan. Memory is what the process has for itself (anonymous, of smaps_rollup), sampled ten times a second; pages of the model's file,
 # which the kernel may drop, are not in it. Usage: qlora_1b.sh BUILD. Writes 2 GB into $TMPDIR; minutes.
 set -euo pipefail

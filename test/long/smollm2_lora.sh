@@ -40,7 +40,7 @@ before=$(right "--model $model" 1 10) after=$(right "--model $model --adapter tu
 "$build/ds_checkpoint" merge "$model" tuned merged
 merged=$(right "--model merged" 1 10)
 echo "held-out answers right: $before of 10 before, $after of 100 after, $merged of 10 merged"
-awk -F'[:,]' '/^\{"step":/ { loss[++n] = $4 } END {
+awk -F'[:,]' '/^\{"step":[0-9]+,"loss":/ { loss[++n] = $4 } END {
     if (n < 40) exit 1
     for (i = 1; i <= 10; ++i) { begin += loss[i] / 10; end += loss[n + 1 - i] / 10 }
     printf "loss of the first ten steps %.4f, of the last ten %.4f\n", begin, end
