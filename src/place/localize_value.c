@@ -17,11 +17,18 @@ static ds_status gather_slices(dsi_localizing *l, ds_value v, const dsi_spread *
                : dsi_localize_move(l, v, from, gathered, -1, value);
 }
 
-/* What another stage of a pipeline has made. */
-static bool is_of_other_stage(const dsi_localizing *l, ds_value v)
+/* The stage of a pipeline that makes a local value, from 1; 0: all that read it. */
+static uint32_t stage_of(const dsi_localizing *l, ds_value v)
 {
     const ds_node maker = v != DS_NONE ? l->r.to->values[v].producer : DS_NONE;
-    return maker != DS_NONE && l->r.to->nodes[maker].stage != l->r.to->stage;
+    return maker != DS_NONE ? l->r.to->nodes[maker].stage : 0;
+}
+
+/* What another stage has made. */
+static bool is_of_other_stage(const dsi_localizing *l, ds_value v)
+{
+    const bool is_made = v != DS_NONE && l->r.to->values[v].producer != DS_NONE;
+    return is_made && stage_of(l, v) != l->r.to->stage;
 }
 
 /* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
@@ -105,7 +112,8 @@ static ds_status as_needed(dsi_localizing *l, ds_value v, const dsi_spread *from
     if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {
         return gather_parameter(l, v, from, need, value_out);
     }
-    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at)) {
+    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at) &&
+        (stage_of(l, other->value) == 0 || !is_of_other_stage(l, other->value))) {
         *value_out = other->value;
         return DS_OK;
     }
@@ -116,17 +124,21 @@ static ds_status as_needed(dsi_localizing *l, ds_value v, const dsi_spread *from
     return DS_OK;
 }
 
-/* What stages of a pipeline have made and all of them read is completed on the stage that made it.
- */
+/* Nodes of the change stand on the stage that reads. But what one stage has made and all read is
+ * completed where it was made, and what all stages have (inputs, tables of positions) on each of
+ * them: or those before the first reader could not have it. */
 ds_status dsi_localize_value(dsi_localizing *l, ds_value v, const dsi_spread *from,
                              const dsi_spread *need, int64_t bucket, ds_value *value_out)
 {
-    const ds_node maker = l->r.from->values[v].producer;
-    const uint32_t stage = l->r.to->stage;
-    if (stage == 0 && maker != DS_NONE) {
-        l->r.to->stage = l->r.from->nodes[maker].stage;
+    const dsi_value_info *info = &l->r.from->values[v];
+    const uint32_t reader = l->r.to->stage;
+    const uint32_t maker = info->producer != DS_NONE ? l->r.from->nodes[info->producer].stage : 0;
+    const bool is_param = info->producer == DS_NONE && info->cell != DS_NONE &&
+                          ds_cells_get(l->r.from->cells, info->cell)->kind == DS_CELL_PARAM;
+    if (!is_param && (reader == 0 || maker == 0)) {
+        l->r.to->stage = maker;
     }
     const ds_status status = as_needed(l, v, from, need, bucket, value_out);
-    l->r.to->stage = stage;
+    l->r.to->stage = reader;
     return status;
 }

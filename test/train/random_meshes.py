@@ -279,6 +279,8 @@ FIXED = [
                               "vocab_size": 257}, {}),
     ((1, 2, 1, 1), 1, 14, 2, {**GPT2, "attn_pdrop": 0.0}, {"optimizer": "Muon"}),  # 257 rows that two ranks share were not gathered
     ((1, 1, 3, 2), 1, 18, 2, MOE, {}),  # the largest gradient of a stage with experts that others share was completed on all stages
+    ((1, 1, 2, 3), 1, 24, 2, {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 24},
+     {}),  # a table of all positions was made by the second stage, which the first one read in its backward phase
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
 ]
 
