@@ -67,8 +67,10 @@ static uint32_t type_id(ds_dtype dtype)
         return 3;
     case DS_DTYPE_Q5_0:
         return 6;
-    default:
+    case DS_DTYPE_Q5_1:
         return 7;
+    default:
+        return UINT32_MAX; /* none */
     }
 }
 

@@ -17,18 +17,11 @@ static ds_status gather_slices(dsi_localizing *l, ds_value v, const dsi_spread *
                : dsi_localize_move(l, v, from, gathered, -1, value);
 }
 
-/* The stage of a pipeline that makes a local value, from 1; 0: all that read it. */
-static uint32_t stage_of(const dsi_localizing *l, ds_value v)
-{
-    const ds_node maker = v != DS_NONE ? l->r.to->values[v].producer : DS_NONE;
-    return maker != DS_NONE ? l->r.to->nodes[maker].stage : 0;
-}
-
-/* What another stage has made. */
+/* What another stage of a pipeline has made. */
 static bool is_of_other_stage(const dsi_localizing *l, ds_value v)
 {
-    const bool is_made = v != DS_NONE && l->r.to->values[v].producer != DS_NONE;
-    return is_made && stage_of(l, v) != l->r.to->stage;
+    const ds_node maker = v != DS_NONE ? l->r.to->values[v].producer : DS_NONE;
+    return maker != DS_NONE && l->r.to->nodes[maker].stage != l->r.to->stage;
 }
 
 /* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
@@ -112,8 +105,7 @@ static ds_status as_needed(dsi_localizing *l, ds_value v, const dsi_spread *from
     if (kind == DS_CELL_PARAM && from->at.flat.n > 0 && need->at.flat.n == 0) {
         return gather_parameter(l, v, from, need, value_out);
     }
-    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at) &&
-        (stage_of(l, other->value) == 0 || !is_of_other_stage(l, other->value))) {
+    if (other->value != DS_NONE && dsi_placement_equal(&other->at, &need->at)) {
         *value_out = other->value;
         return DS_OK;
     }

@@ -60,6 +60,14 @@ static const row rows[] = {
      "zeropp_loco_param: {err_beta: 0.8, reset_T: 9}}" TP(2),
      "expected no zeropp_loco_param with tensor_parallel.autotp_size"},
     {4,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, stage: 3, "
+     "zeropp_loco_param: {err_beta: 0.8, reset_T: 9}}, pipeline: {stages: 2}}",
+     "sequence_parallel_size or pipeline.stages"},
+    {4,
+     "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, "
+     "zero_quantized_weights: true, stage: 3}, pipeline: {stages: 2}}",
+     NULL},
+    {4,
      "{train_batch_size: 4, zero_optimization: {zero_quantized_gradients: true, "
      "zero_quantized_weights: true, stage: 3, zero_hpz_partition_size: 2}" TP(1),
      NULL},
