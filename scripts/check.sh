@@ -26,12 +26,20 @@ build() { # folder, sanitizer, what of it (default: all)
 whole=${CHECK_WHOLE:-0}
 brief=(DS_TEST_BRIEF=4)
 leave="slow|tree"
-[ "$whole" = 0 ] || { brief=(DS_TEST_BRIEF=1) leave=tree; }
+leaks=1
+never='^$'
+if [ "$whole" != 0 ]; then
+    brief=(DS_TEST_BRIEF=1)
+    leave=tree
+    leaks=0 # Open MPI and PMIx have their own; ours are looked for in the quick tests
+    # one counts what it reaches in a time, two set limits of memory, one has Open MPI's leaks on hosts that do not get these options
+    never='^test_(place_random|launch_local|autotune|train_hosts)$'
+fi
 
 echo "== address and undefined-behaviour sanitizers"
 build build-asan address,undefined
-env "${brief[@]}" UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
-    ctest --test-dir build-asan -j "$jobs" -LE "$leave" --output-on-failure --progress > build-asan.log 2>&1 ||
+env "${brief[@]}" UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=$leaks \
+    ctest --test-dir build-asan -j "$jobs" -LE "$leave" -E "$never" --output-on-failure --progress > build-asan.log 2>&1 ||
     { tail -n 80 build-asan.log; exit 1; }
 tail -n 4 build-asan.log
 
