@@ -33,6 +33,8 @@ TEXTS = [
     "<s>bos</s> <|endoftext|> <|im_start|>user\nhi<|im_end|> [INST] x [/INST] <unk> <0x0A>",
     "▁under ▁▁ score ▁", "a▁b  ▁ c", "the  word and  Ing swording the", "0 12 345 6789 20242025 1234567890 3.14159 1e-5 ١٢٣٤٥", "aaaa" * 60, "ab" * 200, "é" * 70,
 ]
+# Read, not trained on: the letter that becomes two in lower case; words of as many characters as WordPiece takes, and one more.
+EDGES = ["\u0130stanbul D\u0130YARBAKIR i\u0307 \u0130", "the" * 4 + " " + "the" * 4 + "s", "e" * 100 + " " + "e" * 101]
 BLOCKS = [(0x20, 0x7F), (0x20, 0x7F), (0x61, 0x7B), (0x30, 0x3A), (0xA0, 0x180), (0x300, 0x370), (0x370, 0x530),
           (0x590, 0x700), (0x900, 0xA00), (0xE00, 0xE80), (0x1100, 0x1200), (0x1E00, 0x2070), (0x2070, 0x2C00),
           (0x3000, 0x3130), (0x4E00, 0x5000), (0xAC00, 0xAD00), (0xF900, 0xFB50), (0xFE00, 0x10000),
@@ -162,7 +164,7 @@ def main():
     if "--keep" not in sys.argv:
         make()
     r = random.Random(7)
-    texts = TEXTS + [chance(r) for _ in range(60)]
+    texts = TEXTS + [chance(r) for _ in range(60)] + EDGES
     out = {"texts": texts, "tokenizers": {}}
     subjects = {f"test/golden/data/{p.name}": Tokenizer.from_file(str(p)) for p in sorted(HERE.glob("tokenizer-*.json"))}
     subjects["data/gpt2"] = real_gpt2()
