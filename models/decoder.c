@@ -213,12 +213,6 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
 static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_router_load *load)
 {
     const ds_expert_names *names = c->expert_names;
-    if (c->router_noise > 0.0 && ds_nn_trace(nn)->mode == DS_TRACE_TRAIN) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "config.json: \"router_jitter_noise\" is %g: noise on what routers read is not "
-                   "built; set it to 0.0 to train",
-                   c->router_noise);
-    }
     const ds_experts_params params = {
         .n_experts = c->n_experts,
         .n_chosen = c->n_chosen,
@@ -226,6 +220,7 @@ static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_ro
         .normalise = c->normalise,
         .activation = c->activation,
         .init_std = c->initializer_range,
+        .jitter = c->router_noise,
         .router = names->router,
         .gate = names->gate,
         .up = names->up,

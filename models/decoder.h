@@ -96,7 +96,7 @@ typedef struct ds_decoder_config {
     const ds_expert_names *expert_names;
     int64_t n_experts, n_chosen, expert_width;
     int64_t shared_width;               /* of an expert that every token goes to; 0: none */
-    double router_noise;                /* on what routers read in training, which is not built */
+    double router_noise;                /* on what experts and routers read in training */
     double balance_factor;              /* of the loss that balances the routers */
     bool normalise;                     /* a token's weights sum to 1 */
     bool balance;                       /* that loss is there */

@@ -232,6 +232,12 @@ typedef struct ds_attention_params {
 DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                                 const ds_attention_params *params);
 
+/* What the router's choice is disturbed by in training. */
+typedef enum ds_moe_noise {
+    DS_MOE_NO_NOISE,
+    DS_MOE_JITTER, /* "Jitter": the router reads x times uniform numbers of [0.99, 1.01] */
+    DS_MOE_GUMBEL  /* "RSample": chosen is by the logits plus Gumbel's noise; weights are without */
+} ds_moe_noise;
 /* DeepSpeed's layer of experts (deepspeed.moe.layer.MoE): its gates, capacity, and residual form.
  */
 typedef struct ds_moe_params {
@@ -249,7 +255,12 @@ typedef struct ds_moe_params {
                            with K = 2 all first choices before second ones); true: the largest
                            probabilities ("probs") */
     double init_std;    /* default 0: 0.02 */
-    DS_RESERVED(8);
+    ds_moe_noise noise; /* "noisy_gate_policy"; DS_MOE_GUMBEL with K = 1 alone */
+    bool sample_second; /* "top2_2nd_expert_sampling", of K = 2: the second expert is chosen by the
+                           logits plus Gumbel's noise. There the default is true */
+    bool random_tokens; /* "use_rts", of K = 1 with a capacity: an expert takes tokens at random in
+                           place of the first ones. There the default is true */
+    DS_RESERVED(7);
 } ds_moe_params;
 /* x (..,C) → (..,C). Parameters below scope.name.deepspeed_moe: gate.wg.weight (E,C), and
  * experts.deepspeed_experts.*.up_proj.weight (E,F,C), down_proj (E,C,F), gate_proj where gated; the
@@ -257,8 +268,9 @@ typedef struct ds_moe_params {
  * are their probabilities, with K above 1 divided by the sum of those that took it; a token that
  * none takes gets 0. *balance_out, when not NULL: f32 (), the loss that balances experts ("l_aux"):
  * E Σ_e me_e ce_e, me the mean probability and ce the share of tokens, of first choices where K is
- * at most 2, else of all divided by K. Not built: noise on the router, random choice of the tokens
- * that are dropped. Errors: ERR_ARG; ERR_UNSUPPORTED (a capacity with sequence_ranks). */
+ * at most 2, else of all divided by K. What is drawn (noise, sample_second, random_tokens) is drawn
+ * in TRAIN alone, by seed, step, global sample and element: the same for any number of ranks.
+ * Errors: ERR_ARG; ERR_UNSUPPORTED (a capacity with sequence_ranks). */
 DS_API ds_value ds_nn_moe(ds_nn *nn, const char *name, ds_value x, const ds_moe_params *params,
                           ds_value *balance_out);
 

@@ -95,6 +95,9 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
     ds_value chosen[DS_MAX_OUT];
     ds_value grouped[DS_MAX_OUT];
+    if (p->jitter > 0.0 && dsi_nn_draws(nn)) {
+        x = dsi_nn_noise(nn, x, DSI_NOISE_FACTOR, p->jitter);
+    }
     /* in fp32: a rounded logit may choose another expert */
     const ds_value logits = ds_nn_matmul(nn, x, dense_weight(nn, p, p->router, p->n_experts, width),
                                          false, DS_DTYPE_F32);

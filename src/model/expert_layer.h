@@ -16,6 +16,7 @@ typedef struct ds_experts_params {
     bool normalise;              /* a token's weights sum to 1 */
     ds_activation activation;
     double init_std;
+    double jitter; /* in training, router and experts read x times uniform numbers of 1 ± jitter */
     const char *router;           /* weight (E,C) */
     const char *gate, *up, *down; /* weights (E,F,C), (E,F,C), (E,C,F); names as stored */
     const char *gate_up;          /* instead of gate and up where it is not NULL: (E,2F,C), gate

@@ -20,6 +20,11 @@ struct ds_nn {
     ds_value rng;     /* the random state input, DS_NONE before its first use */
 };
 
+/* Whether this trace draws at random: dropout, noise. */
+bool dsi_nn_draws(const ds_nn *nn);
+/* x with noise of a kind (DSI_NOISE_*, op/ops.h); its numbers are of a site of their own. */
+ds_value dsi_nn_noise(ds_nn *nn, ds_value x, int64_t kind, double amount);
+
 bool dsi_nn_ok(ds_nn *nn, ds_status status);
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
 /* The matrix (out,in) of a linear layer, in the trace's dtype of weights. */

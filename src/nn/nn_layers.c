@@ -200,9 +200,14 @@ static ds_value random_state(ds_nn *nn)
 }
 
 /* Preferences compare log-probabilities with those of the start, which have none. */
+bool dsi_nn_draws(const ds_nn *nn)
+{
+    return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL;
+}
+
 static bool drops(const ds_nn *nn, double p)
 {
-    return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL && p > 0.0;
+    return p > 0.0 && dsi_nn_draws(nn);
 }
 
 /* 0, 1, 2 …: what a rank knows its part of the heads or positions by. */
@@ -212,19 +217,37 @@ static ds_value numbers(ds_nn *nn, int64_t n)
     return ds_nn_apply(nn, &dsi_op_row_numbers, &attrs, NULL, 0);
 }
 
+/* Numbers of the rows of dim 1, where ranks share the sequences; else DS_NONE. */
+static ds_value shared_rows(ds_nn *nn, ds_value x, int64_t *n_rows_out)
+{
+    const ds_shape shape = ds_nn_meta(nn, x).shape;
+    if (nn->trace.sequence_ranks < 2 || shape.n_dims < 2) {
+        return DS_NONE;
+    }
+    *n_rows_out = shape.dims[1];
+    return numbers(nn, shape.dims[1]);
+}
+
 ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p)
 {
     if (!drops(nn, p)) {
         return x;
     }
     dsi_dropout_attrs attrs = {.p = p, .site = ++nn->n_sites};
-    const ds_shape shape = ds_nn_meta(nn, x).shape;
-    if (nn->trace.sequence_ranks < 2 || shape.n_dims < 2) {
-        return apply2(nn, &dsi_op_dropout, &attrs, x, random_state(nn));
+    const ds_value rows = shared_rows(nn, x, &attrs.n_rows);
+    const ds_value in[3] = {x, random_state(nn), rows};
+    return ds_nn_apply(nn, &dsi_op_dropout, &attrs, in, rows == DS_NONE ? 2 : 3);
+}
+
+ds_value dsi_nn_noise(ds_nn *nn, ds_value x, int64_t kind, double amount)
+{
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
     }
-    attrs.n_rows = shape.dims[1];
-    const ds_value in[3] = {x, random_state(nn), numbers(nn, attrs.n_rows)};
-    return ds_nn_apply(nn, &dsi_op_dropout, &attrs, in, 3);
+    dsi_noise_attrs attrs = {.kind = kind, .amount = amount, .site = ++nn->n_sites};
+    const ds_value rows = shared_rows(nn, x, &attrs.n_rows);
+    const ds_value in[3] = {x, random_state(nn), rows};
+    return ds_nn_apply(nn, &dsi_op_noise, &attrs, in, rows == DS_NONE ? 2 : 3);
 }
 
 /* Writes k or v behind what the scope's KV cell holds; the cell's new version. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSpeed's layer of experts. See nn.h; the gates are those of its sharded_moe.py. */
+#include "base/reserved.h"
 #include "nn/nn_experts.h"
 
 #include <math.h>
@@ -114,8 +115,28 @@ static ds_value balance(ds_nn *nn, const ds_moe_params *p, ds_value logits, ds_v
                        (double)p->n_experts / (n * n * k));
 }
 
+/* Chosen experts and their weights, from the router's logits. */
+static void choose(ds_nn *nn, const ds_moe_params *p, bool normalise, ds_value logits,
+                   ds_value *chosen_out)
+{
+    const bool all = dsi_nn_draws(nn) && p->noise == DS_MOE_GUMBEL;
+    const bool second = dsi_nn_draws(nn) && p->sample_second;
+    const dsi_route_attrs route = {.n_chosen = p->n_chosen,
+                                   .score = DSI_SCORE_SOFTMAX,
+                                   .normalise = normalise,
+                                   .factor = 1.0,
+                                   .noisy_from = second ? 1 : 0};
+    const ds_value noisy =
+        all || second ? dsi_nn_noise(nn, logits, DSI_NOISE_GUMBEL, 0.0) : DS_NONE;
+    const ds_value in[3] = {logits, DS_NONE, noisy};
+    dsi_nn_apply_all(nn, &dsi_op_route, &route, in, noisy == DS_NONE ? 1 : 3, chosen_out);
+}
+
 static bool check(ds_nn *nn, const ds_moe_params *p)
 {
+    if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_moe_params", p))) {
+        return false;
+    }
     const bool drops = p->capacity_factor > 0.0 || p->eval_capacity_factor > 0.0;
     if (p->n_experts < 1 || p->n_chosen < 1 || p->n_chosen > p->n_experts || p->width < 1 ||
         p->activation == DS_ACT_NONE || p->min_capacity < 0 || !(p->capacity_factor >= 0.0) ||
@@ -124,6 +145,14 @@ static bool check(ds_nn *nn, const ds_moe_params *p)
             nn, DS_ERR_ARG,
             "ds_nn_moe: expected an activation, a width of at least 1, 1 to n_experts chosen "
             "experts and capacities of at least 0");
+    } else if (p->noise < DS_MOE_NO_NOISE || p->noise > DS_MOE_GUMBEL ||
+               (p->noise == DS_MOE_GUMBEL && p->n_chosen != 1) ||
+               (p->sample_second && p->n_chosen != 2) ||
+               (p->random_tokens &&
+                (p->n_chosen != 1 || p->drop_by_score || p->capacity_factor <= 0.0))) {
+        ds_nn_fail(nn, DS_ERR_ARG,
+                   "ds_nn_moe: DS_MOE_GUMBEL is of one chosen expert, sample_second of two, and "
+                   "random_tokens of one with a capacity_factor and without drop_by_score");
     } else if (drops && nn->trace.sequence_ranks > 1) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                    "ds_nn_moe: a capacity is of whole sequences; with sequence_parallel_size %lld "
@@ -145,27 +174,31 @@ ds_value ds_nn_moe(ds_nn *nn, const char *name, ds_value x, const ds_moe_params 
     const int64_t parts = dsi_nn_parts(nn);
     const int64_t capacity = capacity_of(nn, p, ds_shape_rows(shape));
     const bool divides = p->n_chosen > 1; /* by the sum of those that took the token */
-    const dsi_route_attrs route = {.n_chosen = p->n_chosen,
-                                   .score = DSI_SCORE_SOFTMAX,
-                                   .normalise = divides && capacity == 0,
-                                   .factor = 1.0};
+    const bool shuffles = dsi_nn_draws(nn) && p->random_tokens;
     const dsi_group_attrs group = {.n_experts = p->n_experts,
                                    .capacity = capacity,
-                                   .take = p->drop_by_score   ? DSI_TAKE_SCORES
-                                           : p->n_chosen == 2 ? DSI_TAKE_CHOICES
-                                                              : DSI_TAKE_TOKENS,
+                                   .take = p->drop_by_score || shuffles ? DSI_TAKE_SCORES
+                                           : p->n_chosen == 2           ? DSI_TAKE_CHOICES
+                                                                        : DSI_TAKE_TOKENS,
                                    .parts = parts};
     const dsi_parts_attrs in_parts = {.parts = parts};
     const dsi_kept_attrs kept = {.normalise = divides};
     const dsi_experts_of of = {p->n_experts, p->n_chosen, capacity};
     ds_value chosen[DS_MAX_OUT];
     ds_value grouped[DS_MAX_OUT];
+    const ds_value read = dsi_nn_draws(nn) && p->noise == DS_MOE_JITTER
+                              ? dsi_nn_noise(nn, x, DSI_NOISE_FACTOR, 0.01)
+                              : x;
     const ds_value logits = ds_nn_matmul(
-        nn, x, weight(nn, &m, "deepspeed_moe.gate.wg.weight", ds_shape_2d(p->n_experts, m.width)),
-        false, DS_DTYPE_F32); /* in fp32: a rounded logit may choose another */
-    dsi_nn_apply_all(nn, &dsi_op_route, &route, &logits, 1, chosen);
-    const ds_value pairs[2] = {chosen[1], chosen[0]};
-    dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, pairs, p->drop_by_score ? 2 : 1, grouped);
+        nn, read,
+        weight(nn, &m, "deepspeed_moe.gate.wg.weight", ds_shape_2d(p->n_experts, m.width)), false,
+        DS_DTYPE_F32); /* in fp32: a rounded logit may choose another */
+    choose(nn, p, divides && capacity == 0, logits, chosen);
+    const ds_value lots =
+        shuffles ? dsi_nn_noise(nn, chosen[0], DSI_NOISE_UNIFORM, 0.0) : chosen[0];
+    const ds_value pairs[2] = {chosen[1], lots};
+    dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, pairs, group.take == DSI_TAKE_SCORES ? 2 : 1,
+                     grouped);
     const ds_value keep[3] = {chosen[0], grouped[0], grouped[1]};
     const ds_value weights =
         capacity > 0 ? ds_nn_apply(nn, &dsi_op_kept_weights, &kept, keep, 3) : chosen[0];

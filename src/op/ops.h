@@ -105,10 +105,13 @@ typedef struct dsi_route_attrs {
     int64_t n_groups;   /* 0 or 1: none; else experts are in equal groups side by side … */
     int64_t top_groups; /* … and chosen from so many of them only */
     int64_t group_by;   /* DSI_GROUP_*: a group's score is its largest, or the sum of its top two */
+    int64_t noisy_from; /* with noisy: the first choice that goes by it */
 } dsi_route_attrs;
-/* route: logits (..,E), [bias f32 (E)] → weights f32 (..,K), experts i32 (..,K): the K largest of
- * score + bias, the largest first, of equal ones the lowest index first; their weight is the score
- * without bias. route_backward: dweights, logits, experts → dlogits. The bias has no gradient. */
+/* route: logits (..,E), [bias f32 (E)], [noisy (..,E) of logits' dtype] → weights f32 (..,K),
+ * experts i32 (..,K): the K largest of score + bias, the largest first, of equal ones the lowest
+ * index first; their weight is the score without bias. noisy, without bias and groups: choices from
+ * noisy_from on are the largest of it among the experts that are left. route_backward: dweights,
+ * logits, experts → dlogits. Neither the bias nor noisy has a gradient. */
 extern const ds_op dsi_op_route, dsi_op_route_backward;
 /* Which pairs an expert takes where it cannot take all. */
 enum {
@@ -355,7 +358,7 @@ extern const ds_op dsi_op_preference_backward;
 extern const ds_op dsi_op_softmax;
 extern const ds_op dsi_op_softmax_backward;
 
-/* ---- dropout.c ------------------------------------------------------------------------------ */
+/* ---- random.c ------------------------------------------------------------------------------- */
 typedef struct dsi_dropout_attrs {
     double p;
     int64_t site;
@@ -368,6 +371,20 @@ typedef struct dsi_dropout_attrs {
  * in the tensor with all n_rows of them.
  */
 extern const ds_op dsi_op_dropout;
+enum {
+    DSI_NOISE_FACTOR,  /* x·(1 + amount·(2u-1)) */
+    DSI_NOISE_GUMBEL,  /* x - log(-log(u)) */
+    DSI_NOISE_UNIFORM, /* u; x says its shape alone */
+    DSI_NOISE_COUNT
+};
+typedef struct dsi_noise_attrs {
+    int64_t kind;         /* DSI_NOISE_* */
+    double amount;        /* of FACTOR; else 0 */
+    int64_t site, n_rows; /* as in dsi_dropout_attrs */
+} dsi_noise_attrs;
+/* noise: x, rng, [rows] → y of x's dtype; u in (0,1) is ((word >> 9) + 0.5)/2^23 of the element's
+ * word, which is dropout's of the same site. */
+extern const ds_op dsi_op_noise;
 
 /* ---- elementwise.c -------------------------------------------------------------------------- */
 /* add, sub, mul, div: a, b → c in a's dtype, computed in fp32. b has a's shape, or is (C) = a's

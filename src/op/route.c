@@ -59,6 +59,15 @@ static ds_status route_infer(ds_infer *call)
     const ds_meta logits = call->in[0];
     const ds_dtype stat = dsi_stat_dtype(logits.dtype);
     DS_TRY(dsi_op_may(call, 1, "bias", stat, ds_shape_1d(ds_shape_last(logits.shape))));
+    DS_TRY(dsi_op_may(call, 2, "noisy", logits.dtype, logits.shape));
+    const bool has_noisy = dsi_op_has(call, 2);
+    if (has_noisy && (dsi_op_has(call, 1) || a->n_groups > 1)) {
+        return dsi_op_bad(call, 2, "noisy", "none beside a bias or groups");
+    }
+    if (a->noisy_from < 0 || a->noisy_from >= (has_noisy ? a->n_chosen : 1)) {
+        return dsi_op_bad_attr(call, "noisy_from is %lld, expected 0%s", (long long)a->noisy_from,
+                               has_noisy ? " to n_chosen - 1" : ": there is no noisy");
+    }
     call->out[0] = dsi_meta_of(stat, dsi_shape_with_last(logits.shape, a->n_chosen));
     call->out[1] = dsi_meta_of(DS_DTYPE_I32, call->out[0].shape);
     return DS_OK;
@@ -88,7 +97,7 @@ static const ds_attr route_attrs[] = {
     DSI_ATTR_INT(dsi_route_attrs, n_chosen),  DSI_ATTR_INT(dsi_route_attrs, score),
     DSI_ATTR_INT(dsi_route_attrs, normalise), DSI_ATTR_REAL(dsi_route_attrs, factor),
     DSI_ATTR_INT(dsi_route_attrs, n_groups),  DSI_ATTR_INT(dsi_route_attrs, top_groups),
-    DSI_ATTR_INT(dsi_route_attrs, group_by),
+    DSI_ATTR_INT(dsi_route_attrs, group_by),  DSI_ATTR_INT(dsi_route_attrs, noisy_from),
 };
 
 const ds_op dsi_op_route = {
@@ -97,13 +106,16 @@ const ds_op dsi_op_route = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*_ _", .out = "*_ *_", .split = "*"),
-    .doc = "logits (..,E), [bias f32 (E)] → weights f32 (..,K), experts i32 (..,K): the n_chosen "
-           "experts whose score (softmax or sigmoid of the logits) plus bias is largest, the "
-           "largest first and of equal ones the lowest first; weights are their scores without "
-           "bias, divided by their sum if normalise, times factor.",
+    .place = DSI_PLACE(.in = "*_ _ *_", .out = "*_ *_", .split = "*"),
+    .doc =
+        "logits (..,E), [bias f32 (E)], [noisy (..,E)] → weights f32 (..,K), experts i32 (..,K): "
+        "the n_chosen "
+        "experts whose score (softmax or sigmoid of the logits) plus bias is largest, the "
+        "largest first and of equal ones the lowest first; weights are their scores without "
+        "bias, divided by their sum if normalise, times factor. Choices from noisy_from on go by "
+        "noisy, where it is given.",
     .n_in_min = 1,
-    .n_in_max = 2,
+    .n_in_max = 3,
     .n_out = 2,
     .attrs_bytes = sizeof(dsi_route_attrs),
     .attrs = route_attrs,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_nn_moe against DeepSpeed's gates (golden/moe_gates): with the identity as the router's weight,
  * x are the logits, and each token's result is the sum of what its experts make of it, by
- * DeepSpeed's weights; the loss that balances is DeepSpeed's. The residual form by its own formula.
- * What it cannot do is refused. */
+ * DeepSpeed's weights, with our random numbers where it draws; the loss that balances is
+ * DeepSpeed's. The residual form by its own formula. What it cannot do is refused. */
 #include "accel/cpu/registry.h"
 #include "common/check.h"
 #include "common/golden.h"
@@ -23,10 +23,21 @@ static const struct {
     int64_t n_chosen;
     double factor;
     bool by_score;
+    ds_moe_noise noise;
+    bool sample_second, random_tokens;
 } cases[] = {
-    {"top1", 1, 0.0, false},      {"top2", 2, 0.0, false},          {"top2_drop", 2, 0.7, false},
-    {"top3", 3, 0.0, true},       {"top3_position", 3, 0.6, false}, {"top3_probs", 3, 0.6, true},
-    {"top4_probs", 4, 0.5, true},
+    {"top1", 1, 0.0, false, DS_MOE_NO_NOISE, false, false},
+    {"top2", 2, 0.0, false, DS_MOE_NO_NOISE, false, false},
+    {"top2_drop", 2, 0.7, false, DS_MOE_NO_NOISE, false, false},
+    {"top3", 3, 0.0, true, DS_MOE_NO_NOISE, false, false},
+    {"top3_position", 3, 0.6, false, DS_MOE_NO_NOISE, false, false},
+    {"top3_probs", 3, 0.6, true, DS_MOE_NO_NOISE, false, false},
+    {"top4_probs", 4, 0.5, true, DS_MOE_NO_NOISE, false, false},
+    {"top1_rsample", 1, 0.0, false, DS_MOE_GUMBEL, false, false},
+    {"top1_rts", 1, 0.6, false, DS_MOE_NO_NOISE, false, true},
+    {"top2_second", 2, 0.0, false, DS_MOE_NO_NOISE, true, false},
+    {"top2_second_drop", 2, 0.7, false, DS_MOE_NO_NOISE, true, false},
+    {"top3_jitter", 3, 0.6, false, DS_MOE_JITTER, false, false},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -95,10 +106,17 @@ static void expected(const float *x, const float *weights, bool residual, double
     }
 }
 
+/* Seed, step and first sample: make_moe_gates.py draws by them. */
+static const int64_t random_state[4] = {77, 3, 0, 0};
+
 static void fill(ds_cells *cells, dsi_exec *exec, const float *x)
 {
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
+        if (cell->meta.dtype == DS_DTYPE_I64) {
+            memcpy(dsi_exec_host_view(exec, c), random_state, sizeof random_state);
+            continue;
+        }
         float *to = dsi_exec_host_view(exec, c);
         for (int64_t i = 0; i < ds_shape_count(cell->meta.shape); ++i) {
             to[i] = cell->kind == DS_CELL_PARAM ? parameter(cell->name, i) : x[i];
@@ -118,7 +136,10 @@ static void check(ds_ctx *ctx, const golden_file *golden, size_t at, bool residu
                                   .residual = residual,
                                   .capacity_factor = cases[at].factor,
                                   .min_capacity = 2,
-                                  .drop_by_score = cases[at].by_score};
+                                  .drop_by_score = cases[at].by_score,
+                                  .noise = cases[at].noise,
+                                  .sample_second = cases[at].sample_second,
+                                  .random_tokens = cases[at].random_tokens};
     char name[64];
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;
@@ -213,6 +234,12 @@ static void what_it_cannot_do_is_refused(void **state)
     p.activation = DS_ACT_SILU;
     p.capacity_factor = 1.0;
     refuse(*state, &shared, &p, DS_ERR_UNSUPPORTED, "with sequence_parallel_size 2");
+    p.noise = DS_MOE_GUMBEL;
+    refuse(*state, &one, &p, DS_ERR_ARG, "of one chosen expert");
+    p.noise = DS_MOE_NO_NOISE;
+    p.random_tokens = true;
+    refuse(*state, &one, &p, DS_ERR_ARG, "random_tokens of one");
+    p.random_tokens = false;
     p.capacity_factor = 0.0;
     shared.sequence_ranks = 0;
     shared.expert_ranks = 3;

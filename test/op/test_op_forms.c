@@ -398,6 +398,35 @@ static void dropout_does_not_depend_on_the_split(void **state)
               run1(f, &dsi_op_attention, &heads, second, 6));
 }
 
+/* So is noise, and its numbers have the mean of their distribution. */
+static void noise_does_not_depend_on_the_split(void **state)
+{
+    static const double means[DSI_NOISE_COUNT] = {1.0, 0.5772156649, 0.5};
+    static const double deviations[DSI_NOISE_COUNT] = {0.0577350269, 1.2825498302, 0.2886751346};
+    fixture *f = *state;
+    const ds_shape shape = ds_shape_3d(4, 50, 33);
+    const double n = (double)ds_shape_count(shape);
+    for (int64_t kind = 0; kind < DSI_NOISE_COUNT; ++kind) {
+        const bool is_factor = kind == DSI_NOISE_FACTOR;
+        const dsi_noise_attrs attrs = {.kind = kind, .amount = is_factor ? 0.1 : 0.0, .site = 3};
+        const ds_tensor x = noise(f, shape, 1);
+        const ds_tensor whole[2] = {x, random_state(f, 6)};
+        for (int64_t i = 0; i < (int64_t)n; ++i) {
+            ((float *)x.data)[i] = is_factor ? 1.0f : 0.0f;
+        }
+        const ds_tensor y = run1(f, &dsi_op_noise, &attrs, whole, 2);
+        double sum = 0.0;
+        for (int64_t i = 0; i < (int64_t)n; ++i) {
+            sum += (double)((float *)y.data)[i];
+        }
+        assert_true(fabs(sum / n - means[kind]) < 4.0 * deviations[kind] / sqrt(n));
+        for (int64_t half = 0; half < 2; ++half) {
+            const ds_tensor in[2] = {rows(x, 2 * half, 2), random_state(f, 6 + 2 * half)};
+            same_bits(rows(y, 2 * half, 2), run1(f, &dsi_op_noise, &attrs, in, 2));
+        }
+    }
+}
+
 static int set_up(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
@@ -523,6 +552,7 @@ int main(void)
         FORM(a_query_at_an_offset_equals_its_row),
         FORM(a_query_without_keys_gives_zero),
         FORM(dropout_does_not_depend_on_the_split),
+        FORM(noise_does_not_depend_on_the_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

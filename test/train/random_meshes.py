@@ -110,7 +110,7 @@ def neox(rng):
 
 def mixtral(rng):
     experts = rng.randint(2, 5)
-    return {**decoder(rng, "mixtral", "MixtralForCausalLM"), "num_local_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
+    return {**decoder(rng, "mixtral", "MixtralForCausalLM"), "num_local_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)), "router_jitter_noise": draw(rng, 0.0, 0.0, 0.1),
             "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "sliding_window": None}
 
 

@@ -19,7 +19,7 @@
     X(cross_entropy)                                                                               \
     X(preference)                                                                                  \
     X(softmax)                                                                                     \
-    X(dropout)                                                                                     \
+    X(random)                                                                                      \
     X(elementwise)                                                                                 \
     X(reduce)                                                                                      \
     X(maximum)                                                                                     \

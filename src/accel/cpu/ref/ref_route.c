@@ -107,6 +107,7 @@ static void route_token(const ds_kernel_call *call, int64_t token, choice *c)
     const dsi_route_attrs *a = call->sig->attrs;
     const ds_tensor *logits = &call->in[0];
     const ds_tensor *bias = ref_in(call, 1);
+    const ds_tensor *noisy = ref_in(call, 2);
     const int64_t n = ds_shape_last(logits->meta.shape);
     int32_t *experts = (int32_t *)call->out[1].data + token * a->n_chosen;
     real sum = a->score == DSI_SCORE_SIGMOID ? R(1e-20) : R(0.0);
@@ -123,6 +124,9 @@ static void route_token(const ds_kernel_call *call, int64_t token, choice *c)
         keep_groups(a, c, n);
     }
     for (int64_t j = 0; j < a->n_chosen; ++j) {
+        for (int64_t e = 0; noisy != NULL && j == a->noisy_from && e < n; ++e) {
+            c->chance[e] = ref_get(noisy, token * n + e);
+        }
         experts[j] = (int32_t)largest(c->chance, c->left, 0, n);
         c->left[experts[j]] = R(0.0);
         sum += c->score[experts[j]];

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reference kernels of dropout and noise: items are elements. */
+#include "accel/cpu/ref/ref_real.h"
+#include "base/rng.h"
+#include "op/ops.h"
+
+/* Where the elements of a call stand among those of all samples. */
+typedef struct draw {
+    const int64_t *rng;
+    int64_t sample; /* elements of a sample, of which this call has … */
+    int64_t all;    /* … of so many */
+    int64_t first;  /* from this one on */
+    uint32_t site;
+} draw;
+
+static draw draw_of(const ds_kernel_call *call, int64_t site, int64_t n_rows)
+{
+    const ds_shape shape = call->in[0].meta.shape;
+    const int64_t sample = shape.dims[0] > 0 ? ds_shape_count(shape) / shape.dims[0] : 0;
+    const int64_t row = n_rows > 0 ? sample / shape.dims[1] : 0;
+    const int64_t first = n_rows > 0 ? ((const int32_t *)call->in[2].data)[0] * row : 0;
+    return (draw){call->in[1].data, sample, n_rows > 0 ? n_rows * row : sample, first,
+                  (uint32_t)site};
+}
+
+/* The random word of element i. */
+static uint32_t word_of(const draw *d, int64_t i)
+{
+    const int64_t element = (d->rng[2] + i / d->sample) * d->all + d->first + i % d->sample;
+    return dsi_rng_u32((uint64_t)d->rng[0], d->site, (uint32_t)d->rng[1], (uint64_t)element);
+}
+
+static void dropout_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const dsi_dropout_attrs *a = call->sig->attrs;
+    const draw d = draw_of(call, a->site, a->n_rows);
+    const real factor = R(1.0) / (R(1.0) - (real)a->p);
+    (void)slot;
+    for (int64_t i = begin; i < end; ++i) {
+        const bool keep = dsi_rng_unit(word_of(&d, i)) >= (float)a->p;
+        ref_set(&call->out[0], i, keep ? ref_get(&call->in[0], i) * factor : R(0.0));
+    }
+}
+
+static ds_status dropout_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, ds_shape_count(call->in[0].meta.shape), dropout_range);
+    return DS_OK;
+}
+
+/* In the middle of each of 2^23 parts of (0,1), so that 1 - u is one of them too. */
+static real uniform(uint32_t word)
+{
+    return ((real)(word >> 9) + R(0.5)) * R(0x1p-23);
+}
+
+static real noisy(const dsi_noise_attrs *a, real x, real u)
+{
+    switch (a->kind) {
+    case DSI_NOISE_FACTOR:
+        return x * (R(1.0) + (real)a->amount * (R(2.0) * u - R(1.0)));
+    case DSI_NOISE_GUMBEL:
+        return x - r_log(-r_log(u));
+    default:
+        return u;
+    }
+}
+
+static void noise_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const dsi_noise_attrs *a = call->sig->attrs;
+    const draw d = draw_of(call, a->site, a->n_rows);
+    (void)slot;
+    for (int64_t i = begin; i < end; ++i) {
+        ref_set(&call->out[0], i, noisy(a, ref_get(&call->in[0], i), uniform(word_of(&d, i))));
+    }
+}
+
+static ds_status noise_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, ds_shape_count(call->in[0].meta.shape), noise_range);
+    return DS_OK;
+}
+
+REF_KERNEL(dropout, dropout_run, NULL);
+REF_KERNEL(noise, noise_run, NULL);
+const ds_kernel *const DSI_REF(random)[] = {&dropout_kernel, &noise_kernel, NULL};
