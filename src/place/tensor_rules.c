@@ -95,14 +95,15 @@ static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
                0;
 }
 
-/* A norm of whole rows, or a product with a whole matrix, rotated or not: its backward node takes
- * no slices of them. */
+/* A norm of whole rows, or a product with a whole matrix, rotated, clipped or not: its backward
+ * node takes no slices of them. */
 static bool is_made_whole(const finder *f, ds_value v)
 {
     const dsi_value_info *info = &f->graph->values[v];
     const dsi_node_info *node = info->producer != DS_NONE ? &f->graph->nodes[info->producer] : NULL;
-    while (node != NULL && node->op == &dsi_op_rope) {
-        const ds_node before = f->graph->values[dsi_node_in(f->graph, node)[0]].producer;
+    while (node != NULL && (node->op == &dsi_op_rope || node->op == &dsi_op_where)) {
+        const uint32_t x = node->op == &dsi_op_where ? 1 : 0; /* behind the mask */
+        const ds_node before = f->graph->values[dsi_node_in(f->graph, node)[x]].producer;
         node = before != DS_NONE ? &f->graph->nodes[before] : NULL;
     }
     return node != NULL && (node->op->op_class == DS_CLASS_NORM || node->op == &dsi_op_linear);

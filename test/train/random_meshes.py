@@ -110,8 +110,8 @@ def neox(rng):
 
 def mixtral(rng):
     experts = rng.randint(2, 5)
-    return {**decoder(rng, "mixtral", "MixtralForCausalLM"), "num_local_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)), "router_jitter_noise": draw(rng, 0.0, 0.0, 0.1),
-            "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "sliding_window": None}
+    return {**decoder(rng, "mixtral", "MixtralForCausalLM"), "num_local_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
+            "router_jitter_noise": draw(rng, 0.0, 0.0, 0.1), "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "sliding_window": None}
 
 
 def qwen3_moe(rng):
@@ -122,7 +122,13 @@ def qwen3_moe(rng):
             "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "mlp_only_layers": []}
 
 
-MODELS = [gpt2] * 4 + [llama] * 5 + [qwen3] * 3 + [qwen2, phi3, olmo2, neox] + [mixtral] * 4 + [qwen3_moe] * 2
+def olmoe(rng):
+    experts = rng.randint(2, 5)
+    return {**decoder(rng, "olmoe", "OlmoeForCausalLM"), "num_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
+            "norm_topk_prob": rng.random() < 0.5, "clip_qkv": draw(rng, None, 0.05, 0.5), "output_router_logits": rng.random() < 0.5}
+
+
+MODELS = [gpt2] * 4 + [llama] * 5 + [qwen3] * 3 + [qwen2, phi3, olmo2, neox] + [mixtral] * 4 + [qwen3_moe] * 2 + [olmoe]
 
 
 class Case:
@@ -269,6 +275,9 @@ MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hid
        "num_attention_heads": 3, "num_key_value_heads": 3, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu", "head_dim": 8,
        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 2, "norm_topk_prob": True,
        "mlp_only_layers": [], "tie_word_embeddings": True, "vocab_size": 269}
+OLMOE = {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+         "num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.05, "vocab_size": 257, "tie_word_embeddings": False}
 # What random cases found, and what was built beside them: (mesh as dp, tp, sp, pp; batch, length, accumulation, model, flags).
 FIXED = [
     ((1, 1, 2, 1), 3, 28, 1, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
@@ -282,6 +291,7 @@ FIXED = [
     ((1, 1, 2, 3), 1, 24, 2, {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 24},
      {}),  # a table of all positions was made by the second stage, which the first one read in its backward phase
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
+    ((1, 2, 1, 1), 2, 12, 1, OLMOE, {}),  # clipped queries were cut by heads, which the norm before them could not take back
 ]
 
 
