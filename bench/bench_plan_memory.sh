@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Predicted peak memory against measured: GPT-2 124M and a Llama of 134M, runs above 1 GiB, on one to four ranks, stages 0
-# to 3, in three precisions, with recomputation and offload. Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
+# to 3, in three precisions, with recomputation and offload; and 24 meshes of tensor, sequence, expert parallel ranks and
+# stages (rows "mesh …"). Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
 # Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank
 # (the largest rank counts); predicted is what ds_plan says the rank needs. Prints a line a row and how many lie within 3 %.
 set -euo pipefail
@@ -48,19 +49,29 @@ cat > "$folder/llama.json" << 'JSON'
 "num_hidden_layers": 8, "num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
 "hidden_act": "silu", "tie_word_embeddings": false}
 JSON
-model=bench/gpt2_124m.json
+cat > "$folder/mixtral.json" << 'JSON'
+{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 50304, "hidden_size": 512, "intermediate_size": 1024,
+"num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
+"hidden_act": "silu", "tie_word_embeddings": false, "num_local_experts": 4, "num_experts_per_tok": 2}
+JSON
+model=bench/gpt2_124m.json seq=1024
 within=0 rows=0
 row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     [[ $1 == *"$only"* ]] || return 0
     config "$3" "$4" "$5" "$6" "${7:-}" "${8:-}" > "$folder/config.json"
     local threads=$(($2 == 1 ? 2 : 1))
-    local args=(--model_config "$model" --seq_length 1024 --deepspeed_config "$folder/config.json"
+    local args=(--model_config "$model" --seq_length "$seq" --deepspeed_config "$folder/config.json"
         --threads "$threads")
-    "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --json "$folder/plan.json"
+    local stages stage need=0 one
+    stages=$(sed -n 's/.*"stages": \([0-9]*\).*/\1/p' "$folder/config.json")
+    for ((stage = 0; stage < ${stages:-1}; ++stage)); do # the one that needs most
+        "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --pipeline_stage "$stage" --json "$folder/plan.json"
+        one=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
+        need=$((one > need ? one : need))
+    done
     local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps 2)
     [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
-    local need measured
-    need=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
+    local measured
     measured=$(watch "$2" "${train[@]}")
     awk -v name="$1" -v need="$need" -v kib="$measured" 'BEGIN {
         printf "%-34s predicted %8.1f MiB, measured %8.1f MiB, measured/predicted %.4f\n", name, need / 1048576,
@@ -100,4 +111,37 @@ row "Llama, 1 rank, bf16, 4 rows" 1 0 4 1 bf16
 row "Llama, 1 rank, fp32, 2 rows, full" 1 0 2 1 fp32 '' "$(recompute full)"
 row "Llama, 2 ranks, bf16, stage 3, 2 rows" 2 3 2 1 bf16
 row "Llama, 4 ranks, bf16, stage 1, 2 rows" 4 1 2 1 bf16
+
+# Meshes, on rows of 512 tokens.
+seq=512
+tp() { printf ', "tensor_parallel": {"autotp_size": %s}' "$1"; }
+sp() { printf ', "sequence_parallel_size": %s' "$1"; }
+pp() { printf ', "pipeline": {"stages": %s}' "$1"; }
+ep() { printf ', "expert_parallel": {"enabled": true, "autoep_size": %s}' "$1"; }
+full=$(recompute full)
+row "mesh tp 2, bf16" 2 0 4 1 bf16 '' "$(tp 2)"
+row "mesh tp 2, fp32, full" 2 0 4 1 fp32 '' "$(tp 2)$full"
+row "mesh tp 2, bf16, states on disk" 2 1 4 1 bf16 "$states" "$(tp 2)"
+row "mesh tp 2 x dp 2, bf16, stage 1" 4 1 4 1 bf16 '' "$(tp 2)"
+row "mesh tp 2 x dp 2, bf16, stage 3" 4 3 4 1 bf16 '' "$(tp 2)"
+row "mesh tp 4, bf16" 4 0 8 1 bf16 '' "$(tp 4)"
+row "mesh sp 2, bf16" 2 0 4 1 bf16 '' "$(sp 2)"
+row "mesh sp 2, fp32, stage 3, full" 2 3 4 1 fp32 '' "$(sp 2)$full"
+row "mesh sp 2 x dp 2, bf16, stage 2" 4 2 4 1 bf16 '' "$(sp 2)"
+row "mesh sp 4, bf16, stage 1" 4 1 8 1 bf16 '' "$(sp 4)"
+row "mesh pp 2, bf16, 4 micro-batches" 2 0 2 4 bf16 '' "$(pp 2)"
+row "mesh pp 2, fp32, full, 4 micro-batches" 2 0 2 4 fp32 '' "$(pp 2)$full"
+row "mesh pp 2 x dp 2, bf16, stage 1, 4" 4 1 2 4 bf16 '' "$(pp 2)"
+row "mesh pp 2 x dp 2, bf16, stage 3, 4" 4 3 2 4 bf16 '' "$(pp 2)"
+row "mesh pp 4, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(pp 4)"
+row "mesh tp 2 x sp 2, bf16" 4 0 8 1 bf16 '' "$(tp 2)$(sp 2)"
+row "mesh tp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(tp 2)$(pp 2)"
+row "mesh sp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(sp 2)$(pp 2)"
+model=$folder/mixtral.json
+row "mesh Mixtral, ep 2, bf16, stage 1" 2 1 4 1 bf16 '' "$(ep 2)"
+row "mesh Mixtral, ep 2, bf16, stage 3" 2 3 4 1 bf16 '' "$(ep 2)"
+row "mesh Mixtral, ep 4, bf16, stage 2" 4 2 4 1 bf16 '' "$(ep 4)"
+row "mesh Mixtral, ep 2 x tp 2, bf16" 4 0 4 1 bf16 '' "$(ep 2)$(tp 2)"
+row "mesh Mixtral, ep 2 x sp 2, bf16" 4 0 4 1 bf16 '' "$(ep 2)$(sp 2)"
+row "mesh Mixtral, ep 2 x pp 2, bf16, 4" 4 1 2 4 bf16 '' "$(ep 2)$(pp 2)"
 echo "$within of $rows within 3 %"
