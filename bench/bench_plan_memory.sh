@@ -54,6 +54,7 @@ cat > "$folder/mixtral.json" << 'JSON'
 "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
 "hidden_act": "silu", "tie_word_embeddings": false, "num_local_experts": 4, "num_experts_per_tok": 2}
 JSON
+head -c 40000 data/tinyshakespeare.txt > "$folder/eval.txt" # a plan has room for evaluation too
 model=bench/gpt2_124m.json seq=1024
 within=0 rows=0
 row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
@@ -69,7 +70,7 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
         one=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
         need=$((one > need ? one : need))
     done
-    local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps 2)
+    local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --eval_data "$folder/eval.txt" --steps 2)
     [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
     local measured
     measured=$(watch "$2" "${train[@]}")
