@@ -68,8 +68,16 @@ static uint32_t n_stages(const maker *m)
 dsi_schedule dsi_rank_schedule(const dsi_engine_spec *spec)
 {
     return (dsi_schedule){.kind = spec->schedule_kind,
-                          .n_stages = spec->zero.mesh.size[DSI_AXIS_PP],
-                          .n_micro = (uint32_t)spec->train.accumulation};
+                          .n_ranks = spec->zero.mesh.size[DSI_AXIS_PP],
+                          .n_micro = (uint32_t)spec->train.accumulation,
+                          .n_chunks = spec->stage_chunks > 1 ? spec->stage_chunks : 1};
+}
+
+/* Stages of the model: chunks of all ranks. */
+static uint32_t n_chunks(const maker *m)
+{
+    const dsi_schedule s = dsi_rank_schedule(&m->spec);
+    return n_stages(m) * s.n_chunks;
 }
 
 /* Micro-batches of this stage between forward and backward at once. */
@@ -111,7 +119,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
     status = status >= 0 ? dsi_adapter_graph(train->adapter, &how, graph_out) : status;
     if (status >= 0 && n_stages(m) > 1) {
-        status = dsi_stages_mark(*graph_out, n_stages(m), train->partition);
+        status = dsi_stages_mark(*graph_out, n_chunks(m), train->partition);
     }
     if (status < 0) {
         ds_graph_destroy(graph_out);
@@ -225,11 +233,17 @@ static ds_status collect_axes(maker *m, const ds_graph *graph)
 
 static dsi_stage_cut stage_cut(const maker *m, const char *name)
 {
-    return (dsi_stage_cut){.mesh = &m->spec.zero.mesh,
-                           .cells = m->stages,
-                           .n_cells = ds_cells_count(m->plan.cells),
-                           .stage = m->stage,
-                           .name = name};
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    dsi_stage_cut how = {.mesh = &m->spec.zero.mesh,
+                         .cells = m->stages,
+                         .n_cells = ds_cells_count(m->plan.cells),
+                         .stage = m->stage,
+                         .parts = dsi_schedule_parts(&schedule),
+                         .name = name};
+    for (uint32_t rank = 0; rank < schedule.n_ranks; ++rank) {
+        how.slots[rank] = dsi_schedule_slots(&schedule, rank);
+    }
+    return how;
 }
 
 /* What this rank's stage has of a local graph. */
@@ -237,6 +251,7 @@ static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph
 {
     dsi_stage_cut how = stage_cut(m, train ? "train" : "eval");
     how.n_micro = train ? (uint32_t)m->spec.train.accumulation : 0;
+    how.parts.split = how.parts.split && train;
     dsi_stage_messages *messages = train ? &m->plan.train_messages : &m->plan.eval_messages;
     DS_TRY(collect_axes(m, graph));
     DS_TRY(dsi_stage_cut_graph(graph, &how, m->plan.local, messages, cut_out));
@@ -365,7 +380,27 @@ static ds_status deal_cells(maker *m, const ds_graph *graph)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     dsi_stages_of_cells(graph, m->stages);
+    for (ds_cell c = 0; c < ds_cells_count(m->plan.cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(m->plan.cells, c);
+        m->stages[c] = dsi_stage_ranks(m->stages[c], n_stages(m));
+        if (m->stages[c].more && m->stages[c].first > 1 && n_chunks(m) > n_stages(m)) {
+            return ds_fail(m->plan.ctx, DS_ERR_UNSUPPORTED,
+                           "pipeline.schedule \"interleaved\": %s is read by more than two chunks, "
+                           "of which the first is on stage %u; take the schedule \"1f1b\"",
+                           cell->name, m->stages[c].first - 1);
+        }
+    }
     return DS_OK;
+}
+
+/* Where a micro-batch has more phases than two, those behind it come later in a rank's plan. */
+static void shift_phases(maker *m)
+{
+    const dsi_schedule s = dsi_rank_schedule(&m->spec);
+    const dsi_stage_parts parts = dsi_schedule_parts(&s);
+    const uint32_t more = n_stages(m) > 1 ? dsi_parts_phases(&parts) - DS_PHASE_STEP : 0;
+    m->plan.own.phases.norm += more;
+    m->plan.own.phases.update += more;
 }
 
 /* Placements of all logical cells. Parts of cells come behind those of evaluation. */
@@ -402,7 +437,7 @@ static ds_status build_eval_plan(maker *m)
     if (slot == NULL) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for the evaluation plan");
     }
-    for (ds_phase phase = DS_PHASE_FORWARD; phase <= DS_PHASE_BACKWARD; ++phase) {
+    for (ds_phase phase = 0; phase < dsi_phases_micro(&m->plan.train_plan->phases); ++phase) {
         uint32_t n = 0;
         const uint32_t room = MAX_SLOT_RANGES - n_slot;
         DS_TRY_GOTO(status, dsi_plan_live_after(m->plan.train_plan, phase, slot + n_slot, room, &n),
@@ -648,9 +683,10 @@ static ds_status build_plans(maker *m)
     m->spec.train.sequence_ranks = sequence_ranks(m);
     m->spec.train.loco.n_outer = m->spec.zero.mesh.size[DSI_AXIS_DPR];
     m->spec.train.loco.n_inner = slice_ranks(m);
-    m->spec.train.stages = n_stages(m);
+    m->spec.train.stages = n_chunks(m);
     m->spec.train.expert_ranks = expert_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
+    shift_phases(m);
     ds_status status = deal_cells(m, graph);
     status = status >= 0 ? find_residencies(m) : status;
     if (status >= 0) {
@@ -692,6 +728,8 @@ static ds_status check_stages(const maker *m)
     if (n_stages(m) <= 1) {
         return DS_OK;
     }
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    DS_TRY(dsi_schedule_allowed(m->plan.ctx, &schedule));
     if (train->preference.loss != DS_PREFERENCE_NONE) {
         return ds_fail(m->plan.ctx, DS_ERR_CONFIG,
                        "pipeline.stages %u with the preference loss \"%s\" is not built; set it "

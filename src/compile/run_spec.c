@@ -364,6 +364,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.seq_length = params->seq_length;
     spec->train.partition = v->pipeline_uniform ? DSI_STAGES_UNIFORM : DSI_STAGES_BY_PARAMETERS;
     spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
+    spec->stage_chunks = v->pipeline_chunks;
     spec->train.mlp_rows = v->mlp_tile_tokens;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;

@@ -54,6 +54,7 @@ typedef struct dsi_engine_spec {
     bool has_groups; /* norms and biases have another: */
     ds_schedule_params schedule_no_decay;
     dsi_schedule_kind schedule_kind; /* of a pipeline */
+    uint32_t stage_chunks;           /* of layers that each of its ranks has; 0: 1 */
     uint64_t seed;
     ds_isa isa;
     dsi_accel_choice accel;

@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { MOST_CHUNKS = 8 }; /* 2 ranks of a pipeline have 16 stages, which are the most */
+
 static void refuse(dsi_eval *eval, const char *with, const char *why)
 {
     dsi_item_error(eval, dsi_item_find(eval, "pipeline.stages"),
@@ -24,11 +26,28 @@ static void partition(dsi_eval *eval)
     }
 }
 
+/* Chunks of layers are what "interleaved" is about. */
+static void chunks(dsi_eval *eval)
+{
+    const char *schedule = dsi_item_text(eval, "pipeline.schedule");
+    const bool interleaved = schedule != NULL && strcmp(schedule, "interleaved") == 0;
+    const dsi_item *item = dsi_item_find(eval, "pipeline.chunks");
+    const int64_t n = dsi_item_int(eval, "pipeline.chunks", interleaved ? 2 : 1);
+    eval->values->pipeline_chunks = interleaved && n >= 2 && n <= MOST_CHUNKS ? (uint32_t)n : 1;
+    if (interleaved ? n < 2 || n > MOST_CHUNKS : n != 1) {
+        dsi_item_error(eval, item, "expected %s, found %" PRId64 "; change it or pipeline.schedule",
+                       interleaved ? "2 to 8 with \"interleaved\""
+                                   : "1 with a schedule that is not \"interleaved\"",
+                       n);
+    }
+}
+
 /* What stages do not go with. */
 void dsi_config_pipeline(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
     partition(eval);
+    chunks(eval);
     if (v->pipeline_stages < 2) {
         return;
     }

@@ -14,8 +14,14 @@ static const dsi_option pipeline_rows[] = {
     E("schedule", "\"1f1b\"", IN_FORCE,
       "Order of micro-batches: \"1f1b\" keeps at most as many in flight as stages are left, "
       "\"gpipe\" "
-      "all. The numbers are the same.",
-      .choices = "1f1b|gpipe", FIELD(pipeline_schedule)),
+      "all; \"interleaved\" gives each rank chunks of layers and so has less idle time and more "
+      "messages (micro-batches a step: a multiple of stages); \"zb-h1\" puts the gradients of "
+      "weights off into idle time. The numbers are the same.",
+      .choices = "1f1b|gpipe|interleaved|zb-h1", FIELD(pipeline_schedule)),
+    I("chunks", "\"auto\"", IN_FORCE,
+      "Chunks of layers of a rank with \"interleaved\": rank r of n has chunks r, r + n, ...; "
+      "\"auto\": 2.",
+      MIN(1), WITH(AUTO)),
     B("seed_layers", "false", NO_EFFECT, "A random seed for each layer.",
       NOTE("random numbers are keyed by parameter and sample, the same on any number of stages")),
     I("activation_checkpoint_interval", "0", NO_EFFECT, "Layers between kept activations.", MIN(0),

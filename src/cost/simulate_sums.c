@@ -78,7 +78,7 @@ double dsi_timeline_repeats(const dsi_timeline *timeline, ds_phase phase)
 {
     const int64_t n = timeline->spec.accumulation;
     const double share = timeline->spec.share[phase];
-    const bool micro = (phase == DS_PHASE_FORWARD || phase == DS_PHASE_BACKWARD) && n > 0;
+    const bool micro = dsi_phase_is_micro(timeline->spec.phases, phase) && n > 0;
     return (micro ? (double)n : 1.0) * (share == 0.0 ? 1.0 : fmax(0.0, share));
 }
 

@@ -156,7 +156,7 @@ static double add_phase(dsi_trace *trace, const dsi_timeline *t, uint32_t pid, d
     span.pid = pid;
     span.start = start;
     span.end = start + t->phases[phase].seconds;
-    span.runs = phase > DS_PHASE_BACKWARD ? dsi_timeline_repeats(t, phase) : 1.0;
+    span.runs = dsi_phase_is_micro(t->spec.phases, phase) ? 1.0 : dsi_timeline_repeats(t, phase);
     if (span.end > start) {
         dsi_trace_add(trace, &span);
     }
@@ -175,6 +175,7 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
                         const char *name, int64_t micro_batches)
 {
     const int64_t all = (int64_t)dsi_timeline_repeats(timeline, DS_PHASE_FORWARD);
+    const uint32_t n_micro = dsi_phases_micro(timeline->spec.phases);
     const int64_t wanted = micro_batches > 0 ? micro_batches : 1;
     bool used[DSI_STREAM_COUNT] = {false};
     double now = 0.0;
@@ -187,14 +188,16 @@ void dsi_trace_timeline(dsi_trace *trace, const dsi_timeline *timeline, uint32_t
     dsi_trace_span step = dsi_trace_of_phase(NULL);
     step.pid = pid;
     for (uint32_t p = 0; p < timeline->spec.phases->n; ++p) {
-        step.end += (p <= DS_PHASE_BACKWARD ? (double)runs : 1.0) * timeline->phases[p].seconds;
+        step.end += (dsi_phase_is_micro(timeline->spec.phases, p) ? (double)runs : 1.0) *
+                    timeline->phases[p].seconds;
     }
     dsi_trace_add(trace, &step); /* before the phases inside of it */
     for (int64_t i = 0; i < runs; ++i) {
-        now = add_phase(trace, timeline, pid, DS_PHASE_FORWARD, now);
-        now = add_phase(trace, timeline, pid, DS_PHASE_BACKWARD, now);
+        for (ds_phase p = 0; p < n_micro; ++p) {
+            now = add_phase(trace, timeline, pid, p, now);
+        }
     }
-    for (ds_phase p = DS_PHASE_STEP; p < timeline->spec.phases->n; ++p) {
+    for (ds_phase p = n_micro; p < timeline->spec.phases->n; ++p) {
         now = add_phase(trace, timeline, pid, p, now);
     }
 }

@@ -169,7 +169,7 @@ static bool is_real(const dsi_ref *ref)
 ds_status dsi_exec_keep_reals(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase,
                               ds_accel_stream *stream)
 {
-    const uint32_t slot = phase <= DS_PHASE_BACKWARD ? slot_in(exec, l) : 0;
+    const uint32_t slot = dsi_phase_is_micro(&l->plan->phases, phase) ? slot_in(exec, l) : 0;
     const ds_accel *accel = exec->accel;
     for (uint32_t i = 0; i < l->plan->n_outputs; ++i) {
         const dsi_plan_output *output = &l->plan->outputs[i];
@@ -189,7 +189,8 @@ ds_status dsi_exec_real(dsi_exec *exec, uint32_t id, const char *name, double *v
     DS_TRY(find_output(exec, id, name, &at));
     DS_TRY(dsi_exec_look(exec));
     const dsi_loaded *l = &exec->plans[id];
-    const uint32_t slot = l->plan->outputs[at].phase <= DS_PHASE_BACKWARD ? slot_in(exec, l) : 0;
+    const bool micro = dsi_phase_is_micro(&l->plan->phases, l->plan->outputs[at].phase);
+    const uint32_t slot = micro ? slot_in(exec, l) : 0;
     *value_out = (double)l->reals[(size_t)slot * l->plan->n_outputs + at];
     return DS_OK;
 }

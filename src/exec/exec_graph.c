@@ -111,7 +111,7 @@ static ds_status capture_plan(dsi_exec *exec, dsi_loaded *l)
     ds_status status = DS_OK;
     for (ds_phase phase = 0; phase < n_phases && status >= 0; ++phase) {
         const bool can = can_capture(exec, l, phase);
-        const uint32_t n_slots = phase <= DS_PHASE_BACKWARD ? l->plan->n_slots : 1;
+        const uint32_t n_slots = dsi_phase_is_micro(&l->plan->phases, phase) ? l->plan->n_slots : 1;
         for (uint32_t k = 0; k < n_slots && can && status >= 0; ++k) {
             exec->slot = k; /* what a step is called with, and where its numbers go */
             status = capture(exec, l, phase, &l->graphs[(size_t)k * n_phases + phase]);
@@ -164,8 +164,8 @@ void dsi_exec_drop_graphs(dsi_exec *exec)
 
 ds_accel_graph *dsi_exec_graph_of(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase)
 {
-    const uint32_t slot =
-        phase <= DS_PHASE_BACKWARD && exec->slot < l->plan->n_slots ? exec->slot : 0;
+    const bool micro = dsi_phase_is_micro(&l->plan->phases, phase);
+    const uint32_t slot = micro && exec->slot < l->plan->n_slots ? exec->slot : 0;
     return l->graphs != NULL && phase != l->plan->side
                ? l->graphs[(size_t)slot * l->plan->phases.n + phase]
                : NULL;

@@ -107,7 +107,9 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
 
 uint32_t dsi_exec_slot_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_step *step)
 {
-    return step->phase <= DS_PHASE_BACKWARD && exec->slot < l->plan->n_slots ? exec->slot : 0;
+    return dsi_phase_is_micro(&l->plan->phases, step->phase) && exec->slot < l->plan->n_slots
+               ? exec->slot
+               : 0;
 }
 
 /* times: work and waited are filled in; NULL: not asked for. */
@@ -259,7 +261,8 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
     }
     dsi_loaded *l = &exec->plans[id];
-    const bool fetches = l->refetch && phase == DS_PHASE_BACKWARD;
+    const dsi_phase_info *info = &l->plan->phases.items[phase];
+    const bool fetches = l->refetch && info->like == DS_PHASE_BACKWARD;
     if (id != exec->last_id || exec->late < 0 || fetches) { /* plans share the arena */
         DS_TRY(dsi_exec_arrive(exec));
     }
@@ -268,7 +271,7 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);
     }
-    if (phase == DS_PHASE_FORWARD) {
+    if (info->like == DS_PHASE_FORWARD) {
         l->refetch = false; /* it fetches what is there now */
     } else if (fetches) {
         DS_TRY(refetch(exec, l, phase));

@@ -290,6 +290,19 @@ static ds_status take_op(parser *p, const ds_op **op_out)
     return dsi_text_take(&p->scan, "(");
 }
 
+/* After "parts ": of how many phases a micro-batch is. */
+static ds_status take_parts_line(parser *p)
+{
+    int64_t n = 0;
+    DS_TRY(dsi_text_int(&p->scan, "a number of parts", &n));
+    const bool split = dsi_text_try(&p->scan, " split");
+    if (n < 1 || n > DS_MAX_PHASES / 2 || (split ? n != 1 : n == 1)) {
+        return dsi_text_expected(&p->scan, "1 split, or a number of parts from 2 to 8");
+    }
+    DS_TRY(dsi_text_end_line(&p->scan));
+    return dsi_phases_part(p->scan.ctx, p->graph->arena, &p->graph->phases, (uint32_t)n, split);
+}
+
 /* After "phase ". */
 static ds_status take_phase_line(parser *p)
 {
@@ -455,6 +468,9 @@ static ds_status take_output_line(parser *p)
 static ds_status parse_lines(parser *p)
 {
     DS_TRY(grow_rows(p));
+    if (dsi_text_try(&p->scan, "parts ")) {
+        DS_TRY(take_parts_line(p));
+    }
     while (dsi_text_try(&p->scan, "phase ")) {
         DS_TRY(take_phase_line(p));
     }

@@ -173,10 +173,15 @@ static ds_status print_cells(dsi_buf *text, const ds_graph *graph)
     return DS_OK;
 }
 
-/* Those that every graph has are not printed. */
+/* Those that every graph has are not printed; in how many parts a micro-batch runs them is. */
 static void print_phases(dsi_buf *text, const dsi_phases *phases)
 {
-    for (uint32_t p = DS_PHASE_STEP; p < phases->n; ++p) {
+    const uint32_t n = dsi_phases_micro(phases);
+    if (n > DS_PHASE_STEP) {
+        const bool split = n == 3;
+        dsi_buf_printf(text, "parts %u%s\n", split ? 1 : n / 2, split ? " split" : "");
+    }
+    for (uint32_t p = n; p < phases->n; ++p) {
         dsi_buf_printf(text, "phase %s", phases->items[p].name);
         for (uint32_t bit = 0; bit < 3; ++bit) {
             if ((phases->items[p].flags >> bit & 1u) != 0) {

@@ -2,15 +2,16 @@
 /* See phase.h. */
 #include "ir/phase.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *const dsi_phase_words[3] = {" skippable", " side", " alone"};
 
 dsi_phases dsi_phases_make(void)
 {
-    return (dsi_phases){
-        .items = {[DS_PHASE_FORWARD] = {"forward", 0}, [DS_PHASE_BACKWARD] = {"backward", 0}},
-        .n = DS_PHASE_STEP};
+    return (dsi_phases){.items = {[DS_PHASE_FORWARD] = {"forward", 0, DS_PHASE_FORWARD},
+                                  [DS_PHASE_BACKWARD] = {"backward", 0, DS_PHASE_BACKWARD}},
+                        .n = DS_PHASE_STEP};
 }
 
 ds_phase dsi_phases_find(const dsi_phases *phases, const char *name)
@@ -62,7 +63,7 @@ ds_status dsi_phases_add(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, cons
     if (copy == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the phase \"%s\"", name);
     }
-    phases->items[phases->n] = (dsi_phase_info){copy, flags};
+    phases->items[phases->n] = (dsi_phase_info){copy, flags, DS_PHASE_STEP};
     *phase_out = phases->n++;
     return DS_OK;
 }
@@ -70,9 +71,59 @@ ds_status dsi_phases_add(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, cons
 ds_status dsi_phases_copy(ds_ctx *ctx, dsi_arena *arena, const dsi_phases *from, dsi_phases *to)
 {
     ds_phase phase = 0;
+    const uint32_t n = dsi_phases_micro(from);
     *to = dsi_phases_make();
-    for (uint32_t p = to->n; p < from->n; ++p) {
+    for (uint32_t p = 0; p < n; ++p) {
+        to->items[p] = from->items[p];
+        to->items[p].name = dsi_arena_strdup(arena, from->items[p].name);
+        if (to->items[p].name == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the phases of a graph");
+        }
+    }
+    to->n = n;
+    for (uint32_t p = n; p < from->n; ++p) {
         DS_TRY(dsi_phases_add(ctx, arena, to, from->items[p].name, from->items[p].flags, &phase));
+    }
+    return DS_OK;
+}
+
+uint32_t dsi_phases_micro(const dsi_phases *phases)
+{
+    uint32_t n = 0;
+    while (n < phases->n && dsi_phase_is_micro(phases, n)) {
+        ++n;
+    }
+    return n;
+}
+
+static const char *part_name(dsi_arena *arena, const char *phase, uint32_t chunk)
+{
+    char text[32];
+    (void)snprintf(text, sizeof text, chunk > 0 ? "%s_%u" : "%s", phase, chunk);
+    return dsi_arena_strdup(arena, text);
+}
+
+ds_status dsi_phases_part(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, uint32_t n_forward,
+                          bool split)
+{
+    const uint32_t n = split ? 3 : 2 * n_forward;
+    const uint32_t had = dsi_phases_micro(phases);
+    if (n < had || phases->n - had + n > DS_MAX_PHASES) {
+        return ds_fail(ctx, DS_ERR_LIMIT,
+                       "%u phases of a micro-batch and %u others: a graph has at most %d phases", n,
+                       phases->n - had, DS_MAX_PHASES);
+    }
+    memmove(phases->items + n, phases->items + had, (phases->n - had) * sizeof *phases->items);
+    phases->n += n - had;
+    for (uint32_t p = 0; p < n; ++p) {
+        const bool forward = p < n_forward;
+        const uint32_t chunk = forward ? p : split ? 0 : n - 1 - p;
+        const char *name = forward ? "forward" : split && p == 2 ? "weights" : "backward";
+        const ds_phase like = forward ? DS_PHASE_FORWARD : DS_PHASE_BACKWARD;
+        phases->items[p] = (dsi_phase_info){part_name(arena, name, chunk), 0, like};
+        if (phases->items[p].name == NULL) {
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the phases of a graph");
+        }
     }
     return DS_OK;
 }

@@ -9,9 +9,13 @@
 
 #include <deepspeed/graph.h>
 
+#include <stdbool.h>
+
 typedef struct dsi_phase_info {
     const char *name;
     uint32_t flags; /* DS_PHASE_SKIPPABLE, … */
+    ds_phase like;  /* DS_PHASE_FORWARD or DS_PHASE_BACKWARD: of each micro-batch (a part of such a
+                       phase, where a pipeline runs it in several); else DS_PHASE_STEP */
 } dsi_phase_info;
 
 typedef struct dsi_phases {
@@ -26,6 +30,27 @@ dsi_phases dsi_phases_make(void);
 ds_status dsi_phases_add(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, const char *name,
                          uint32_t flags, ds_phase *phase_out);
 ds_status dsi_phases_copy(ds_ctx *ctx, dsi_arena *arena, const dsi_phases *from, dsi_phases *to);
+/* Makes the first phases n parts of the two of a micro-batch, n_forward of them of the forward
+ * phase: "forward", "forward_1", …, then "backward_1", "backward". split: the backward phase is
+ * "backward" and "weights". The graph has no nodes in them yet. n is at least 2. Errors: as of
+ * dsi_phases_add, when n is more than the phases of micro-batches there are. */
+ds_status dsi_phases_part(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, uint32_t n_forward,
+                          bool split);
+
+static inline bool dsi_phase_is_forward(const dsi_phases *phases, ds_phase phase)
+{
+    return phases->items[phase].like == DS_PHASE_FORWARD;
+}
+
+/* Whether each micro-batch runs it. */
+static inline bool dsi_phase_is_micro(const dsi_phases *phases, ds_phase phase)
+{
+    return phases->items[phase].like < DS_PHASE_STEP;
+}
+
+/* How many of them there are; they are the first. */
+uint32_t dsi_phases_micro(const dsi_phases *phases);
+
 /* DS_NONE when there is none. */
 ds_phase dsi_phases_find(const dsi_phases *phases, const char *name);
 /* The one that may run on a side stream; DS_NONE without. */

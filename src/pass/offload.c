@@ -99,7 +99,7 @@ static ds_status rebuild(dsi_offloader *o)
         }
         if (node->phase != o->r.to->phase) {
             dsi_offload_forget(o);
-            if (node->phase == DS_PHASE_BACKWARD) {
+            if (g->phases.items[node->phase].like == DS_PHASE_BACKWARD) {
                 DS_TRY(dsi_offload_bring_states(o));
             }
         }

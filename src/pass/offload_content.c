@@ -105,7 +105,7 @@ bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v)
 
 ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
 {
-    if (o->left_in[v] != DS_NONE && o->r.to->phase != DS_PHASE_FORWARD) {
+    if (o->left_in[v] != DS_NONE && !dsi_phase_is_forward(&o->r.to->phases, o->r.to->phase)) {
         if (o->back[v] == DS_NONE) {
             DS_TRY(dsi_offload_content(o, o->left_in[v], &o->back[v]));
         }

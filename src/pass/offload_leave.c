@@ -85,8 +85,8 @@ static bool is_offloaded_activation(const dsi_offloader *o, ds_value v)
     const dsi_value_info *info = &o->r.from->values[v];
     const dsi_node_info *maker =
         info->producer != DS_NONE ? &o->r.from->nodes[info->producer] : NULL;
-    return maker != NULL && maker->phase == DS_PHASE_FORWARD && info->cell == DS_NONE &&
-           (maker->op->flags & DS_OP_VIEW) == 0 &&
+    return maker != NULL && dsi_phase_is_forward(&o->r.from->phases, maker->phase) &&
+           info->cell == DS_NONE && (maker->op->flags & DS_OP_VIEW) == 0 &&
            ds_meta_bytes(info->meta) >= o->how->least_activation;
 }
 
@@ -114,7 +114,8 @@ static ds_status find_activations(dsi_offloader *o)
     for (ds_node n = 0; n < o->r.from->n_nodes && o->how->activations != DSI_RESIDENCY_DEVICE;
          ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
-        for (uint32_t i = 0; node->phase == DS_PHASE_BACKWARD && i < node->n_in; ++i) {
+        const bool backward = o->r.from->phases.items[node->phase].like == DS_PHASE_BACKWARD;
+        for (uint32_t i = 0; backward && i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(o->r.from, node)[i];
             if (v != DS_NONE && o->left_in[v] == DS_NONE && is_offloaded_activation(o, v)) {
                 DS_TRY(make_waiting_place(o, v));

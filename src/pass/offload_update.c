@@ -219,8 +219,8 @@ ds_status dsi_offload_bring_states(dsi_offloader *o)
     size_t room = o->how->forward_ahead;
     for (ds_node n = 0; n < o->r.from->n_nodes && room > 0; ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
-        if (node->phase != DS_PHASE_BACKWARD || node->op->role != DS_ROLE_UPDATE ||
-            !dsi_offload_touches_swapped(o, node)) {
+        if (o->r.from->phases.items[node->phase].like != DS_PHASE_BACKWARD ||
+            node->op->role != DS_ROLE_UPDATE || !dsi_offload_touches_swapped(o, node)) {
             continue;
         }
         const int64_t count =

@@ -108,7 +108,7 @@ static bool is_of_state(const spreader *s, const dsi_node_info *node)
  */
 static bool is_for_update(const spreader *s, const dsi_node_info *node)
 {
-    return is_of_state(s, node) || node->phase > DS_PHASE_BACKWARD;
+    return is_of_state(s, node) || !dsi_phase_is_micro(&s->graph->phases, node->phase);
 }
 
 static kind kind_of(const spreader *s, const dsi_node_info *node)
@@ -402,7 +402,7 @@ static void drain_writes(spreader *s)
         const dsi_node_info *node = node_at(s, g->begin);
         const uint32_t end = phase_end(s, g->begin);
         uint32_t place = g->end;
-        if (g->kind != SWAP_OUT || !(node->phase > DS_PHASE_BACKWARD || is_of_state(s, node))) {
+        if (g->kind != SWAP_OUT || !is_for_update(s, node)) {
             continue;
         }
         while (place < end && node_at(s, place)->op == node->op) {
@@ -435,7 +435,8 @@ static void defer_writes(spreader *s)
         const ds_phase phase = node_at(s, s->groups[i].begin)->phase;
         last = s->groups[i].kind >= SWAP_IN && phase > last ? phase : last;
     }
-    if (!alike || last == DS_PHASE_FORWARD || node_at(s, 0)->phase != DS_PHASE_FORWARD) {
+    if (!alike || dsi_phase_is_forward(&s->graph->phases, last) ||
+        node_at(s, 0)->phase != DS_PHASE_FORWARD) {
         return;
     }
     const uint32_t read = last_state_of(s, last);

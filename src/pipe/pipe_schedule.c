@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of turns, and a simulation of all stages. See pipe_schedule.h. */
+/* Lists of turns. See pipe_schedule.h. */
 #include "pipe/pipe_schedule.h"
-
-#include <stdlib.h>
 
 const char *dsi_schedule_name(dsi_schedule_kind kind)
 {
-    return kind == DSI_SCHEDULE_GPIPE ? "gpipe" : "1f1b";
+    static const char *const names[] = {"1f1b", "gpipe", "interleaved", "zb-h1"};
+    return names[kind];
 }
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -14,203 +13,141 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+dsi_stage_parts dsi_schedule_parts(const dsi_schedule *s)
+{
+    return (dsi_stage_parts){.n_chunks = s->n_chunks, .split = s->kind == DSI_SCHEDULE_ZB_H1};
+}
+
+uint32_t dsi_schedule_count(const dsi_schedule *s)
+{
+    const dsi_stage_parts parts = dsi_schedule_parts(s);
+    return s->n_micro * dsi_parts_phases(&parts);
+}
+
 /* Forwards before the first backward, the one right before it left out. */
-static uint32_t warm_up(const dsi_schedule *s, uint32_t stage)
+static uint32_t warm_up(const dsi_schedule *s, uint32_t rank)
 {
-    return s->kind == DSI_SCHEDULE_GPIPE ? s->n_micro - 1
-                                         : least(s->n_micro, s->n_stages - stage) - 1;
+    const uint32_t behind = s->n_ranks - rank - 1;
+    switch (s->kind) {
+    case DSI_SCHEDULE_GPIPE:
+        return s->n_chunks * s->n_micro - 1;
+    case DSI_SCHEDULE_INTERLEAVED:
+        return least(2 * behind + (s->n_chunks - 1) * s->n_ranks, s->n_chunks * s->n_micro - 1);
+    default:
+        return least(s->n_micro, behind + 1) - 1;
+    }
 }
 
-uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t stage)
+/* The j-th forward or backward of a rank. */
+static dsi_turn turn_of(const dsi_schedule *s, bool backward, uint32_t j)
 {
-    return warm_up(s, stage) + 1;
+    const dsi_stage_parts parts = dsi_schedule_parts(s);
+    const uint32_t group = s->kind == DSI_SCHEDULE_INTERLEAVED ? s->n_ranks : s->n_micro;
+    const uint32_t chunk = j / group % s->n_chunks;
+    const uint32_t micro = j / (group * s->n_chunks) * group + j % group;
+    return backward ? (dsi_turn){dsi_part_backward(&parts, s->n_chunks - 1 - chunk), micro}
+                    : (dsi_turn){dsi_part_forward(&parts, chunk), micro};
 }
 
-void dsi_schedule_turns(const dsi_schedule *s, uint32_t stage, dsi_turn *turns_out)
+/* A forward and a backward in turn, behind the warm-up. */
+static void in_turn(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out)
 {
-    const uint32_t ahead = warm_up(s, stage);
+    const uint32_t all = s->n_micro * s->n_chunks;
+    const uint32_t ahead = warm_up(s, rank);
     uint32_t n = 0;
     for (uint32_t i = 0; i < ahead; ++i) {
-        turns_out[n++] = (dsi_turn){false, i};
+        turns_out[n++] = turn_of(s, false, i);
     }
-    for (uint32_t i = 0; i < s->n_micro; ++i) {
-        if (i + ahead < s->n_micro) {
-            turns_out[n++] = (dsi_turn){false, i + ahead};
+    for (uint32_t i = 0; i < all; ++i) {
+        if (i + ahead < all) {
+            turns_out[n++] = turn_of(s, false, i + ahead);
         }
-        turns_out[n++] = (dsi_turn){true, i};
+        turns_out[n++] = turn_of(s, true, i);
     }
 }
 
-/* ---- all stages against one another ---------------------------------------------------------- */
-
-typedef struct runner {
-    const dsi_schedule *s;
-    const dsi_turn *const *lists;
-    const uint32_t *slots;
-    const dsi_schedule_edge *edges;
-    uint32_t n_edges;
-    uint32_t *at;     /* per stage: its next turn */
-    double *free_at;  /* per stage: when it has ended the turn before */
-    double *begun[2]; /* per stage and micro-batch, forward and backward: -1 before */
-    double *ended[2];
-} runner;
-
-static size_t cell_of(const runner *r, uint32_t stage, uint32_t micro)
+/* As in_turn, and the weights' part of each backward phase so many backwards later as ranks stand
+ * before this one. */
+static void zero_bubble(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out)
 {
-    return (size_t)stage * r->s->n_micro + micro;
-}
-
-/* What is later of two times, -1: one is not known yet. */
-static double later(double a, double b)
-{
-    return a < 0.0 || b < 0.0 ? -1.0 : a > b ? a : b;
-}
-
-/* When a turn can begin; -1: not yet known. */
-static double ready_at(const runner *r, uint32_t stage, dsi_turn turn)
-{
-    const bool b = turn.backward;
-    double at = r->free_at[stage];
-    at = b ? later(at, r->ended[0][cell_of(r, stage, turn.micro)]) : at;
-    for (uint32_t e = 0; e < r->n_edges; ++e) {
-        const dsi_schedule_edge *edge = &r->edges[e];
-        const uint32_t buffers = edge->buffers > 0 ? edge->buffers : r->slots[edge->source];
-        if (edge->backward != b) {
-            continue;
+    const uint32_t m = s->n_micro;
+    const uint32_t ahead = warm_up(s, rank) + 1;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < ahead; ++i) {
+        turns_out[n++] = (dsi_turn){0, i};
+    }
+    for (uint32_t i = 0; i < m; ++i) {
+        turns_out[n++] = (dsi_turn){1, i};
+        if (i >= rank) {
+            turns_out[n++] = (dsi_turn){2, i - rank};
         }
-        if (edge->target == stage) {
-            at = later(at, r->ended[b][cell_of(r, edge->source, turn.micro)]);
-        }
-        if (edge->source == stage && turn.micro >= buffers) {
-            at = later(at, r->begun[b][cell_of(r, edge->target, turn.micro - buffers)]);
+        if (i + ahead < m) {
+            turns_out[n++] = (dsi_turn){0, i + ahead};
         }
     }
-    return at;
+    for (uint32_t i = m > rank ? m - rank : 0; i < m; ++i) {
+        turns_out[n++] = (dsi_turn){2, i};
+    }
 }
 
-static bool run_turn(runner *r, uint32_t stage, double seconds)
+void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out)
 {
-    const dsi_turn turn = r->lists[stage][r->at[stage]];
-    const size_t cell = cell_of(r, stage, turn.micro);
-    const double at = ready_at(r, stage, turn);
-    if (at < 0.0) {
-        return false;
-    }
-    r->begun[turn.backward][cell] = at;
-    r->ended[turn.backward][cell] = r->free_at[stage] = at + seconds;
-    r->at[stage] += 1;
-    return true;
-}
-
-/* Every micro-batch once forward and once backward, and no slot taken twice. */
-static ds_status check_list(ds_ctx *ctx, const runner *r, uint32_t stage)
-{
-    const uint32_t n = r->s->n_micro;
-    uint32_t done[2] = {0, 0};
-    for (uint32_t i = 0; i < 2 * n; ++i) {
-        const dsi_turn turn = r->lists[stage][i];
-        const bool in_order = turn.micro == done[turn.backward] && turn.micro < n;
-        if (!in_order ||
-            (turn.backward ? done[1] >= done[0] : done[0] - done[1] >= r->slots[stage])) {
-            return ds_fail(ctx, DS_ERR_GRAPH,
-                           "schedule, stage %u, turn %u: %s of micro-batch %u is out of turn, or "
-                           "its slot is taken",
-                           stage, i, turn.backward ? "backward" : "forward", turn.micro);
-        }
-        done[turn.backward] += 1;
-    }
-    return DS_OK;
-}
-
-static ds_status run_all(ds_ctx *ctx, runner *r, double forward, double backward,
-                         double *seconds_out)
-{
-    const uint32_t n = 2 * r->s->n_micro;
-    bool moved = true;
-    *seconds_out = 0.0;
-    for (uint32_t p = 0; p < r->s->n_stages; ++p) {
-        DS_TRY(check_list(ctx, r, p));
-    }
-    while (moved) {
-        moved = false;
-        for (uint32_t p = 0; p < r->s->n_stages; ++p) {
-            while (r->at[p] < n &&
-                   run_turn(r, p, r->lists[p][r->at[p]].backward ? backward : forward)) {
-                moved = true;
-            }
-        }
-    }
-    for (uint32_t p = 0; p < r->s->n_stages; ++p) {
-        if (r->at[p] < n) {
-            const dsi_turn turn = r->lists[p][r->at[p]];
-            return ds_fail(ctx, DS_ERR_GRAPH,
-                           "schedule: stage %u would wait for ever at turn %u, the %s of "
-                           "micro-batch %u",
-                           p, r->at[p], turn.backward ? "backward" : "forward", turn.micro);
-        }
-        *seconds_out = r->free_at[p] > *seconds_out ? r->free_at[p] : *seconds_out;
-    }
-    return DS_OK;
-}
-
-ds_status dsi_schedule_run(ds_ctx *ctx, const dsi_schedule *s, const dsi_turn *const *lists,
-                           const uint32_t *slots, const dsi_schedule_edge *edges, uint32_t n_edges,
-                           double forward, double backward, double *seconds_out)
-{
-    const size_t n = (size_t)s->n_stages * s->n_micro;
-    runner r = {.s = s, .lists = lists, .slots = slots, .edges = edges, .n_edges = n_edges};
-    double *times = malloc((4 * n + s->n_stages + 1) * sizeof *times);
-    r.at = calloc((size_t)s->n_stages + 1, sizeof *r.at);
-    ds_status status = DS_OK;
-    if (times == NULL || r.at == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to check a schedule");
+    if (s->kind == DSI_SCHEDULE_ZB_H1) {
+        zero_bubble(s, rank, turns_out);
     } else {
-        for (size_t i = 0; i < 4 * n; ++i) {
-            times[i] = -1.0;
-        }
-        for (int b = 0; b < 2; ++b) {
-            r.begun[b] = times + (size_t)b * n;
-            r.ended[b] = times + (size_t)(b + 2) * n;
-        }
-        r.free_at = times + 4 * n;
-        for (uint32_t p = 0; p < s->n_stages; ++p) {
-            r.free_at[p] = 0.0;
-        }
-        status = run_all(ctx, &r, forward, backward, seconds_out);
+        in_turn(s, rank, turns_out);
     }
-    free(times);
-    free(r.at);
-    return status;
 }
 
-ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, const dsi_schedule_edge *edges,
-                             uint32_t n_edges, double forward, double backward, double *seconds_out)
+uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank)
 {
-    const size_t each = 2 * (size_t)s->n_micro;
-    const size_t n_stages = s->n_stages;
-    dsi_turn *turns = calloc(n_stages * each + 1, sizeof *turns);
-    const dsi_turn **lists = calloc(n_stages + 1, sizeof *lists);
-    uint32_t *slots = calloc(n_stages + 1, sizeof *slots);
-    dsi_schedule_edge *usual = calloc(2 * n_stages + 1, sizeof *usual);
-    ds_status status = DS_OK;
-    if (turns == NULL || lists == NULL || slots == NULL || usual == NULL) {
-        status = ds_fail(ctx, DS_ERR_NOMEM, "no memory to check a schedule");
+    const uint32_t all = s->n_micro * s->n_chunks;
+    const uint32_t ahead = warm_up(s, rank);
+    uint32_t begun = 0;
+    uint32_t most = 0;
+    if (s->kind == DSI_SCHEDULE_ZB_H1) {
+        return least(s->n_micro, s->n_ranks);
     }
-    for (uint32_t p = 0; p < s->n_stages && status >= 0; ++p) {
-        dsi_schedule_turns(s, p, turns + p * each);
-        lists[p] = turns + p * each;
-        slots[p] = dsi_schedule_slots(s, p);
-        if (edges == NULL && p > 0) {
-            usual[n_edges++] = (dsi_schedule_edge){p - 1, p, false, 0};
-            usual[n_edges++] = (dsi_schedule_edge){p, p - 1, true, 0};
+    for (uint32_t i = 0, ended = 0; i < all; ++i) { /* of chunk 0, which has most */
+        const uint32_t back = i > ahead ? i - ahead - 1 : DS_NONE;
+        begun += turn_of(s, false, i).phase == 0 ? 1 : 0;
+        if (back != DS_NONE) {
+            ended += turn_of(s, true, back).phase + 1 == 2 * s->n_chunks ? 1 : 0;
         }
+        most = begun - ended > most ? begun - ended : most;
     }
-    status = status >= 0 ? dsi_schedule_run(ctx, s, lists, slots, edges == NULL ? usual : edges,
-                                            n_edges, forward, backward, seconds_out)
-                         : status;
-    free(turns);
-    free(lists);
-    free(slots);
-    free(usual);
-    return status;
+    return most;
+}
+
+ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s)
+{
+    if (s->kind != DSI_SCHEDULE_INTERLEAVED || s->n_micro % s->n_ranks == 0) {
+        return DS_OK;
+    }
+    const uint32_t near =
+        s->n_micro > s->n_ranks ? s->n_micro - s->n_micro % s->n_ranks : s->n_ranks;
+    return ds_fail(ctx, DS_ERR_CONFIG,
+                   "pipeline.schedule \"interleaved\": %u micro-batches a step are no multiple of "
+                   "pipeline.stages %u; set gradient_accumulation_steps to %u, or take \"1f1b\"",
+                   s->n_micro, s->n_ranks, near);
+}
+
+double dsi_schedule_idle(const dsi_schedule *s, const dsi_schedule_times *t)
+{
+    const double before = (double)s->n_ranks - 1.0;
+    switch (s->kind) {
+    case DSI_SCHEDULE_INTERLEAVED:
+        return before * (t->forward + t->backward + t->weights) / s->n_chunks;
+    case DSI_SCHEDULE_ZB_H1:
+        return before * (t->forward + t->backward - t->weights);
+    default:
+        return before * (t->forward + t->backward + t->weights);
+    }
+}
+
+double dsi_schedule_idle_share(const dsi_schedule *s)
+{
+    const dsi_schedule_times alike = {1.0, 1.0, 1.0};
+    const double idle = dsi_schedule_idle(s, &alike);
+    return idle / (idle + 3.0 * s->n_micro);
 }

@@ -1,57 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Schedules of a pipeline: in which order a stage runs the forward and backward phases of a step's
- * micro-batches. Pure lists; engine_pipe.c makes a program of one.
+/* Schedules of a pipeline: in which order a rank runs the phases of a step's micro-batches. Pure
+ * lists of turns; pipe_list.h makes instructions of them.
  *
- *     1f1b   min(m, p-r-1) forwards, then a forward and a backward in turn, then the backwards that
- *            are left: at most min(m, p-r) micro-batches are between the two
- *     gpipe  all forwards, then all backwards: m micro-batches are
+ *     1f1b         min(m, p-r-1) forwards, then a forward and a backward in turn, then the
+ * backwards that are left: at most min(m, p-r) micro-batches are between the two gpipe        all
+ * forwards, then all backwards: m micro-batches are. Of several chunks: all micro-batches through
+ * one, then through the next interleaved  a rank has v chunks of layers, chunk c of rank r is stage
+ * c·p + r of p·v. The j-th forward is of chunk (j div p) mod v, likewise the j-th backward, counted
+ * from the last chunk: p micro-batches go through a chunk, then p through the next. First 2(p-r-1)
+ * + (v-1)p forwards, then in turn: idle (p-1)(F+B)/v. m is a multiple of p zb-h1        the
+ * backward phase is cut into B, which makes the gradients of inputs, and W, those of weights:
+ * min(m, p-r) forwards, then B, the W that is r behind, F; idle (p-1)(F+B-W); at most min(m, p)
+ * micro-batches are between F and W
  *
- * p stages, r one of them, m micro-batches. Source: PipeDream-Flush (Narayanan et al. 2021), GPipe
- * (Huang et al. 2019).
+ * p ranks, r one of them, m micro-batches. Sources: GPipe (Huang et al. 2019), PipeDream-Flush and
+ * interleaved 1F1B (Narayanan et al. 2021), zero bubble (Qi et al. 2024).
  */
 #ifndef DSI_PIPE_PIPE_SCHEDULE_H
 #define DSI_PIPE_PIPE_SCHEDULE_H
 
-#include <deepspeed/context.h>
+#include "place/stages.h"
 
-#include <stdbool.h>
-
-typedef enum dsi_schedule_kind { DSI_SCHEDULE_1F1B, DSI_SCHEDULE_GPIPE } dsi_schedule_kind;
+typedef enum dsi_schedule_kind {
+    DSI_SCHEDULE_1F1B,
+    DSI_SCHEDULE_GPIPE,
+    DSI_SCHEDULE_INTERLEAVED,
+    DSI_SCHEDULE_ZB_H1
+} dsi_schedule_kind;
 
 typedef struct dsi_schedule {
     dsi_schedule_kind kind;
-    uint32_t n_stages, n_micro;
+    uint32_t n_ranks, n_micro;
+    uint32_t n_chunks; /* of a rank: 1 but with interleaved; gpipe goes with any */
 } dsi_schedule;
 
 typedef struct dsi_turn {
-    bool backward;
+    uint32_t phase; /* of the rank's plan: see dsi_stage_parts */
     uint32_t micro; /* its slot is micro % dsi_schedule_slots() */
 } dsi_turn;
 
-/* The turns of a stage: 2 · n_micro of them. */
-void dsi_schedule_turns(const dsi_schedule *s, uint32_t stage, dsi_turn *turns_out);
-/* Micro-batches of a stage between forward and backward at once, at most. */
-uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t stage);
+/* Which phases a micro-batch has on each rank. */
+dsi_stage_parts dsi_schedule_parts(const dsi_schedule *s);
+/* How many turns a rank has: its phases of each micro-batch. */
+uint32_t dsi_schedule_count(const dsi_schedule *s);
+/* The turns of a rank: dsi_schedule_count() of them. */
+void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out);
+/* Micro-batches of a chunk of a rank between its first phase and its last at once, at most, over
+ * the chunks: a slot each. */
+uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank);
+/* ERR_CONFIG names what the schedule needs: interleaved a multiple of n_ranks micro-batches. */
+ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s);
 
-/* What one stage sends to another behind its turn of each micro-batch. */
-typedef struct dsi_schedule_edge {
-    uint32_t source, target;
-    bool backward;
-    uint32_t buffers; /* that may be on their way; 0: one for each slot of the source */
-} dsi_schedule_edge;
+/* Seconds of a rank's phases, all its chunks together. */
+typedef struct dsi_schedule_times {
+    double forward, backward, weights; /* backward: without weights, where they are apart */
+} dsi_schedule_times;
 
-/* Runs the lists of all stages against one another, as stages do: a turn waits for all that it
- * receives, and for a buffer for what it sends, which is free once the other stage's turn has
- * begun. lists: for each stage its 2 · n_micro turns; slots: for each stage.
- * forward, backward: seconds of a stage's phases. *seconds_out: until the last has ended. Errors:
- * ERR_GRAPH: a list that never ends names its stage and turn; a turn that is missing or twice. */
-ds_status dsi_schedule_run(ds_ctx *ctx, const dsi_schedule *s, const dsi_turn *const *lists,
-                           const uint32_t *slots, const dsi_schedule_edge *edges, uint32_t n_edges,
-                           double forward, double backward, double *seconds_out);
-/* The same of the schedule's own lists. edges NULL: neighbours alone, a buffer a slot. */
-ds_status dsi_schedule_check(ds_ctx *ctx, const dsi_schedule *s, const dsi_schedule_edge *edges,
-                             uint32_t n_edges, double forward, double backward,
-                             double *seconds_out);
+/* Idle seconds of a rank in a step where all ranks take as long and messages nothing. */
+double dsi_schedule_idle(const dsi_schedule *s, const dsi_schedule_times *t);
+
+/* Its share of the step where forward, gradients of inputs and those of weights take as long. */
+double dsi_schedule_idle_share(const dsi_schedule *s);
 
 const char *dsi_schedule_name(dsi_schedule_kind kind);
 

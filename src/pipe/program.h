@@ -18,7 +18,8 @@
  *  2. every IF has its END; they nest;
  *  3. RUN and START name a plan of the program, a phase of it, and a slot below n_slots;
  *  4. a slot's forward phase is followed by its backward phase before the next forward phase of
- * that slot, and the ring ends with every slot as it began (of plans with a backward phase);
+ * that slot, and the ring ends with every slot as it began (of plans with a backward phase); so are
+ * those of each chunk, and the parts of a backward phase follow one another;
  *  5. START is of the plan's side phase, and nothing else of a program runs that;
  *  6. SEND, SENT and RECEIVE name a message of the program and a slot; what was sent from a slot is
  * SENT before it is sent again from there, and when the ring ends.
@@ -27,6 +28,7 @@
 #define DSI_PIPE_PROGRAM_H
 
 #include "base/buf.h"
+#include "place/stages.h"
 #include "plan/plan.h"
 
 /* What the client does on the host, and what it knows; one const instance each, in its own file. */
@@ -84,6 +86,7 @@ typedef struct dsi_program {
     const char *name;
     dsi_program_plan plans[DSI_PROGRAM_PLANS];
     uint32_t n_plans, n_slots;
+    dsi_stage_parts parts;               /* phases of a micro-batch; {0}: one chunk, whole */
     const dsi_program_message *messages; /* borrowed */
     uint32_t n_messages;
     dsi_instr *instrs; /* owned */

@@ -39,31 +39,47 @@ static ds_status match_blocks(ds_ctx *ctx, dsi_program *p)
 /* Whether forward phases of a plan leave something for a backward phase. */
 static bool has_backward(const dsi_plan *plan)
 {
-    return plan->phase_begin[DS_PHASE_BACKWARD + 1] > plan->phase_begin[DS_PHASE_BACKWARD];
+    const uint32_t n = dsi_phases_micro(&plan->phases);
+    uint32_t first = 0;
+    while (first < n && dsi_phase_is_forward(&plan->phases, first)) {
+        ++first;
+    }
+    return plan->phase_begin[n] > plan->phase_begin[first];
 }
 
-static ds_status check_phase(ds_ctx *ctx, const dsi_program *p, uint32_t at, uint64_t *taken)
+/* taken: per chunk and slot the phase that follows; DS_NONE: forward. */
+static ds_status follow_slot(ds_ctx *ctx, const dsi_program *p, uint32_t at, ds_phase *taken)
+{
+    const dsi_instr *instr = &p->instrs[at];
+    const dsi_stage_parts parts = {p->parts.n_chunks > 0 ? p->parts.n_chunks : 1, p->parts.split};
+    const uint32_t chunk = dsi_part_chunk(&parts, instr->phase);
+    const ds_phase forward = dsi_part_forward(&parts, chunk);
+    ds_phase *follows = &taken[(size_t)chunk * MOST_SLOTS + instr->slot];
+    if (instr->phase != (*follows == DS_NONE ? forward : *follows)) {
+        return broken(ctx, p, at, "a slot's forward and backward phases do not alternate");
+    }
+    *follows = dsi_part_ends(&parts, instr->phase) ? DS_NONE
+               : instr->phase == forward           ? dsi_part_backward(&parts, chunk)
+                                                   : instr->phase + 1;
+    return DS_OK;
+}
+
+static ds_status check_phase(ds_ctx *ctx, const dsi_program *p, uint32_t at, ds_phase *taken)
 {
     const dsi_instr *instr = &p->instrs[at];
     if (instr->plan >= p->n_plans || instr->slot >= p->n_slots) {
         return broken(ctx, p, at, "a plan or a slot that the program does not have");
     }
     const dsi_plan *plan = p->plans[instr->plan].plan;
-    const uint64_t slot = (uint64_t)1 << instr->slot;
     if (instr->phase >= plan->phases.n) {
         return broken(ctx, p, at, "a phase that the plan does not have");
     }
     if ((instr->kind == DSI_INSTR_START) != (instr->phase == plan->side)) {
         return broken(ctx, p, at, "a side phase is started, no other is");
     }
-    if (!has_backward(plan) || instr->phase > DS_PHASE_BACKWARD) {
-        return DS_OK;
-    }
-    if (((*taken & slot) != 0) != (instr->phase == DS_PHASE_BACKWARD)) {
-        return broken(ctx, p, at, "a slot's forward and backward phases do not alternate");
-    }
-    *taken ^= slot;
-    return DS_OK;
+    return has_backward(plan) && dsi_phase_is_micro(&plan->phases, instr->phase)
+               ? follow_slot(ctx, p, at, taken)
+               : DS_OK;
 }
 
 /* sent: per message a bit a slot. */
@@ -105,7 +121,8 @@ static ds_status check_messages(ds_ctx *ctx, const dsi_program *p)
 
 ds_status dsi_program_check(ds_ctx *ctx, dsi_program *p)
 {
-    uint64_t taken = 0;
+    ds_phase taken[DSI_STAGES_MOST * MOST_SLOTS];
+    bool left = false;
     if (p->full || p->n_slots > MOST_SLOTS) {
         return ds_fail(ctx, DS_ERR_LIMIT, "program %s: more than %d instructions or %d slots",
                        p->name, DSI_PROGRAM_INSTRS, MOST_SLOTS);
@@ -115,13 +132,19 @@ ds_status dsi_program_check(ds_ctx *ctx, dsi_program *p)
     }
     DS_TRY(match_blocks(ctx, p));
     DS_TRY(check_messages(ctx, p));
+    for (uint32_t i = 0; i < DSI_STAGES_MOST * MOST_SLOTS; ++i) {
+        taken[i] = DS_NONE;
+    }
     for (uint32_t i = 0; i < p->n; ++i) {
         const dsi_instr_kind kind = p->instrs[i].kind;
         if (kind == DSI_INSTR_RUN || kind == DSI_INSTR_START) {
-            DS_TRY(check_phase(ctx, p, i, &taken));
+            DS_TRY(check_phase(ctx, p, i, taken));
         }
     }
-    return taken != 0 ? broken(ctx, p, p->n - 1, "a slot is left with no backward phase") : DS_OK;
+    for (uint32_t i = 0; i < DSI_STAGES_MOST * MOST_SLOTS; ++i) {
+        left = left || taken[i] != DS_NONE;
+    }
+    return left ? broken(ctx, p, p->n - 1, "a slot is left with no backward phase") : DS_OK;
 }
 
 static void print_instr(const dsi_program *p, const dsi_instr *instr, dsi_buf *text)
@@ -138,7 +161,8 @@ static void print_instr(const dsi_program *p, const dsi_instr *instr, dsi_buf *t
         dsi_buf_printf(text, "%s %s %s", instr->kind == DSI_INSTR_RUN ? "run  " : "start",
                        p->plans[instr->plan].name,
                        p->plans[instr->plan].plan->phases.items[instr->phase].name);
-        if (p->n_slots > 1 && instr->phase <= DS_PHASE_BACKWARD) {
+        const dsi_phases *phases = &p->plans[instr->plan].plan->phases;
+        if (p->n_slots > 1 && dsi_phase_is_micro(phases, instr->phase)) {
             dsi_buf_printf(text, ", slot %u", instr->slot);
         }
         break;

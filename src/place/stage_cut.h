@@ -13,13 +13,14 @@
 #include "place/mesh.h"
 #include "place/stages.h"
 
-/* From the rank of one stage to the rank at the same place of another. */
+/* From one rank of the pipeline to another, between those at the same place of their stages. */
 typedef struct dsi_stage_message {
-    ds_cell cell;            /* of the local table, on both stages */
-    uint32_t source, target; /* stages, from 0 */
-    ds_phase phase;          /* behind which it is sent, and before which it must be there; behind
-                                the micro-batches: behind which it is there */
+    ds_cell cell;            /* of the local table, on both ranks */
+    uint32_t source, target; /* ranks of the pipeline, from 0 */
+    ds_phase phase;          /* of the source: behind which it is sent */
+    ds_phase first, last;    /* of the target: that read it; behind the micro-batches: as phase */
     uint32_t buffers;        /* that may be on their way; 0: the cell's own */
+    uint32_t places;         /* of the target's cell; 0: one for each slot */
     ds_cell waiting;         /* of the source: room for so many; DS_NONE: none */
 } dsi_stage_message;
 
@@ -32,14 +33,18 @@ typedef struct dsi_stage_cut {
     const dsi_mesh *mesh;
     const dsi_stage_of *cells; /* per cell of the graph's table; those behind n_cells: everywhere */
     uint32_t n_cells;
-    uint32_t stage;   /* from 0 */
-    uint32_t n_micro; /* of a step; 0: nothing is kept for a backward phase */
-    const char *name; /* of the graph, in names of cells: "train" */
+    uint32_t stage; /* a rank of the pipeline, from 0: whose graph is made */
+    dsi_stage_parts parts;
+    uint32_t n_micro;                /* of a step; 0: nothing is kept for a backward phase */
+    uint32_t slots[DSI_STAGES_MOST]; /* per rank: micro-batches in flight; where there are parts */
+    const char *name;                /* of the graph, in names of cells: "train" */
 } dsi_stage_cut;
 
-/* The graph of one stage, over the same table of local cells: cells for what crosses are added, the
+/* The graph of one rank: its stages, in the phases of dsi_stage_parts; over the same table of local
+ * cells: cells for what crosses are added, the
  * same on every stage; those that the stage does not have or read become empty. Messages are
- * appended. Errors: ERR_UNSUPPORTED names a value that goes back to an earlier stage in the forward
+ * appended. What a chunk reads of another one on the same rank is no message: it is kept in the
+ * slot. Errors: ERR_UNSUPPORTED names a value that goes back to an earlier stage in the forward
  * phase, or crosses behind the micro-batches. Pure. */
 ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, ds_cells *local,
                               dsi_stage_messages *messages, ds_graph **cut_out);

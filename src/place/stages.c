@@ -137,8 +137,8 @@ ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partitio
     }
     if (n_stages > m.n_layers || n_stages > DSI_STAGES_MOST) {
         return ds_fail(graph->ctx, DS_ERR_CONFIG,
-                       "pipeline.stages is %u, but the model has %u layers (what it marks with "
-                       "ds_nn_region_begin() and ds_nn_region_end()); at most %u stages go",
+                       "pipeline.stages (times chunks) is %u, but the model has %u layers (what it "
+                       "marks with ds_nn_region_begin() and ds_nn_region_end()); at most %u go",
                        n_stages, m.n_layers,
                        m.n_layers < DSI_STAGES_MOST ? m.n_layers : DSI_STAGES_MOST);
     }
@@ -158,6 +158,18 @@ bool dsi_stage_has(dsi_stage_of of, uint32_t stage)
 {
     const bool between = of.more && stage + 1 > of.first && stage + 1 < of.last;
     return of.first == 0 || stage + 1 == of.first || stage + 1 == of.last || between;
+}
+
+dsi_stage_of dsi_stage_ranks(dsi_stage_of of, uint32_t n_ranks)
+{
+    const bool wraps = of.first != 0 && of.last > n_ranks;
+    if (of.first == 0 || !wraps) {
+        return of;
+    }
+    const uint32_t first = (of.first - 1) % n_ranks + 1;
+    const uint32_t last = (of.last - 1) % n_ranks + 1;
+    return of.more ? (dsi_stage_of){.first = first, .last = n_ranks, .more = true}
+                   : (dsi_stage_of){.first = first, .last = last};
 }
 
 static void add_reader(dsi_stage_of *of, uint32_t stage)

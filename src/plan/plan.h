@@ -29,8 +29,8 @@
  *     that wrote the whole;
  * 12. no result is lost: of what a step makes something is read later, lies in a cell or is a named
  *     output; what a swap has fetched and an update has changed is swapped out;
- * 13. with several slots, what the backward phase reads of the forward phase lies in `slot`; what
- *     lies there is touched by these two phases alone, and by no swap, and nothing lies in its
+ * 13. with several slots, what a phase of a micro-batch reads of another one lies in `slot`; what
+ *     lies there is touched by these phases alone, and by no swap, and nothing lies in its
  * copies.
  */
 #ifndef DSI_PLAN_PLAN_H

@@ -94,7 +94,7 @@ static bool is_place_of_wait(const dsi_plan *plan, uint32_t wait, uint32_t start
         return s->phase == w->phase || (s->op->flags & DS_OP_SWAP) != 0;
     }
     return s->op->role == DS_ROLE_SWAP_OUT && w->phase == DS_PHASE_FORWARD &&
-           s->phase != DS_PHASE_FORWARD;
+           !dsi_phase_is_forward(&plan->phases, s->phase);
 }
 
 /* awaited: per step; out. */

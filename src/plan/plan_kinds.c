@@ -62,7 +62,7 @@ static dsi_memory_kind kind_of(const ds_graph *g, const dsi_node_info *node)
     if (node->op->role == DS_ROLE_UPDATE) {
         return DSI_MEMORY_WORKSPACE;
     }
-    switch (node->phase) {
+    switch (g->phases.items[node->phase].like) {
     case DS_PHASE_FORWARD:
         return DSI_MEMORY_ACTIVATION;
     case DS_PHASE_BACKWARD:

@@ -58,8 +58,10 @@ dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v);
 
 /* Offsets of values and scratch, in the arena and in what ranks share; named outputs; the ledger.
  */
-/* plan_slots.c: whether item i is kept from a forward to its backward phase where several of these
- * may be in flight; that everything so kept can be. */
+/* plan_slots.c: whether item i is kept from one phase of a micro-batch to another where several of
+ * these may be in flight; that everything so kept can be; whether step s is of another phase than
+ * the one of a micro-batch that makes v. */
+bool dsi_lower_leaves_phase(const dsi_lowering *b, ds_value v, uint32_t s);
 bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item);
 ds_status dsi_lower_check_slots(const dsi_lowering *b);
 ds_status dsi_lower_place_memory(dsi_lowering *b);

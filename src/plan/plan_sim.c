@@ -106,7 +106,7 @@ double dsi_plan_model_flops(const dsi_plan *plan)
     double flops = 0.0;
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
-        if (step->phase == DS_PHASE_FORWARD && step->kind != DSI_STEP_WAIT &&
+        if (dsi_phase_is_forward(&plan->phases, step->phase) && step->kind != DSI_STEP_WAIT &&
             !is_collective(step)) {
             const ds_kernel_sig sig = sig_of(plan, step);
             const dsi_work work = dsi_work_of(&sig, &step->cost);

@@ -1,14 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots: what a forward phase leaves for its backward phase, so many times as micro-batches may be
- * in flight. It gets a range of the arena to itself, copies of which follow; whoever runs the plan
- * shifts what lies in the range (plan.h, invariant 13). One slot needs no range: there the values
- * share the arena with all others. Called by plan_place.c. */
+/* Slots: what a phase of a micro-batch leaves for a later one, so many times as micro-batches may
+ * be in flight. It gets a range of the arena to itself, copies of which follow; whoever runs the
+ * plan shifts what lies in the range (plan.h, invariant 13). One slot needs no range: there the
+ * values share the arena with all others. Called by plan_place.c. */
 #include "plan/plan_lower.h"
+
+static ds_phase phase_at(const dsi_lowering *b, uint32_t s)
+{
+    ds_phase phase = 0;
+    while (phase + 1 < b->plan->phases.n && s >= b->plan->phase_begin[phase + 1]) {
+        ++phase;
+    }
+    return phase;
+}
+
+/* Whether a micro-batch's phase makes it, and step s is not of that phase. What the last of them
+ * makes is for phases behind them. */
+bool dsi_lower_leaves_phase(const dsi_lowering *b, ds_value v, uint32_t s)
+{
+    const ds_phase phase = phase_at(b, b->first[v]);
+    return phase + 1 < dsi_phases_micro(&b->plan->phases) &&
+           (s < b->plan->phase_begin[phase] || s >= b->plan->phase_begin[phase + 1]);
+}
 
 static bool crosses(const dsi_lowering *b, ds_value v)
 {
-    const uint32_t begin = b->plan->phase_begin[DS_PHASE_BACKWARD];
-    return b->first[v] < begin && (b->last[v] >= begin || b->last[v] < b->first[v]);
+    return dsi_lower_leaves_phase(b, v, b->last[v]) ||
+           (b->last[v] < b->first[v] && dsi_lower_leaves_phase(b, v, b->plan->n_steps));
 }
 
 bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item)
@@ -26,15 +44,15 @@ ds_status dsi_lower_check_slots(const dsi_lowering *b)
             continue;
         }
         const dsi_step *step = &b->plan->steps[b->first[v]];
-        const bool later = b->last[v] >= b->plan->phase_begin[DS_PHASE_STEP];
+        const bool later = b->last[v] >= b->plan->phase_begin[dsi_phases_micro(&b->plan->phases)];
         const char *why = b->shared[v]    ? "is communicated"
                           : b->swapped[v] ? "is offloaded"
                           : later         ? "is needed behind the backward phase"
                                           : NULL;
         if (why != NULL) {
             return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
-                           "%u micro-batches in flight are not built where a value of the forward "
-                           "phase (%s, %s) %s; use one",
+                           "%u micro-batches in flight are not built where a value of a forward or "
+                           "backward phase (%s, %s) %s; use one",
                            b->env->n_slots, step->op->name, step->scope, why);
         }
     }

@@ -202,8 +202,7 @@ static ds_value root_of(dsi_lowering *b, ds_value v)
  * that phase makes lies elsewhere, where peers may read it. */
 static bool is_of_slot(const dsi_lowering *b, ds_value root, uint32_t s)
 {
-    const uint32_t begin = b->plan->phase_begin[DS_PHASE_BACKWARD];
-    return b->env->n_slots > 1 && b->first[root] < begin && s >= begin;
+    return b->env->n_slots > 1 && dsi_lower_leaves_phase(b, root, s);
 }
 
 /* `out` takes over the storage of input `at` when that dies at step s. */

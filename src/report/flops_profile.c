@@ -215,7 +215,7 @@ static void print_operations(profile *p, double iteration)
     char w[NUMBER_BYTES];
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const dsi_step *step = &plan->steps[s];
-        const bool repeats = step->phase <= DS_PHASE_BACKWARD;
+        const bool repeats = dsi_phase_is_micro(&p->plan->phases, step->phase);
         const double runs = repeats                    ? (double)p->run->accumulation
                             : p->run->seconds[s] > 0.0 ? 1.0
                                                        : 0.0;

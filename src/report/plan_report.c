@@ -45,8 +45,9 @@ const char *dsi_report_phase(const dsi_plan_report *report, ds_phase phase)
 /* Of a phase: how often an optimizer step runs it. */
 static double report_runs(const dsi_plan_report *report, ds_phase phase)
 {
-    return phase <= DS_PHASE_BACKWARD ? (double)report->spec.train.accumulation
-                                      : share_of(report, phase);
+    return dsi_phase_is_micro(&report->plan.train_plan->phases, phase)
+               ? (double)report->spec.train.accumulation
+               : share_of(report, phase);
 }
 
 size_t dsi_report_need(const dsi_plan_report *report)
@@ -188,7 +189,8 @@ double dsi_step_model_flops(const dsi_plan *plan, const dsi_step *step)
                                .n_out = step->n_out,
                                .in = plan->metas + step->in_at,
                                .out = plan->metas + step->out_at};
-    if (step->recomputed || step->cost.flops <= 0.0 || step->phase > DS_PHASE_BACKWARD) {
+    if (step->recomputed || step->cost.flops <= 0.0 ||
+        !dsi_phase_is_micro(&plan->phases, step->phase)) {
         return 0.0;
     }
     const dsi_work work = dsi_work_of(&sig, &step->cost);
@@ -228,7 +230,7 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
         .model_flops = r->model_flops / (double)train->accumulation,
         .tokens = (double)dsi_train_rows(train) * (double)train->seq_length,
         .peak_dtype = train->dtype};
-    for (ds_phase phase = DS_PHASE_STEP; phase < spec.phases->n; ++phase) {
+    for (ds_phase phase = dsi_phases_micro(spec.phases); phase < spec.phases->n; ++phase) {
         const double share = share_of(r, phase);
         spec.share[phase] = share > 0.0 ? share : -1.0;
     }

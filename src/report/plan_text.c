@@ -15,7 +15,7 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
     const dsi_schedule s = dsi_rank_schedule(&r->spec);
     double held = 0.0;
     double all = 0.0;
-    if (s.n_stages <= 1) {
+    if (s.n_ranks <= 1) {
         return;
     }
     for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
@@ -30,10 +30,10 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_printf(text,
                    "\nstage %u of %u, %s: %.0f %% of the parameters, at most %u micro-batch%s in "
                    "flight; a stage idles %.0f %% of a step where all take as long",
-                   r->request.stage, s.n_stages, dsi_schedule_name(s.kind), 100.0 * held / all,
+                   r->request.stage, s.n_ranks, dsi_schedule_name(s.kind), 100.0 * held / all,
                    dsi_schedule_slots(&s, r->request.stage),
                    dsi_schedule_slots(&s, r->request.stage) == 1 ? "" : "es",
-                   100.0 * (s.n_stages - 1) / (s.n_micro + s.n_stages - 1));
+                   100.0 * dsi_schedule_idle_share(&s));
 }
 
 static void print_run(dsi_buf *text, const dsi_plan_report *r)

@@ -98,7 +98,7 @@ uint64_t ds_engine_n_trainable(const ds_engine *engine)
 static double count_flops(const dsi_plan *plan, bool recomputed)
 {
     double flops = 0.0;
-    for (uint32_t s = 0; s < plan->phase_begin[DS_PHASE_STEP]; ++s) {
+    for (uint32_t s = 0; s < plan->phase_begin[dsi_phases_micro(&plan->phases)]; ++s) {
         flops += plan->steps[s].recomputed == recomputed ? plan->steps[s].cost.flops : 0.0;
     }
     return flops;

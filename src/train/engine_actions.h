@@ -13,10 +13,19 @@ extern const dsi_program_action dsi_engine_load_gradients; /* of outputs, with t
 
 extern const dsi_program_action dsi_engine_write_compression; /* engine_compress.c */
 
-/* engine_program.c: what a backward call does. of_loss: of the stage that has the loss; more: what
- * is done between the count of targets and the phase, NULL: nothing. */
-void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p, uint32_t slot, bool of_loss,
-                             const dsi_program_action *more);
+/* engine_program.c: what a backward call does. more: between the count of targets and the phase;
+ * NULL: nothing. */
+typedef struct dsi_engine_backward {
+    ds_phase phase; /* the backward phase, or a part of it */
+    uint32_t slot;
+    bool of_loss;      /* it begins with the loss */
+    bool may_be_first; /* of a step */
+    bool ends;         /* the micro-batch is done with it */
+    const dsi_program_action *more;
+} dsi_engine_backward;
+
+void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p,
+                             const dsi_engine_backward *how);
 
 /* engine_zenflow_step.c: what a step does in place of the update, once its gradients may be used.
  */

@@ -63,7 +63,7 @@ ds_status dsi_engine_add_targets(ds_engine *engine)
     }
     DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "count", &engine->count));
     n = engine->count;
-    if (engine->micro_step == 0) {
+    if (engine->pipe == NULL && engine->micro_step == 0) {
         engine->step_targets = 0.0;
     }
     DS_TRY(ds_comm_sum(engine->data_comm, &n, 1));

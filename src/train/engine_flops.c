@@ -82,7 +82,8 @@ ds_status dsi_engine_report_flops(ds_engine *engine)
         engine->global_steps != (uint64_t)engine->spec.flops.profile_step + 1) {
         return DS_OK;
     }
-    for (uint32_t s = 0; s < engine->train_plan->phase_begin[DS_PHASE_STEP]; ++s) {
+    const dsi_plan *plan = engine->train_plan;
+    for (uint32_t s = 0; s < plan->phase_begin[dsi_phases_micro(&plan->phases)]; ++s) {
         engine->step_seconds[s] *= share;
     }
     const dsi_flops_run run = {.seconds = engine->step_seconds,

@@ -42,10 +42,9 @@ static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_sta
             (void)snprintf(line->texts[n], sizeof line->texts[n], "%.90s",
                            ds_cells_get(engine->local, m->cell)->name);
             const bool sends = m->source == pipe->stage;
+            const uint32_t there = m->buffers > 0 ? m->buffers : 1;
             line->names[n] = (dsi_program_message){line->texts[n], sends ? m->target : m->source,
-                                                   !sends && m->phase == DS_PHASE_FORWARD ? 0
-                                                   : sends && m->buffers > 0 ? m->buffers
-                                                                             : 1};
+                                                   sends ? there : m->places};
         }
     }
     return DS_OK;
@@ -61,25 +60,43 @@ static void close_line(dsi_pipe_line *line)
     *line = (dsi_pipe_line){0};
 }
 
-/* Whether the lists of all stages, with these messages, come to their ends. */
-static ds_status check_schedule(const ds_engine *engine, const dsi_stage_messages *all)
+/* The messages of a line behind phases of micro-batches, of all ranks; the others come behind them.
+ */
+static ds_status find_edges(const ds_engine *engine, const dsi_pipe_line *line,
+                            dsi_pipe_edge **edges_out, uint32_t *n_out)
 {
-    double seconds = 0.0;
+    const uint32_t n_micro = dsi_parts_phases(&engine->pipe->parts);
     uint32_t n = 0;
-    dsi_schedule_edge *edges = calloc((size_t)all->n + 1, sizeof *edges);
+    dsi_pipe_edge *edges = calloc((size_t)line->all.n + 1, sizeof *edges);
     if (edges == NULL) {
-        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to check a schedule");
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the schedule of a pipeline");
     }
-    for (uint32_t i = 0; i < all->n; ++i) {
-        const dsi_stage_message *m = &all->items[i];
-        if (m->phase <= DS_PHASE_BACKWARD) {
-            const bool backward = m->phase == DS_PHASE_BACKWARD;
-            const uint32_t buffers = m->buffers > 0 ? m->buffers : 1;
-            edges[n++] = (dsi_schedule_edge){m->source, m->target, backward, buffers};
-        }
+    for (uint32_t i = 0; i < line->all.n && line->all.items[i].phase < n_micro; ++i) {
+        const dsi_stage_message *m = &line->all.items[i];
+        edges[n++] = (dsi_pipe_edge){.source = m->source,
+                                     .target = m->target,
+                                     .phase = m->phase,
+                                     .first = m->first,
+                                     .last = m->last,
+                                     .buffers = m->buffers > 0 ? m->buffers : 1,
+                                     .apart = m->waiting != DS_NONE,
+                                     .kept = m->places == 0};
     }
+    *edges_out = edges;
+    *n_out = n;
+    return DS_OK;
+}
+
+/* Whether the lists of all ranks, with these messages, come to their ends. */
+static ds_status check_schedule(const ds_engine *engine)
+{
+    const dsi_schedule_times alike = {1.0, 1.0, 1.0};
+    dsi_pipe_result result;
+    dsi_pipe_edge *edges = NULL;
+    uint32_t n = 0;
+    DS_TRY(find_edges(engine, &engine->pipe->train, &edges, &n));
     const ds_status status =
-        dsi_schedule_check(engine->ctx, &engine->pipe->schedule, edges, n, 1.0, 2.0, &seconds);
+        dsi_pipe_check(engine->ctx, &engine->pipe->schedule, edges, n, &alike, &result);
     free(edges);
     return status;
 }
@@ -108,7 +125,7 @@ static void say(const ds_engine *engine)
            "pipeline: %u stages with %s %% of the parameters, %s, %u micro-batch%s a step; a stage "
            "idles %.0f %% of it where all take as long",
            p, dsi_buf_text(&text), dsi_schedule_name(pipe->schedule.kind), m, m == 1 ? "" : "es",
-           100.0 * (p - 1) / (m + p - 1));
+           100.0 * dsi_schedule_idle_share(&pipe->schedule));
     dsi_buf_free(&text);
 }
 
@@ -126,10 +143,11 @@ ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_
     pipe->schedule = dsi_rank_schedule(&engine->spec);
     pipe->n_stages = mesh->size[DSI_AXIS_PP];
     pipe->stage = dsi_engine_stage(engine);
+    pipe->parts = dsi_schedule_parts(&pipe->schedule);
     pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
-    DS_TRY(check_schedule(engine, train));
-    say(engine);
     DS_TRY(open_line(engine, &pipe->train, train));
+    DS_TRY(check_schedule(engine));
+    say(engine);
     return open_line(engine, &pipe->eval, eval);
 }
 
@@ -243,12 +261,13 @@ static ds_status feed(void *user)
 }
 static const dsi_program_action feed_action = {"next_batch", feed};
 
-/* What the host reads and writes is of the slot whose backward phase is next. */
+/* On the last stage: what the host reads is of the slot whose backward phase is next. */
 static ds_status turn_back(void *user)
 {
     ds_engine *engine = user;
-    const dsi_engine_pipe *pipe = engine->pipe;
-    dsi_exec_set_slot(engine->exec, (uint32_t)(engine->micro_step % pipe->n_slots));
+    dsi_engine_pipe *pipe = engine->pipe;
+    dsi_exec_set_slot(engine->exec, (uint32_t)(pipe->ended % pipe->n_slots));
+    pipe->ended += 1;
     return DS_OK;
 }
 static const dsi_program_action turn_back_action = {"oldest_batch", turn_back};
@@ -285,106 +304,146 @@ static const dsi_program_action share_loss_action = {"share_loss", share_loss};
 static ds_status begin_batch(void *user)
 {
     ds_engine *engine = user;
-    engine->pipe->fed = 0;
-    engine->pipe->loss = 0.0;
+    engine->pipe->fed = engine->pipe->ended = 0;
+    engine->pipe->loss = engine->step_targets = 0.0;
     return DS_OK;
 }
 static const dsi_program_action begin_batch_action = {"begin_batch", begin_batch};
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-/* An instruction for each message of a phase that this stage sends, or receives, behind so many
- * micro-batches. waiting: of SENT, those whose cell is free at once, or the others. */
+static uint32_t place_of(const ds_engine *engine, const dsi_pipe_line *line, uint32_t message,
+                         uint32_t micro)
+{
+    const uint32_t buffers = line->names[message].buffers;
+    return micro % (buffers > 0 ? buffers : engine->pipe->n_slots);
+}
+
+/* Of a message of all ranks: which one it is of this rank's. */
+static uint32_t own_of(const dsi_pipe_line *line, uint32_t message)
+{
+    uint32_t i = 0;
+    while (line->messages[i] != &line->all.items[message]) {
+        ++i;
+    }
+    return i;
+}
+
+/* first: no backward phase was run before. */
+static void add_run(const ds_engine *engine, dsi_program *p, const dsi_pipe_op *op, bool first)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const uint32_t v = pipe->parts.n_chunks;
+    const uint32_t slot = op->micro % pipe->n_slots;
+    const bool last = pipe->stage == pipe->n_stages - 1 && op->what == v; /* behind the loss */
+    const bool ends = op->what + 1 == dsi_parts_phases(&pipe->parts);
+    if (op->what == 0) {
+        dsi_program_do(p, &feed_action);
+    }
+    if (op->what < v) {
+        dsi_program_run(p, DSI_PLAN_TRAIN, op->what, slot);
+        return;
+    }
+    if (last) {
+        dsi_program_do(p, &turn_back_action);
+    }
+    const dsi_engine_backward how = {.phase = op->what,
+                                     .slot = slot,
+                                     .of_loss = last,
+                                     .may_be_first = first,
+                                     .ends = ends,
+                                     .more = last ? &add_loss_action : NULL};
+    dsi_engine_add_backward(engine, p, &how);
+}
+
+static void add_message(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
+                        const dsi_pipe_op *op)
+{
+    const uint32_t message = own_of(line, op->what);
+    const uint32_t place = place_of(engine, line, message, op->micro);
+    if (op->kind == DSI_PIPE_RECEIVE) {
+        dsi_program_receive(p, message, place);
+    } else if (op->kind == DSI_PIPE_SEND) {
+        dsi_program_send(p, message, place);
+    } else {
+        dsi_program_sent(p, message, place);
+    }
+}
+
+static ds_status make_list(const ds_engine *engine, const dsi_pipe_line *line,
+                           const dsi_schedule *schedule, dsi_pipe_list *list_out)
+{
+    dsi_pipe_edge *edges = NULL;
+    uint32_t n = 0;
+    DS_TRY(find_edges(engine, line, &edges, &n));
+    const ds_status status =
+        dsi_pipe_list_make(engine->ctx, schedule, edges, n, engine->pipe->stage, list_out);
+    free(edges);
+    return status;
+}
+
+ds_status dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    dsi_pipe_list list = {0};
+    bool first = true;
+    DS_TRY(make_list(engine, &pipe->train, &pipe->schedule, &list));
+    dsi_program_do(p, &begin_batch_action);
+    for (uint32_t i = 0; i < list.n; ++i) {
+        const dsi_pipe_op *op = &list.items[i];
+        if (op->kind == DSI_PIPE_RUN) {
+            add_run(engine, p, op, first);
+            first = first && op->what < pipe->parts.n_chunks;
+        } else {
+            add_message(engine, &pipe->train, p, op);
+        }
+    }
+    free(list.items);
+    dsi_program_do(p, &share_loss_action);
+    return DS_OK;
+}
+
+/* One micro-batch through all forward phases. */
+ds_status dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p)
+{
+    const dsi_engine_pipe *pipe = engine->pipe;
+    const dsi_schedule once = {DSI_SCHEDULE_GPIPE, pipe->n_stages, 1, pipe->parts.n_chunks};
+    dsi_pipe_list list = {0};
+    DS_TRY(make_list(engine, &pipe->eval, &once, &list));
+    for (uint32_t i = 0; i < list.n; ++i) {
+        const dsi_pipe_op *op = &list.items[i];
+        if (op->kind != DSI_PIPE_RUN) {
+            add_message(engine, &pipe->eval, p, op);
+        } else if (op->what < pipe->parts.n_chunks) {
+            dsi_program_run(p, DSI_PLAN_EVAL, op->what, 0);
+        }
+    }
+    free(list.items);
+    return DS_OK;
+}
+
+/* The messages behind a phase, all at once. kind: sends and their ends, or receives. */
 static void add_messages(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
-                         dsi_instr_kind kind, ds_phase phase, uint32_t micro, bool waiting)
+                         dsi_instr_kind kind, ds_phase phase)
 {
     for (uint32_t i = 0; i < line->n; ++i) {
         const dsi_stage_message *m = line->messages[i];
-        const uint32_t buffers =
-            line->names[i].buffers > 0 ? line->names[i].buffers : engine->pipe->n_slots;
         const bool sends = m->source == engine->pipe->stage;
-        if (m->phase != phase || sends == (kind == DSI_INSTR_RECEIVE)) {
-            continue;
-        }
-        if (kind == DSI_INSTR_SEND) {
-            dsi_program_send(p, i, micro % buffers);
-        } else if (kind == DSI_INSTR_RECEIVE) {
-            dsi_program_receive(p, i, micro % buffers);
-        } else if (micro >= buffers && waiting == (m->waiting != DS_NONE)) {
-            dsi_program_sent(p, i, micro % buffers);
+        if (kind == DSI_INSTR_RECEIVE && !sends && m->first == phase) {
+            dsi_program_receive(p, i, 0);
+        } else if (kind == DSI_INSTR_SEND && sends && m->phase == phase) {
+            dsi_program_send(p, i, 0);
+        } else if (kind == DSI_INSTR_SENT && sends && m->phase == phase) {
+            dsi_program_sent(p, i, 0);
         }
     }
-}
-
-/* All that is still on its way. */
-static void add_rest(const ds_engine *engine, const dsi_pipe_line *line, dsi_program *p,
-                     ds_phase phase, uint32_t n_micro)
-{
-    for (uint32_t i = 0; i < line->n; ++i) {
-        const uint32_t buffers =
-            line->names[i].buffers > 0 ? line->names[i].buffers : engine->pipe->n_slots;
-        const bool sends = line->messages[i]->source == engine->pipe->stage;
-        for (uint32_t b = 0; sends && line->messages[i]->phase == phase && b < buffers; ++b) {
-            if (b < n_micro) {
-                dsi_program_sent(p, i, b);
-            }
-        }
-    }
-}
-
-static void add_turn(const ds_engine *engine, dsi_program *p, dsi_turn turn)
-{
-    const dsi_engine_pipe *pipe = engine->pipe;
-    const dsi_pipe_line *line = &pipe->train;
-    const uint32_t slot = turn.micro % pipe->n_slots;
-    const ds_phase phase = turn.backward ? DS_PHASE_BACKWARD : DS_PHASE_FORWARD;
-    dsi_program_do(p, turn.backward ? &turn_back_action : &feed_action);
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, turn.micro, false);
-    add_messages(engine, line, p, DSI_INSTR_SENT, phase, turn.micro, false);
-    if (!turn.backward) {
-        dsi_program_run(p, DSI_PLAN_TRAIN, phase, slot);
-    } else {
-        const bool last = pipe->stage == pipe->n_stages - 1;
-        dsi_engine_add_backward(engine, p, slot, last, last ? &add_loss_action : NULL);
-    }
-    add_messages(engine, line, p, DSI_INSTR_SENT, phase, turn.micro, true);
-    add_messages(engine, line, p, DSI_INSTR_SEND, phase, turn.micro, false);
-}
-
-void dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p)
-{
-    const dsi_engine_pipe *pipe = engine->pipe;
-    const uint32_t n = 2 * pipe->schedule.n_micro;
-    dsi_turn *turns = calloc((size_t)n + 1, sizeof *turns);
-    if (turns == NULL) {
-        p->full = true;
-        return;
-    }
-    dsi_schedule_turns(&pipe->schedule, pipe->stage, turns);
-    dsi_program_do(p, &begin_batch_action);
-    for (uint32_t i = 0; i < n; ++i) {
-        add_turn(engine, p, turns[i]);
-    }
-    free(turns);
-    add_rest(engine, &pipe->train, p, DS_PHASE_FORWARD, pipe->schedule.n_micro);
-    add_rest(engine, &pipe->train, p, DS_PHASE_BACKWARD, pipe->schedule.n_micro);
-    dsi_program_do(p, &share_loss_action);
 }
 
 void dsi_pipe_add_copies(const ds_engine *engine, dsi_program *p)
 {
     const dsi_pipe_line *line = &engine->pipe->train;
     const ds_phase phase = engine->own.phases.update;
-    add_messages(engine, line, p, DSI_INSTR_SEND, phase, 0, false);
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase, 0, false);
-    add_rest(engine, line, p, phase, 1);
-}
-
-void dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p)
-{
-    const dsi_pipe_line *line = &engine->pipe->eval;
-    add_messages(engine, line, p, DSI_INSTR_RECEIVE, DS_PHASE_FORWARD, 0, false);
-    dsi_program_run(p, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
-    add_messages(engine, line, p, DSI_INSTR_SEND, DS_PHASE_FORWARD, 0, false);
-    add_rest(engine, line, p, DS_PHASE_FORWARD, 1);
+    add_messages(engine, line, p, DSI_INSTR_SEND, phase);
+    add_messages(engine, line, p, DSI_INSTR_RECEIVE, phase);
+    add_messages(engine, line, p, DSI_INSTR_SENT, phase);
 }

@@ -10,6 +10,7 @@
 #define DSI_TRAIN_ENGINE_PIPE_H
 
 #include "compile/rank_plan.h"
+#include "pipe/pipe_list.h"
 #include "train/engine.h"
 
 typedef struct dsi_pipe_call {
@@ -32,12 +33,14 @@ typedef struct dsi_pipe_line {
 typedef struct dsi_engine_pipe {
     uint32_t stage, n_stages, n_slots;
     dsi_schedule schedule;
+    dsi_stage_parts parts;
     dsi_pipe_line train, eval;
     dsi_comm *across; /* the ranks at the same place of each stage; borrowed */
     ds_batch_fn next; /* of the call in progress */
     void *user;
     ds_batch batch;
     int64_t fed;   /* micro-batches begun */
+    int64_t ended; /* of which the last stage has the loss */
     double loss;   /* of those that have ended, as often as each counts; behind the last
                       micro-batch that of all ranks, on all stages */
     double newest; /* of the newest of them alone, of this rank's samples; on all stages */
@@ -51,9 +54,9 @@ ds_status dsi_pipe_join(ds_engine *engine, const int64_t *axes, uint32_t n_axes)
 void dsi_pipe_close(ds_engine *engine);
 
 /* Adds the micro-batches of a step; the copies of weights behind an update; an evaluation. */
-void dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p);
+ds_status dsi_pipe_add_batch(const ds_engine *engine, dsi_program *p);
 void dsi_pipe_add_copies(const ds_engine *engine, dsi_program *p);
-void dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p);
+ds_status dsi_pipe_add_evaluation(const ds_engine *engine, dsi_program *p);
 /* The client of a program's messages. */
 ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const dsi_instr *instr);
 

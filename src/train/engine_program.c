@@ -241,17 +241,17 @@ static void add_forward(const ds_engine *engine, dsi_program *p)
     dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_FORWARD, 0);
 }
 
-void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p, uint32_t slot, bool of_loss,
-                             const dsi_program_action *more)
+void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p,
+                             const dsi_engine_backward *how)
 {
-    if (engine->spec.average == DS_AVERAGE_TARGETS && of_loss) {
+    if (engine->spec.average == DS_AVERAGE_TARGETS && how->of_loss) {
         dsi_program_do(p, &count_targets_action);
     }
-    if (more != NULL) {
-        dsi_program_do(p, more);
+    if (how->more != NULL) {
+        dsi_program_do(p, how->more);
     }
     dsi_program_do(p, &seed_loss_action);
-    if (engine->spec.train.accumulation > 1) {
+    if (engine->spec.train.accumulation > 1 && how->may_be_first) {
         dsi_program_if(p, &first_micro);
         dsi_program_do(p, &clear_gradients_action);
         dsi_program_end(p);
@@ -259,15 +259,19 @@ void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p, uint32_t s
     if (dsi_train_is_early(&engine->spec.train)) {
         dsi_program_do(p, &update_numbers);
     }
-    dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_BACKWARD, slot);
-    dsi_program_do(p, &count_micro_action);
+    dsi_program_run(p, DSI_PLAN_TRAIN, how->phase, how->slot);
+    if (how->ends) {
+        dsi_program_do(p, &count_micro_action);
+    }
 }
 
 static void add_backward(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_await(p, DSI_CALL_BACKWARD, "backward");
     dsi_program_do(p, &dsi_engine_load_gradients);
-    dsi_engine_add_backward(engine, p, 0, true, NULL);
+    const dsi_engine_backward how = {
+        .phase = DS_PHASE_BACKWARD, .of_loss = true, .may_be_first = true, .ends = true};
+    dsi_engine_add_backward(engine, p, &how);
 }
 
 /* Norm, or own_norm where ranks exchange signs; which of them, is the host's business. */
@@ -360,10 +364,11 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
     *train = (dsi_program){.name = "training", .n_plans = 1, .n_slots = 1, .plans = {plans[0]}};
     if (engine->pipe != NULL) {
         train->n_slots = engine->pipe->n_slots;
+        train->parts = engine->pipe->parts;
         train->messages = engine->pipe->train.names;
         train->n_messages = engine->pipe->train.n;
         dsi_program_await_once(train, DSI_CALL_FORWARD, "train_batch");
-        dsi_pipe_add_batch(engine, train);
+        DS_TRY(dsi_pipe_add_batch(engine, train));
     } else {
         add_forward(engine, train);
         add_backward(engine, train);
@@ -380,7 +385,8 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
     if (engine->pipe != NULL) {
         eval->messages = engine->pipe->eval.names;
         eval->n_messages = engine->pipe->eval.n;
-        dsi_pipe_add_evaluation(engine, eval);
+        eval->parts.n_chunks = engine->pipe->parts.n_chunks;
+        DS_TRY(dsi_pipe_add_evaluation(engine, eval));
     } else {
         dsi_program_run(eval, DSI_PLAN_EVAL, DS_PHASE_FORWARD, 0);
     }
@@ -391,7 +397,9 @@ ds_status dsi_engine_make_programs(ds_engine *engine)
 static ds_status run_phase(void *user, const dsi_instr *instr)
 {
     ds_engine *engine = user;
-    dsi_exec_set_slot(engine->exec, instr->phase <= DS_PHASE_BACKWARD ? instr->slot : 0);
+    const dsi_plan *plan = instr->plan == DSI_PLAN_TRAIN ? engine->train_plan : engine->eval_plan;
+    const bool micro = dsi_phase_is_micro(&plan->phases, instr->phase);
+    dsi_exec_set_slot(engine->exec, micro ? instr->slot : 0);
     return instr->plan == DSI_PLAN_TRAIN
                ? dsi_engine_run_phase(engine, instr->phase)
                : dsi_exec_run(engine->exec, engine->eval_id, instr->phase);

@@ -19,7 +19,9 @@ static void note_step(void *user, const dsi_step *step, const dsi_exec_times *ti
 {
     ds_engine *engine = user;
     const double seconds = times->end - times->begin;
-    if (step->phase == DS_PHASE_BACKWARD && (step->op->flags & DS_OP_COMM) != 0) {
+    const dsi_phases *phases = &engine->train_plan->phases;
+    if (phases->items[step->phase].like == DS_PHASE_BACKWARD &&
+        (step->op->flags & DS_OP_COMM) != 0) {
         engine->timers.reduce += seconds;
     }
     if (is_profiled(engine)) {
@@ -34,15 +36,18 @@ static void note_step(void *user, const dsi_step *step, const dsi_exec_times *ti
 static ds_status run(ds_engine *engine, ds_phase phase)
 {
     const ds_status status = dsi_exec_run(engine->exec, engine->train_id, phase);
-    engine->broken = engine->broken || (status < 0 && phase != DS_PHASE_FORWARD);
+    engine->broken =
+        engine->broken || (status < 0 && !dsi_phase_is_forward(&engine->train_plan->phases, phase));
     return status;
 }
 
 ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
 {
     const bool breakdown = engine->spec.wall_clock_breakdown;
+    const ds_phase like = engine->train_plan->phases.items[phase].like;
+    const ds_phase as = like < DS_PHASE_STEP ? like : phase; /* parts of a phase together */
     const bool reduces =
-        breakdown && phase == DS_PHASE_BACKWARD && engine->spec.zero.mesh.n_ranks > 1;
+        breakdown && like == DS_PHASE_BACKWARD && engine->spec.zero.mesh.n_ranks > 1;
     const bool measured = engine->spec.autotune.enabled;
     engine->phases_run |= 1u << phase;
     const bool noted = is_profiled(engine) || dsi_run_trace_is_on(engine);
@@ -53,9 +58,9 @@ ds_status dsi_engine_run_phase(ds_engine *engine, ds_phase phase)
     const double start = dsi_clock_seconds();
     const ds_status status = run(engine, phase);
     const double seconds = dsi_clock_seconds() - start;
-    engine->timers.seconds[phase] += seconds;
+    engine->timers.seconds[as] += seconds;
     if (measured) {
-        dsi_engine_measure_phase(engine, phase, start, seconds);
+        dsi_engine_measure_phase(engine, as, start, seconds);
     }
     dsi_exec_set_trace(engine->exec, NULL, NULL);
     return status;

@@ -98,8 +98,13 @@ ds_status dsi_engine_view_memory(ds_engine *engine)
         sum_phase(curve, plan, p, view);
     }
     free(curve);
-    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_BACKWARD], view->values[DSI_CALL_BACKWARD]);
-    sum_at(plan->ledger, plan->phase_begin[DS_PHASE_STEP], view->values[DSI_CALL_STEP]);
+    const uint32_t n_micro = dsi_phases_micro(&plan->phases);
+    uint32_t n_forward = 0;
+    while (n_forward < n_micro && dsi_phase_is_forward(&plan->phases, n_forward)) {
+        ++n_forward;
+    }
+    sum_at(plan->ledger, plan->phase_begin[n_forward], view->values[DSI_CALL_BACKWARD]);
+    sum_at(plan->ledger, plan->phase_begin[n_micro], view->values[DSI_CALL_STEP]);
     sum_cells(engine, view);
     view->program = program;
     engine->memory = view;

@@ -10,18 +10,13 @@
 
 #define MOST_BYTES ((size_t)1 << 30)
 
-static size_t steps_of(const dsi_plan *plan, ds_phase phase)
-{
-    return plan->phase_begin[phase + 1] - plan->phase_begin[phase];
-}
-
 /* Records of one optimizer step. */
 static size_t records_a_step(const ds_engine *engine)
 {
     const dsi_plan *plan = engine->train_plan;
-    const size_t micro = steps_of(plan, DS_PHASE_FORWARD) + steps_of(plan, DS_PHASE_BACKWARD) + 1;
-    return (size_t)engine->spec.train.accumulation * micro +
-           (plan->phase_begin[DS_MAX_PHASES] - plan->phase_begin[DS_PHASE_STEP]) + 1;
+    const size_t micro = plan->phase_begin[dsi_phases_micro(&plan->phases)];
+    return (size_t)engine->spec.train.accumulation * (micro + 1) +
+           (plan->phase_begin[DS_MAX_PHASES] - micro) + 1;
 }
 
 static ds_status check_range(const ds_engine *engine, uint64_t first, uint64_t last)

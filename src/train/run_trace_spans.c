@@ -25,7 +25,9 @@ typedef struct dsi_trace_piece {
 static ds_phase phase_of(const writer *w, const dsi_run_record *r)
 {
     if (r->node == (uint32_t)DSI_HOST_BATCH || r->node == (uint32_t)DSI_HOST_CLEAR) {
-        return r->node == (uint32_t)DSI_HOST_BATCH ? DS_PHASE_FORWARD : DS_PHASE_BACKWARD;
+        return r->node == (uint32_t)DSI_HOST_BATCH
+                   ? DS_PHASE_FORWARD
+                   : dsi_phases_find(&w->engine->train_plan->phases, "backward");
     }
     return w->steps[r->node].phase;
 }

@@ -7,7 +7,10 @@
 #include "common/small_run.h"
 
 #include "compile/rank_plan.h"
+#include "op/ops.h"
+#include "pipe/pipe_list.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -249,6 +252,105 @@ static void cuts(void **state)
     scratch_remove(folder);
 }
 
+/* Steps of a phase: of an operator, or all. */
+static uint32_t count_steps(const dsi_plan *plan, ds_phase phase, const ds_op *op)
+{
+    uint32_t n = 0;
+    for (uint32_t s = plan->phase_begin[phase]; s < plan->phase_begin[phase + 1]; ++s) {
+        n += op == NULL || plan->steps[s].op == op ? 1 : 0;
+    }
+    return n;
+}
+
+static void check_edges(const cut *c, const dsi_schedule *s)
+{
+    const dsi_stage_messages *all = &c->plans[0].train_messages;
+    const dsi_schedule_times alike = {1.0, 1.0, 1.0};
+    dsi_pipe_edge edges[64];
+    dsi_pipe_result result;
+    uint32_t n = 0;
+    for (uint32_t r = 1; r < c->n_stages; ++r) {
+        assert_int_equal(c->plans[r].train_messages.n, all->n);
+        assert_memory_equal(c->plans[r].train_messages.items, all->items,
+                            all->n * sizeof *all->items);
+    }
+    for (uint32_t i = 0; i < all->n && all->items[i].phase < 6; ++i) {
+        const dsi_stage_message *m = &all->items[i];
+        const dsi_stage_parts parts = dsi_schedule_parts(s);
+        assert_true(m->source != m->target);
+        if (m->phase >= dsi_parts_phases(&parts)) {
+            continue; /* a copy of a weight */
+        }
+        assert_true(n < 64);
+        edges[n++] = (dsi_pipe_edge){m->source,
+                                     m->target,
+                                     m->phase,
+                                     m->first,
+                                     m->last,
+                                     m->buffers > 0 ? m->buffers : 1,
+                                     m->waiting != DS_NONE,
+                                     m->places == 0};
+    }
+    /* by the model's own messages, tied weights' gradients among them: nothing waits for a buffer
+     */
+    CHECK_OK(ctx, dsi_pipe_check(ctx, s, edges, n, &alike, &result));
+    const double work = 3.0 * s->n_micro;
+    assert_true(fabs(result.seconds - work - dsi_schedule_idle(s, &alike)) < 1e-9);
+}
+
+/* Chunks of layers, and the backward phase in two: what each rank's plan has in which phase. */
+static void parts(void **state)
+{
+    static const char *const models[] = {tied, untied};
+    char *folder = scratch_make();
+    (void)state;
+    for (uint32_t k = 0; k < 4; ++k) {
+        const bool split = k / 2 == 1;
+        ds_model *model = small_model(ctx, folder, models[k % 2]);
+        cut c = {.n_stages = split ? 3 : 2, .n_ranks = split ? 3 : 2};
+        c.spec = small_spec(DS_DTYPE_F32);
+        c.spec.train.batch = 2;
+        c.spec.train.seq_length = 32;
+        c.spec.train.accumulation = 6;
+        c.spec.zero.pp = c.n_stages;
+        c.spec.schedule_kind = split ? DSI_SCHEDULE_ZB_H1 : DSI_SCHEDULE_INTERLEAVED;
+        c.spec.stage_chunks = split ? 1 : 2;
+        CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &c.spec.zero, c.n_ranks));
+        const dsi_schedule s = dsi_rank_schedule(&c.spec);
+        for (uint32_t r = 0; r < c.n_stages; ++r) {
+            const dsi_rank_request request = {
+                .model = model, .spec = &c.spec, .n_threads = 1, .stage = r};
+            CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &c.plans[r]));
+        }
+        check_edges(&c, &s);
+        check_cells(&c);
+        for (uint32_t r = 0; r < c.n_stages; ++r) {
+            const dsi_plan *plan = c.plans[r].train_plan;
+            const dsi_phases *phases = &plan->phases;
+            assert_int_equal(dsi_phases_micro(phases), split ? 3 : 4);
+            assert_string_equal(phases->items[c.plans[r].own.phases.update].name, "update");
+            assert_int_equal(plan->n_slots, dsi_schedule_slots(&s, r));
+            if (split) { /* the first stage sends no gradient: all of it may be put off */
+                assert_true((count_steps(plan, 1, NULL) == 0) == (r == 0));
+                assert_int_equal(count_steps(plan, 1, &dsi_op_linear_dw), 0);
+                assert_true(count_steps(plan, 2, &dsi_op_linear_dw) > 0);
+                assert_true(r == 0 || count_steps(plan, 1, &dsi_op_linear) > 0);
+                assert_true(r == 0 || count_steps(plan, 2, &dsi_op_linear) == 0);
+            }
+            for (ds_phase p = 0; !split && p < 4; ++p) {
+                static const char *const names[] = {"forward", "forward_1", "backward_1",
+                                                    "backward"};
+                assert_string_equal(phases->items[p].name, names[p]);
+                assert_true(count_steps(plan, p, NULL) > 0);
+                assert_true((count_steps(plan, p, &dsi_op_linear_dw) > 0) == (p >= 2));
+            }
+        }
+        close_cut(&c);
+        ds_model_destroy(&model);
+    }
+    scratch_remove(folder);
+}
+
 static void refused(void **state)
 {
     char *folder = scratch_make();
@@ -262,7 +364,7 @@ static void refused(void **state)
     CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &spec.zero, 6));
     dsi_rank_request request = {.model = model, .spec = &spec, .n_threads = 1};
     CHECK_FAILS(ctx, dsi_rank_plan_build(ctx, &request, &plan), DS_ERR_CONFIG,
-                "pipeline.stages is 6, but the model has 5 layers");
+                "pipeline.stages (times chunks) is 6, but the model has 5 layers");
     spec.zero.pp = 2;
     CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &spec.zero, 2));
     request.stage = 2;
@@ -295,6 +397,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts),
+        cmocka_unit_test(parts),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

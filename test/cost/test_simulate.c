@@ -27,11 +27,11 @@ static int teardown(void **state)
 }
 
 enum { NORM = DS_PHASE_STEP, UPDATE, REST };
-static const dsi_phases phases = {.items = {{"forward", 0},
-                                            {"backward", 0},
-                                            {"norm", 0},
-                                            {"update", 0},
-                                            {"rest", DS_PHASE_SKIPPABLE}},
+static const dsi_phases phases = {.items = {{"forward", 0, DS_PHASE_FORWARD},
+                                            {"backward", 0, DS_PHASE_BACKWARD},
+                                            {"norm", 0, DS_PHASE_STEP},
+                                            {"update", 0, DS_PHASE_STEP},
+                                            {"rest", DS_PHASE_SKIPPABLE, DS_PHASE_STEP}},
                                   .n = 5};
 
 static dsi_sim_step run(ds_phase phase, double seconds)

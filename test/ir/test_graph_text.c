@@ -229,7 +229,8 @@ static void odd_text_comes_back(void **state)
 /* The texts that the fuzzer starts from, as they are in test/golden/ir: of today's operators. */
 static void stored_texts_come_back(void **state)
 {
-    static const char *const names[] = {"odd", "packed_gpt2", "rope_yarn", "masks"};
+    static const char *const names[] = {"odd",   "packed_gpt2", "rope_yarn",
+                                        "masks", "parts",       "parts_split"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         char path[1024];
@@ -312,6 +313,10 @@ static void wrong_lines_are_refused(void **state)
         {HEAD "%2 = scale(%1) factor=x : f32[4] ; forward \"\"\n", "column 23: expected a real"},
         {HEAD "%2 = cast(%1) dtype=1.5 : f32[4] ; forward \"\"\n", "expected ' :', found '.5 :"},
         {HEAD "%2 = cast(%1) dtype=77 : f32[4] ; forward \"\"\n", "line 3: "},
+        {"parts 1\n", "expected 1 split, or a number of parts from 2 to 8"},
+        {"parts 2 split\n", "expected 1 split, or a number of parts from 2 to 8"},
+        {"parts 9\n", "expected 1 split, or a number of parts from 2 to 8"},
+        {"parts 8\nphase norm\n", "a graph has at most 16 phases"},
         {"phase norm\nphase norm\n", "line 2: phase \"norm\": expected a new name"},
         {"phase a side\nphase b side\n", "line 2: phase \"b\": \"a\" is on the side stream"},
         {"phase a alone side\n", "line 1, column 14: expected the end of the line"},

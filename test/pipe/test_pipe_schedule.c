@@ -1,157 +1,357 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Schedules: the lists of torch's and DeepSpeed's 1F1B, micro-batches in flight and idle time as
- * the formulas say, and lists that would wait for ever, which are refused. */
+/* Schedules: the lists that torch's schedules make, micro-batches in flight and idle time as the
+ * formulas say, and lists that would block or read what is not there, which are refused. */
 #include "common/check.h"
 
-#include "pipe/pipe_schedule.h"
+#include "pipe/pipe_list.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static ds_ctx *ctx;
 
-static void print(const dsi_schedule *s, uint32_t stage, char *text, size_t room)
+enum { MOST_TURNS = 512, MOST_EDGES = 64 };
+
+/* As torch prints them: stage, action, micro-batch. */
+static void print(const dsi_schedule *s, uint32_t rank, char *text, size_t room)
 {
-    dsi_turn turns[128];
+    dsi_turn turns[MOST_TURNS];
+    const dsi_stage_parts parts = dsi_schedule_parts(s);
     size_t n = 0;
-    assert_true(2 * s->n_micro <= 128);
-    dsi_schedule_turns(s, stage, turns);
+    assert_true(dsi_schedule_count(s) <= MOST_TURNS);
+    dsi_schedule_turns(s, rank, turns);
     text[0] = '\0';
-    for (uint32_t i = 0; i < 2 * s->n_micro; ++i) {
+    for (uint32_t i = 0; i < dsi_schedule_count(s); ++i) {
+        const uint32_t phase = turns[i].phase;
+        const uint32_t stage = dsi_part_chunk(&parts, phase) * s->n_ranks + rank;
         n += (size_t)snprintf(text + n, room - n, "%s%u%c%u", i > 0 ? " " : "", stage,
-                              turns[i].backward ? 'B' : 'F', turns[i].micro);
+                              phase < s->n_chunks ? 'F'
+                              : !parts.split      ? 'B'
+                                                  : "FIW"[phase],
+                              turns[i].micro);
     }
 }
 
-/* Lists that torch's Schedule1F1B and ScheduleGPipe make for 2 and 4 stages, 4 micro-batches. */
+/* Lists that torch's ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B make, and ZB-H1 by its
+ * rule: see docs/internals/pipe.md. */
 static void lists(void **state)
 {
     static const struct {
         dsi_schedule schedule;
-        uint32_t stage;
+        uint32_t rank;
         const char *text;
     } cases[] = {
-        {{DSI_SCHEDULE_1F1B, 2, 4}, 0, "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"},
-        {{DSI_SCHEDULE_1F1B, 2, 4}, 1, "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"},
-        {{DSI_SCHEDULE_1F1B, 4, 4}, 0, "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3"},
-        {{DSI_SCHEDULE_1F1B, 4, 4}, 2, "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2B3"},
-        {{DSI_SCHEDULE_1F1B, 4, 2}, 0, "0F0 0F1 0B0 0B1"},
-        {{DSI_SCHEDULE_1F1B, 4, 1}, 3, "3F0 3B0"},
-        {{DSI_SCHEDULE_GPIPE, 2, 3}, 1, "1F0 1F1 1F2 1B0 1B1 1B2"},
+        {{DSI_SCHEDULE_1F1B, 2, 4, 1}, 0, "0F0 0F1 0B0 0F2 0B1 0F3 0B2 0B3"},
+        {{DSI_SCHEDULE_1F1B, 2, 4, 1}, 1, "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"},
+        {{DSI_SCHEDULE_1F1B, 4, 4, 1}, 0, "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3"},
+        {{DSI_SCHEDULE_1F1B, 4, 4, 1}, 2, "2F0 2F1 2B0 2F2 2B1 2F3 2B2 2B3"},
+        {{DSI_SCHEDULE_1F1B, 4, 2, 1}, 0, "0F0 0F1 0B0 0B1"},
+        {{DSI_SCHEDULE_1F1B, 4, 1, 1}, 3, "3F0 3B0"},
+        {{DSI_SCHEDULE_GPIPE, 2, 3, 1}, 1, "1F0 1F1 1F2 1B0 1B1 1B2"},
+        {{DSI_SCHEDULE_ZB_H1, 2, 4, 1}, 0, "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0F3 0I2 0W2 0I3 0W3"},
+        {{DSI_SCHEDULE_ZB_H1, 2, 4, 1}, 1, "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1F3 1I3 1W2 1W3"},
+        {{DSI_SCHEDULE_INTERLEAVED, 2, 4, 2},
+         0,
+         "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3"},
+        {{DSI_SCHEDULE_INTERLEAVED, 2, 4, 2},
+         1,
+         "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
-        char text[1024];
-        print(&cases[i].schedule, cases[i].stage, text, sizeof text);
+        char text[4096];
+        print(&cases[i].schedule, cases[i].rank, text, sizeof text);
         assert_string_equal(text, cases[i].text);
     }
 }
 
-/* min(m, p-r) in flight, or m; (p-1)(F+B) idle: what Narayanan et al. 2021 and Huang et al. 2019
- * say. */
+/* Each stage's activation to the next, its gradient back, with one buffer. */
+static uint32_t usual_edges(const dsi_schedule *s, dsi_pipe_edge *edges)
+{
+    const dsi_stage_parts parts = dsi_schedule_parts(s);
+    const uint32_t p = s->n_ranks;
+    uint32_t n = 0;
+    for (uint32_t stage = 1; stage < p * s->n_chunks; ++stage) {
+        const uint32_t here = stage / p;
+        const uint32_t there = (stage - 1) / p;
+        const ds_phase ahead = dsi_part_backward(&parts, here);
+        const ds_phase back = dsi_part_backward(&parts, there);
+        edges[n++] = (dsi_pipe_edge){(stage - 1) % p,         stage % p, there, here,
+                                     parts.split ? 2 : ahead, 1,         false, true};
+        edges[n++] = (dsi_pipe_edge){stage % p,
+                                     (stage - 1) % p,
+                                     ahead,
+                                     back,
+                                     parts.split ? 2 : back,
+                                     1,
+                                     false,
+                                     parts.split || s->n_chunks > 1};
+    }
+    return n;
+}
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Chunks of micro-batches in flight on a rank: what the papers say. */
+static uint32_t in_flight(const dsi_schedule *s, uint32_t rank)
+{
+    const uint32_t behind = s->n_ranks - rank - 1;
+    switch (s->kind) {
+    case DSI_SCHEDULE_GPIPE:
+        return s->n_micro;
+    case DSI_SCHEDULE_1F1B:
+        return least(s->n_micro, behind + 1);
+    case DSI_SCHEDULE_ZB_H1:
+        return least(s->n_micro, s->n_ranks);
+    default:
+        return least(2 * behind + (s->n_chunks - 1) * s->n_ranks + 1, s->n_chunks * s->n_micro);
+    }
+}
+
+static void check_formulas(const dsi_schedule *s)
+{
+    const dsi_schedule_times t = {1.0, 1.25, 0.75};
+    dsi_pipe_edge edges[2 * MOST_EDGES];
+    dsi_pipe_result result;
+    const uint32_t n = usual_edges(s, edges);
+    const double work = s->n_micro * (t.forward + t.backward + t.weights);
+    CHECK_OK(ctx, dsi_pipe_check(ctx, s, edges, n, &t, &result));
+    const double expected = work + dsi_schedule_idle(s, &t);
+    const bool exact = s->kind != DSI_SCHEDULE_ZB_H1; /* whose bubble is of equal times, m ≥ p */
+    if (exact ? fabs(result.seconds - expected) > 1e-9
+              : s->n_micro >= s->n_ranks && result.seconds > expected) {
+        fail_msg("%s, %u ranks, %u micro-batches, %u chunks: %.17g s, expected %.17g",
+                 dsi_schedule_name(s->kind), s->n_ranks, s->n_micro, s->n_chunks, result.seconds,
+                 expected);
+    }
+    for (uint32_t r = 0; r < s->n_ranks; ++r) {
+        assert_int_equal(result.in_flight[r], in_flight(s, r));
+        assert_true(dsi_schedule_slots(s, r) <= result.in_flight[r]);
+        if (s->n_chunks == 1) {
+            assert_int_equal(dsi_schedule_slots(s, r), result.in_flight[r]);
+        }
+    }
+}
+
 static void formulas(void **state)
 {
     (void)state;
-    for (uint32_t p = 1; p <= 9; ++p) {
+    for (uint32_t p = 1; p <= 8; ++p) {
         for (uint32_t m = 1; m <= 20; ++m) {
-            for (int kind = DSI_SCHEDULE_1F1B; kind <= DSI_SCHEDULE_GPIPE; ++kind) {
-                const dsi_schedule s = {(dsi_schedule_kind)kind, p, m};
-                double seconds = 0.0;
-                CHECK_OK(ctx, dsi_schedule_check(ctx, &s, NULL, 0, 1.0, 2.5, &seconds));
-                assert_true(seconds == (m + p - 1) * 3.5);
-                for (uint32_t r = 0; r < p; ++r) {
-                    dsi_turn turns[64];
-                    uint32_t most = 0;
-                    uint32_t flying = 0;
-                    dsi_schedule_turns(&s, r, turns);
-                    for (uint32_t i = 0; i < 2 * m; ++i) {
-                        flying += turns[i].backward ? -1 : 1;
-                        most = flying > most ? flying : most;
-                    }
-                    const uint32_t left = m < p - r ? m : p - r;
-                    assert_int_equal(most, kind == DSI_SCHEDULE_GPIPE ? m : left);
-                    assert_int_equal(dsi_schedule_slots(&s, r), most);
-                }
+            check_formulas(&(dsi_schedule){DSI_SCHEDULE_1F1B, p, m, 1});
+            check_formulas(&(dsi_schedule){DSI_SCHEDULE_GPIPE, p, m, 1});
+            check_formulas(&(dsi_schedule){DSI_SCHEDULE_ZB_H1, p, m, 1});
+        }
+    }
+    for (uint32_t p = 2; p <= 8; ++p) {
+        for (uint32_t v = 2; v * p <= DSI_STAGES_MOST; ++v) {
+            for (uint32_t m = p; m <= 4 * p; m += p) {
+                check_formulas(&(dsi_schedule){DSI_SCHEDULE_INTERLEAVED, p, m, v});
             }
         }
     }
 }
 
-/* A gradient that goes from the last stage to the first (tied weights): with a buffer for each
- * stage between, nothing waits for it. */
+/* Makespans that a list scheduler makes of torch's and the papers' lists, F = B = W = 1, a rank's
+ * share. */
+static void makespans(void **state)
+{
+    static const uint32_t sizes[][2] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}, {8, 16}};
+    static const double seconds[][5] = {{15.0, 21.0, 33.0, 57.0, 69.0},
+                                        {13.5, 16.5, 28.5, 52.5, 58.5},
+                                        {13.0, 15.0, 27.0, 51.0, 55.0}};
+    static const dsi_schedule_kind kinds[] = {DSI_SCHEDULE_1F1B, DSI_SCHEDULE_INTERLEAVED,
+                                              DSI_SCHEDULE_ZB_H1};
+    const dsi_schedule_times t = {1.0, 1.0, 1.0};
+    (void)state;
+    for (uint32_t k = 0; k < 3; ++k) {
+        for (uint32_t i = 0; i < 5; ++i) {
+            const uint32_t v = kinds[k] == DSI_SCHEDULE_INTERLEAVED ? 2 : 1;
+            const dsi_schedule s = {kinds[k], sizes[i][0], sizes[i][1], v};
+            dsi_pipe_edge edges[MOST_EDGES];
+            dsi_pipe_result result;
+            CHECK_OK(ctx, dsi_pipe_check(ctx, &s, edges, usual_edges(&s, edges), &t, &result));
+            assert_true(result.seconds == seconds[k][i]);
+        }
+    }
+}
+
+/* A gradient that goes from the last stage to the first (tied weights), in between the others. With
+ * a buffer for each micro-batch in flight there nothing waits for it. */
 static void far_messages(void **state)
 {
+    const dsi_schedule_times t = {1.0, 1.25, 0.75};
     (void)state;
     for (uint32_t p = 2; p <= 6; ++p) {
-        const dsi_schedule s = {DSI_SCHEDULE_1F1B, p, 12};
-        double seconds[3] = {0.0};
-        for (uint32_t buffers = 1; buffers <= 2; ++buffers) {
-            dsi_schedule_edge edges[16];
-            uint32_t n = 0;
-            for (uint32_t r = 1; r < p; ++r) {
-                edges[n++] = (dsi_schedule_edge){r - 1, r, false, 1};
-                edges[n++] = (dsi_schedule_edge){r, r - 1, true, 1};
-            }
-            edges[n++] = (dsi_schedule_edge){p - 1, 0, true, buffers == 1 ? 1 : p - 1};
-            CHECK_OK(ctx, dsi_schedule_check(ctx, &s, edges, n, 1.0, 2.0, &seconds[buffers]));
+        for (uint32_t v = 1; v <= 2; ++v) {
+            const dsi_schedule s = {v > 1 ? DSI_SCHEDULE_INTERLEAVED : DSI_SCHEDULE_1F1B, p, 2 * p,
+                                    v};
+            const dsi_stage_parts parts = dsi_schedule_parts(&s);
+            dsi_pipe_edge edges[MOST_EDGES];
+            dsi_pipe_result result;
+            uint32_t n = usual_edges(&s, edges);
+            const ds_phase last = dsi_part_backward(&parts, 0);
+            const uint32_t buffers = v > 1 ? dsi_schedule_slots(&s, 0) : p - 1;
+            edges[n++] = (dsi_pipe_edge){p - 1, 0, v, last, last, buffers, buffers > 1, v > 1};
+            CHECK_OK(ctx, dsi_pipe_check(ctx, &s, edges, n, &t, &result));
+            assert_true(result.seconds == s.n_micro * 3.0 + dsi_schedule_idle(&s, &t));
+            edges[n - 1].buffers = 1; /* waits, and comes to its end, but with chunks, where what
+                                         the first rank waits for is sent behind it */
+            edges[n - 1].apart = false;
+            const ds_status one = dsi_pipe_check(ctx, &s, edges, n, &t, &result);
+            assert_int_equal(one, v > 1 ? DS_ERR_GRAPH : DS_OK);
         }
-        assert_true(seconds[2] == (12 + p - 1) * 3.0);
-        assert_true(p <= 2 ? seconds[1] == seconds[2] : seconds[1] > seconds[2]);
     }
 }
 
-/* The lists of all stages, to be broken. */
+/* ---- lists that are broken ------------------------------------------------------------------- */
+
 typedef struct set {
-    dsi_turn turns[3][8];
-    const dsi_turn *lists[3];
-    uint32_t slots[3];
+    dsi_schedule s;
+    dsi_pipe_edge edges[MOST_EDGES];
+    uint32_t n_edges;
+    dsi_pipe_list lists[DSI_STAGES_MOST];
 } set;
 
-static set make(const dsi_schedule *s)
+static void make(set *made, dsi_schedule s)
 {
-    set made;
-    memset(&made, 0, sizeof made);
-    for (uint32_t r = 0; r < s->n_stages; ++r) {
-        dsi_schedule_turns(s, r, made.turns[r]);
-        made.slots[r] = dsi_schedule_slots(s, r);
+    memset(made, 0, sizeof *made);
+    made->s = s;
+    made->n_edges = usual_edges(&s, made->edges);
+    for (uint32_t r = 0; r < s.n_ranks; ++r) {
+        CHECK_OK(ctx, dsi_pipe_list_make(ctx, &s, made->edges, made->n_edges, r, &made->lists[r]));
     }
-    return made;
 }
 
-static ds_status run(const dsi_schedule *s, set *made)
+static void drop(set *made)
 {
-    static const dsi_schedule_edge edges[] = {
-        {0, 1, false, 0}, {1, 2, false, 0}, {1, 0, true, 0}, {2, 1, true, 0}};
-    double seconds = 0.0;
-    for (uint32_t r = 0; r < 3; ++r) {
-        made->lists[r] = made->turns[r];
+    for (uint32_t r = 0; r < made->s.n_ranks; ++r) {
+        free(made->lists[r].items);
     }
-    return dsi_schedule_run(ctx, s, made->lists, made->slots, edges, 4, 1.0, 2.0, &seconds);
 }
 
+static ds_status check(set *made)
+{
+    const dsi_schedule_times t = {1.0, 1.0, 1.0};
+    dsi_pipe_result result;
+    return dsi_pipe_lists_check(ctx, &made->s, made->edges, made->n_edges, made->lists, &t,
+                                &result);
+}
+
+static void swap(dsi_pipe_op *a, dsi_pipe_op *b)
+{
+    const dsi_pipe_op kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void leave_out(dsi_pipe_list *list, uint32_t at)
+{
+    list->n -= 1;
+    memmove(list->items + at, list->items + at + 1, (list->n - at) * sizeof *list->items);
+}
+
+/* The kinds of what can be wrong, each with its message. */
 static void lists_that_block(void **state)
 {
-    const dsi_schedule s = {DSI_SCHEDULE_1F1B, 3, 4};
+    set made;
     (void)state;
-    set made = make(&s);
-    CHECK_OK(ctx, run(&s, &made));
-    /* the last stage keeps its gradients until it has seen more than the first may send */
-    const dsi_turn late[8] = {{false, 0}, {false, 1}, {false, 2}, {false, 3},
-                              {true, 0},  {true, 1},  {true, 2},  {true, 3}};
-    memcpy(made.turns[2], late, sizeof late);
-    made.slots[2] = 4;
-    CHECK_FAILS(ctx, run(&s, &made), DS_ERR_GRAPH,
-                "stage 0 would wait for ever at turn 3, the backward of micro-batch 0");
-    made = make(&s);
-    made.turns[1][0] = (dsi_turn){true, 0};
-    CHECK_FAILS(ctx, run(&s, &made), DS_ERR_GRAPH, "stage 1, turn 0: backward of micro-batch 0");
-    made = make(&s);
-    made.turns[0][7] = (dsi_turn){true, 2}; /* one twice, one never */
-    CHECK_FAILS(ctx, run(&s, &made), DS_ERR_GRAPH, "stage 0, turn 7");
-    made = make(&s);
-    made.slots[0] = 2; /* three are in flight */
-    CHECK_FAILS(ctx, run(&s, &made), DS_ERR_GRAPH, "stage 0, turn 2: forward of micro-batch 2");
+    make(&made, (dsi_schedule){DSI_SCHEDULE_1F1B, 2, 4, 1});
+    CHECK_OK(ctx, check(&made));
+    swap(&made.lists[0].items[0], &made.lists[0].items[1]); /* run, send */
+    CHECK_FAILS(ctx, check(&made), DS_ERR_GRAPH, "rank 0, instruction 0, send 0 of micro-batch 0");
+    drop(&made);
+    make(&made, (dsi_schedule){DSI_SCHEDULE_1F1B, 2, 4, 1});
+    leave_out(&made.lists[0], 1); /* its first send */
+    CHECK_FAILS(ctx, check(&made), DS_ERR_GRAPH, "it was not sent");
+    drop(&made);
+    make(&made, (dsi_schedule){DSI_SCHEDULE_1F1B, 2, 4, 1});
+    leave_out(&made.lists[1], 0); /* its first receive */
+    CHECK_FAILS(ctx, check(&made), DS_ERR_GRAPH, "what it reads is not received");
+    drop(&made);
+    make(&made, (dsi_schedule){DSI_SCHEDULE_1F1B, 2, 4, 1});
+    for (uint32_t i = 0; i < made.lists[0].n; ++i) { /* a phase of the last micro-batch */
+        if (made.lists[0].items[i].kind == DSI_PIPE_RUN && made.lists[0].items[i].what == 1 &&
+            made.lists[0].items[i].micro == 3) {
+            leave_out(&made.lists[0], i);
+        }
+    }
+    CHECK_FAILS(ctx, check(&made), DS_ERR_GRAPH, "invariant 1: rank 0");
+    drop(&made);
+    /* both wait for what the other sends later */
+    make(&made, (dsi_schedule){DSI_SCHEDULE_1F1B, 2, 4, 1});
+    dsi_pipe_list *first = &made.lists[0];
+    for (uint32_t i = 0; i < first->n; ++i) {
+        if (first->items[i].kind == DSI_PIPE_RECEIVE) { /* of its first gradient: before all else */
+            const dsi_pipe_op op = first->items[i];
+            memmove(first->items + 1, first->items, i * sizeof op);
+            first->items[0] = op;
+            break;
+        }
+    }
+    CHECK_FAILS(ctx, check(&made), DS_ERR_GRAPH, "it would wait for ever");
+    drop(&made);
+}
+
+/* Any list with one instruction left out, put twice, or put elsewhere: refused, or harmless. What
+ * is harmless keeps the runs in their order; so much is counted. */
+static void mutated_lists(void **state)
+{
+    static const dsi_schedule schedules[] = {{DSI_SCHEDULE_1F1B, 3, 4, 1},
+                                             {DSI_SCHEDULE_GPIPE, 2, 3, 1},
+                                             {DSI_SCHEDULE_INTERLEAVED, 2, 4, 2},
+                                             {DSI_SCHEDULE_INTERLEAVED, 3, 6, 2},
+                                             {DSI_SCHEDULE_ZB_H1, 3, 4, 1}};
+    uint32_t n_tried = 0;
+    uint32_t n_refused = 0;
+    (void)state;
+    for (uint32_t k = 0; k < sizeof schedules / sizeof schedules[0]; ++k) {
+        set made;
+        make(&made, schedules[k]);
+        for (uint32_t r = 0; r < made.s.n_ranks; ++r) {
+            const dsi_pipe_list whole = made.lists[r];
+            dsi_pipe_op *copy = malloc((whole.n + 1) * sizeof *copy);
+            assert_non_null(copy);
+            for (uint32_t i = 0; i < whole.n; ++i) {
+                memcpy(copy, whole.items, whole.n * sizeof *copy);
+                made.lists[r].items = copy;
+                leave_out(&made.lists[r], i); /* every one is needed */
+                assert_int_equal(check(&made), DS_ERR_GRAPH);
+                memcpy(copy, whole.items, (i + 1) * sizeof *copy);
+                memcpy(copy + i + 1, whole.items + i, (whole.n - i) * sizeof *copy);
+                made.lists[r].n = whole.n + 1; /* twice */
+                const bool waits = copy[i].kind == DSI_PIPE_SENT;
+                const ds_status twice = check(&made);
+                assert_true(waits ? twice >= 0 : twice == DS_ERR_GRAPH);
+                made.lists[r] = whole;
+                for (uint32_t j = i + 1; j < whole.n; ++j) {
+                    memcpy(copy, whole.items, whole.n * sizeof *copy);
+                    swap(&copy[i], &copy[j]);
+                    made.lists[r].items = copy;
+                    n_tried += 1;
+                    n_refused += check(&made) < 0 ? 1 : 0;
+                }
+                made.lists[r] = whole;
+            }
+            free(copy);
+        }
+        drop(&made);
+    }
+    assert_true(n_refused > n_tried * 9 / 10);
+}
+
+static void what_is_refused(void **state)
+{
+    (void)state;
+    CHECK_FAILS(ctx, dsi_schedule_allowed(ctx, &(dsi_schedule){DSI_SCHEDULE_INTERLEAVED, 4, 6, 2}),
+                DS_ERR_CONFIG, "set gradient_accumulation_steps to 4");
+    CHECK_OK(ctx, dsi_schedule_allowed(ctx, &(dsi_schedule){DSI_SCHEDULE_INTERLEAVED, 4, 8, 2}));
+    CHECK_OK(ctx, dsi_schedule_allowed(ctx, &(dsi_schedule){DSI_SCHEDULE_1F1B, 4, 6, 1}));
 }
 
 static int setup(void **state)
@@ -172,8 +372,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists),
         cmocka_unit_test(formulas),
+        cmocka_unit_test(makespans),
         cmocka_unit_test(far_messages),
         cmocka_unit_test(lists_that_block),
+        cmocka_unit_test(mutated_lists),
+        cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

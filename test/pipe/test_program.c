@@ -77,8 +77,11 @@ static dsi_program_client client_of(recorder *r)
 static dsi_plan make_plan(void)
 {
     dsi_plan plan = {.side = 3};
-    plan.phases = (dsi_phases){
-        .items = {{"forward", 0}, {"backward", 0}, {"norm", 0}, {"rest", DS_PHASE_SIDE}}, .n = 4};
+    plan.phases = (dsi_phases){.items = {{"forward", 0, DS_PHASE_FORWARD},
+                                         {"backward", 0, DS_PHASE_BACKWARD},
+                                         {"norm", 0, DS_PHASE_STEP},
+                                         {"rest", DS_PHASE_SIDE, DS_PHASE_STEP}},
+                               .n = 4};
     for (uint32_t p = 0; p <= DS_MAX_PHASES; ++p) {
         plan.phase_begin[p] = p < 4 ? p : 4;
     }

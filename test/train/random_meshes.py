@@ -44,7 +44,7 @@ def limits(case):
     token's log-sum-exp by parts of the vocabulary, of a gradient over the rows of a sequence's parts. A sum of n terms in blocks, the blocks
     in a tree over N ranks, differs from that of one rank by at most (log2(n) + log2 N) u of the sum of absolute terms, with u = 2^-24 in fp32.
     A layer passes on what it gets with a factor near 1 (norms stand before its products), so L layers make some 2 L such errors,
-    added; with L at most 3, n at most 2^8, N at most 8: 6 * 11 u = 66 u at most, and a quarter of it as seen in a loss, which is a mean
+    added; with L at most 3 (more, of pipelines with chunks: in proportion), n at most 2^8, N at most 8: 6 * 11 u = 66 u at most, and a quarter of it as seen in a loss, which is a mean
     over tokens: 16 u, or 1e-6. Gradients pass through twice as many, and are sums of terms of either sign, of which the largest
     element of a tensor is taken for the sum of absolute ones, at most 2^8 of them: 2^8 * 132 u = 2e-3 as the worst; 2^-12 here.
     An update divides by at least EPS: a weight moves by what its gradient does over EPS, so relative to the rate 2^-12 of a gradient
@@ -53,9 +53,10 @@ def limits(case):
     mean, and the same counting gives 2 L roundings of either sign of a value, whose sum over tokens is small: loss 2^-7, or 2^-10.
     """
     u = {"fp32": 1.0, "bf16": 2.0**15, "fp16": 2.0**12}[case.precision]
+    deeper = max(1.0, case.layers() / 3)
     if case.precision == "fp32":
-        return 2e-6, 2e-5, 2.0**-12, 2.0**-4
-    loss = 2.0**-24 * u * 4
+        return 2e-6 * deeper, 2e-5 * deeper, 2.0**-12 * deeper, 2.0**-4 * deeper
+    loss = 2.0**-24 * u * 4 * deeper
     return loss, 4 * loss, None, None
 
 
@@ -144,8 +145,15 @@ class Case:
         shared = [n for n in axis if n > 1 and self.dp % n == 0 and experts > 0 and experts % (n * self.sp) == 0]
         self.ep = draw(rng, 1, *shared, *shared)
         self.model["vocab_size"] = draw(rng, 256, 257, 260, 264, 269, 300)
+        self.order, self.chunks = "1f1b", 1
+        if self.pp > 1 and rng.random() < 0.6:
+            self.draw_order(rng)
         self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
+        if self.order == "interleaved":  # which takes rounds of as many micro-batches as stages
+            self.accumulation = self.pp * rng.randint(1, 2)
+        elif self.order == "zb-h1":
+            self.accumulation = draw(rng, self.accumulation, 4, 5)
         self.precision = draw(rng, "fp32", "fp32", "fp32", "fp32", "bf16", "fp16")
         self.data = draw(rng, "text.txt", "text.txt", "pairs.jsonl", "texts.jsonl")
         self.optimizer = draw(rng, "AdamW", "AdamW", "AdamW", "Adam", "SGD", "Adagrad", "Lion", "Lamb", "Muon")
@@ -165,6 +173,13 @@ class Case:
 
     def layers(self):
         return self.model.get("num_hidden_layers", self.model.get("n_layer"))
+
+    def draw_order(self, rng):
+        """A schedule of the pipeline: it must not change a bit. Chunks of layers need as many layers."""
+        self.order = draw(rng, "gpipe", "zb-h1", "zb-h1", "interleaved", "interleaved", "interleaved")
+        if self.order == "interleaved":
+            self.chunks = draw(rng, *[n for n in (2, 2, 2, 3, 4) if n * self.pp <= (8 if n == 2 else 6) or n == 2])
+            self.model["n_layer" if "n_layer" in self.model else "num_hidden_layers"] = self.pp * self.chunks + rng.randint(0, 1)
 
     def rounds_otherwise(self):
         """Whether gradients of experts are rounded, or added, in another order where ranks share them (docs/internals/place.md)."""
@@ -221,8 +236,8 @@ class Case:
             self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
         elif rng.random() < (0.1 if self.pp == 1 else 0.01):
             self.config["activation_checkpointing"] = {"nvme_path": "."}
-        if self.pp > 1 and rng.random() < 0.4:
-            self.config["pipeline"] = {"stages": self.pp, "schedule": draw(rng, "gpipe", "1f1b")}
+        if self.pp > 1 and self.order != "1f1b":
+            self.config["pipeline"] = {"stages": self.pp, "schedule": self.order, **({"chunks": self.chunks} if self.chunks != 1 else {})}
         self.own_flags = {"--threads": draw(rng, "1", "1", "2")}
         self.transport = draw(rng, "shm", "shm", "shm", "ucx", "mpi")
         self.resumes = rng.random() < 0.25
@@ -292,6 +307,9 @@ FIXED = [
      {}),  # a table of all positions was made by the second stage, which the first one read in its backward phase
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
     ((1, 2, 1, 1), 2, 12, 1, OLMOE, {}),  # clipped queries were cut by heads, which the norm before them could not take back
+    ((1, 2, 1, 2), 2, 12, 4, {**LLAMA, "num_hidden_layers": 5}, {"schedule": "interleaved"}),
+    ((2, 1, 2, 3), 1, 24, 3, {**MOE, "num_hidden_layers": 6}, {"schedule": "interleaved"}),
+    ((1, 2, 1, 3), 1, 12, 5, {**LLAMA, "num_hidden_layers": 3, "tie_word_embeddings": True}, {"schedule": "zb-h1", "--lora": "2"}),
 ]
 
 
@@ -304,8 +322,11 @@ def fixed_case(i):
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}
     case.optimizer = case.flags.pop("optimizer", "AdamW")
+    case.order = case.flags.pop("schedule", "1f1b")
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
-    if case.pp > 1:
+    if case.order != "1f1b":
+        case.config["pipeline"] = {"stages": case.pp, "schedule": case.order}
+    elif case.pp > 1:
         case.config["activation_checkpointing"] = {"recompute": "selective"}
     return case
 
