@@ -62,6 +62,7 @@ static ds_status open_all(ds_ctx *ctx, const generate_options *o, generate_parts
     }
     DS_TRY(ds_model_from_config(ctx, path, &all->model));
     DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &all->adapter) : DS_OK);
+    DS_TRY(ds_adapter_fit(all->adapter, &all->model));
     DS_TRY(packing_flags_set(&o->packing, all->adapter));
     DS_TRY(ds_tokenizer_open(ctx, o->tokenizer != NULL ? o->tokenizer : dir, &all->tokenizer));
     return ds_tokenizer_scratch_create(all->tokenizer, 0, &all->scratch);

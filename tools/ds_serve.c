@@ -307,7 +307,8 @@ static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
                          &o->model_found));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model);
     DS_TRY(ds_model_from_config(ctx, path, &p->model));
-    return o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &p->adapter) : DS_OK;
+    DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &p->adapter) : DS_OK);
+    return ds_adapter_fit(p->adapter, &p->model);
 }
 
 /* With the context of the HTTP thread, which alone uses them; but for decoding. */

@@ -71,6 +71,14 @@ DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **a
  * Source: Dettmers et al., "QLoRA", 2023. */
 DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
 
+/* The model that the adapter is of: *model itself, or in its place one that ds_model_change makes
+ * of it. The vocabulary becomes as long as what the adapter's folder holds of embedding and output
+ * head; where modules_to_save means one of the two, or the adapter is on the embedding, and they
+ * are tied, each becomes a parameter of its own, as with PEFT. Call it before the model is used
+ * with the adapter: by engine, plan, or generator. adapter may be NULL. Errors: those of
+ * ds_model_change. */
+DS_API ds_status ds_adapter_fit(const ds_adapter *adapter, ds_model **model);
+
 /* Accepts NULL and *adapter == NULL. */
 DS_API void ds_adapter_destroy(ds_adapter **adapter);
 

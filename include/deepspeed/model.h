@@ -35,8 +35,11 @@ typedef struct ds_model_info {
     const char *embedding;   /* the parameter that a tied output projection is; NULL: unknown */
     const ds_attr *fields; /* default NULL; of a custom model: its constants, see ds_model_custom */
     uint32_t n_fields;
-    const char *head; /* the output projection's parameter; NULL: "lm_head.weight" */
-    DS_RESERVED(7);
+    const char *head;     /* the output projection's parameter; NULL: "lm_head.weight" */
+    int64_t stored_vocab; /* default 0: vocab_size; rows of the embedding and of the output
+                             projection as they are stored, of a model that ds_model_change made */
+    bool stored_tied;     /* the output projection begins as the stored embedding */
+    DS_RESERVED(5);
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture
@@ -73,6 +76,21 @@ DS_API ds_status ds_model_custom(ds_ctx *ctx, const ds_model_info *info, ds_mode
 DS_API ds_status ds_model_read_config(ds_ctx *ctx, const char *path, const ds_model_info *info,
                                       void *config);
 DS_API void ds_model_destroy(ds_model **model);
+
+typedef struct ds_model_changes {
+    int64_t vocab_size; /* default 0: as it is; at least the model's: tokens are added at the end,
+                           and begin as the mean of the stored rows */
+    bool untie;         /* the output projection becomes a parameter of its own, which begins as the
+                           token embedding. A model that has one stays as it is */
+    DS_RESERVED(8);
+} ds_model_changes;
+
+/* A model like another one, as its weights are to go on being trained. Weights are read from the
+ * folder of the model that it was made of; what is written has its config.json. The caller destroys
+ * *model_out; model stays as it is. Errors: ERR_ARG (fewer tokens), ERR_UNSUPPORTED (a custom
+ * model, or one whose config.json does not say it), ERR_NOMEM. */
+DS_API ds_status ds_model_change(const ds_model *model, const ds_model_changes *changes,
+                                 ds_model **model_out);
 DS_API const ds_model_info *ds_model_get_info(const ds_model *model);
 /* The text of config.json, NULL for a custom model without fields. */
 DS_API const char *ds_model_config_text(const ds_model *model);

@@ -26,6 +26,60 @@ static ds_status check_meta(ds_ctx *ctx, const ds_cell_info *cell, const ds_safe
                          ds_meta_text(cell->meta, want, sizeof want));
 }
 
+/* The tensor that another one's name means without `part` in it: "X.part.weight" → "X.weight". */
+static const ds_safetensor *without(const ds_safetensors *st, const char *name, const char *part)
+{
+    char text[NAME_BYTES];
+    const char *at = strstr(name, part);
+    if (at == NULL) {
+        return NULL;
+    }
+    (void)snprintf(text, sizeof text, "%.*s%s", (int)(at - name), name, at + strlen(part));
+    return ds_safetensors_find(st, text);
+}
+
+/* Where the vocabulary was enlarged, PEFT writes a module of modules_to_save three times: as it is,
+ * by its inner name, and as it was before it was trained. */
+static bool is_again(const ds_safetensors *st, const ds_safetensor *tensor)
+{
+    const ds_safetensor *same = without(st, tensor->name, ".modules_to_save");
+    return without(st, tensor->name, ".original_module") != NULL ||
+           (same != NULL && ds_shape_equal(same->meta.shape, tensor->meta.shape) &&
+            same->meta.dtype == tensor->meta.dtype &&
+            memcmp(same->data, tensor->data, tensor->bytes) == 0);
+}
+
+/* The embedding that an adapter is on, which PEFT writes with it. */
+static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
+{
+    static const char part[] = ".base_layer";
+    const char *at = strstr(tensor->name, part);
+    const size_t n = strlen(DSI_ADAPTER_PREFIX);
+    char name[NAME_BYTES];
+    if (at == NULL || strncmp(tensor->name, DSI_ADAPTER_PREFIX, n) != 0) {
+        return DS_NONE;
+    }
+    (void)snprintf(name, sizeof name, "%.*s" DSI_ADAPTER_TABLE_A, (int)(at - tensor->name - (int)n),
+                   tensor->name + n);
+    const ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    return own != DS_NONE ? ds_cells_get(cells, own)->of : DS_NONE;
+}
+
+static ds_status match_rest(const ds_adapter *a, const ds_cells *cells, const ds_safetensors *st,
+                            const ds_safetensor *tensor, const ds_safetensor **by_cell)
+{
+    const ds_cell base = base_of(cells, tensor);
+    if (base != DS_NONE) {
+        by_cell[base] = tensor;
+        return check_meta(a->ctx, ds_cells_get(cells, base), tensor);
+    }
+    return is_again(st, tensor)
+               ? DS_OK
+               : ds_fail(a->ctx, DS_ERR_FORMAT,
+                         "%s: the tensor %s is of no module that %s names in this model",
+                         tensor->path, tensor->name, DSI_ADAPTER_CONFIG);
+}
+
 static ds_status match(const ds_adapter *a, const ds_cells *cells, const ds_safetensors *st,
                        const ds_safetensor **by_cell, bool *used)
 {
@@ -47,12 +101,7 @@ static ds_status match(const ds_adapter *a, const ds_cells *cells, const ds_safe
         DS_TRY(check_meta(a->ctx, cell, by_cell[c]));
     }
     for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
-        if (!used[i]) {
-            const ds_safetensor *tensor = ds_safetensors_at(st, i);
-            return ds_fail(a->ctx, DS_ERR_FORMAT,
-                           "%s: the tensor %s is of no module that %s names in this model",
-                           tensor->path, tensor->name, DSI_ADAPTER_CONFIG);
-        }
+        DS_TRY(used[i] ? DS_OK : match_rest(a, cells, st, ds_safetensors_at(st, i), by_cell));
     }
     return DS_OK;
 }

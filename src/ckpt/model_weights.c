@@ -3,14 +3,19 @@
 #include "ckpt/model_weights.h"
 
 #include "ckpt/stacked.h"
+#include "io/convert.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_LONGER = 3 }; /* embedding, output projection, its bias */
 
 struct dsi_weights {
     dsi_weight *by_cell;
     const ds_safetensor **parts; /* of all weights, one after the other */
     size_t n_parts;
+    ds_safetensor longer[MOST_LONGER]; /* with a row for each token, more than are stored */
+    uint32_t n_longer;
 };
 
 static const char *head_name(const ds_model *model)
@@ -32,6 +37,9 @@ static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st
     if (tensor == NULL && info->tied_embeddings && info->embedding != NULL &&
         strcmp(name, info->embedding) == 0) {
         tensor = ds_safetensors_find(st, head_name(model));
+    }
+    if (tensor == NULL && info->stored_tied && strcmp(name, head_name(model)) == 0) {
+        tensor = find(model, st, info->embedding);
     }
     return tensor;
 }
@@ -112,6 +120,73 @@ typedef struct matching {
     dsi_weights *found;
 } matching;
 
+/* Rows behind the stored ones: their mean, summed in fp64 and rounded to the dtype once. */
+static ds_status add_rows(ds_ctx *ctx, const ds_safetensor *from, int64_t n_rows, ds_safetensor *to)
+{
+    const int64_t stored = from->meta.shape.dims[0];
+    const int64_t width = ds_shape_count(from->meta.shape) / (stored > 0 ? stored : 1);
+    const size_t row_bytes = (size_t)width * ds_dtype_bytes(from->meta.dtype);
+    double *sums = calloc((size_t)width + 1, sizeof *sums);
+    float *row = malloc(((size_t)width + 1) * sizeof *row);
+    unsigned char *data = malloc((size_t)n_rows * row_bytes + 1);
+    if (sums == NULL || row == NULL || data == NULL) {
+        free(sums);
+        free(row);
+        free(data);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s with %lld rows", from->name,
+                       (long long)n_rows);
+    }
+    memcpy(data, from->data, (size_t)stored * row_bytes);
+    for (int64_t r = 0; r < stored; ++r) {
+        (void)dsi_convert(from->meta.dtype, data + (size_t)r * row_bytes, DS_DTYPE_F32, row,
+                          (size_t)width);
+        for (int64_t i = 0; i < width; ++i) {
+            sums[i] += (double)row[i];
+        }
+    }
+    for (int64_t i = 0; i < width && stored > 0; ++i) {
+        row[i] = (float)(sums[i] / (double)stored);
+    }
+    for (int64_t r = stored; r < n_rows; ++r) {
+        (void)dsi_convert(DS_DTYPE_F32, row, from->meta.dtype, data + (size_t)r * row_bytes,
+                          (size_t)width);
+    }
+    free(sums);
+    free(row);
+    *to = *from;
+    to->meta.shape.dims[0] = n_rows;
+    to->bytes = (size_t)n_rows * row_bytes;
+    to->data = data;
+    return DS_OK;
+}
+
+static bool is_head_bias(const ds_model *model, const char *name)
+{
+    const char *head = head_name(model);
+    const char *dot = strrchr(head, '.');
+    const size_t n = dot != NULL ? (size_t)(dot - head) : strlen(head);
+    return strncmp(name, head, n) == 0 && strcmp(name + n, ".bias") == 0;
+}
+
+/* What has a row for each token, of a model whose vocabulary was enlarged (ds_model_change). */
+static ds_status enlarge(matching *m, const char *name, const ds_safetensor **tensor)
+{
+    const ds_model_info *info = ds_model_get_info(m->model);
+    const ds_shape shape = (*tensor)->meta.shape;
+    const bool grows = info->stored_vocab > 0 && info->stored_vocab < info->vocab_size;
+    if (!grows || shape.n_dims == 0 || shape.dims[0] != info->stored_vocab ||
+        m->found->n_longer == MOST_LONGER ||
+        (strcmp(name, info->embedding) != 0 && strcmp(name, head_name(m->model)) != 0 &&
+         !is_head_bias(m->model, name))) {
+        return DS_OK;
+    }
+    ds_safetensor *longer = &m->found->longer[m->found->n_longer];
+    DS_TRY(add_rows(m->ctx, *tensor, info->vocab_size, longer));
+    m->found->n_longer += 1;
+    *tensor = longer;
+    return DS_OK;
+}
+
 /* The tensors of one parameter. Those of an open folder lie side by side. */
 static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
 {
@@ -132,6 +207,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                            first != NULL ? first->path : "weights", name);
         }
         m->used[parts[i] - ds_safetensors_at(m->st, 0)] = true;
+        DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
     m->found->by_cell[c] = (dsi_weight){parts, n};
@@ -174,6 +250,9 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
         const ds_cell_info *cell = ds_cells_get(cells, c);
         status = is_weight(cell) ? match_cell(&m, c, cell) : DS_OK;
     }
+    if (status >= 0 && ds_model_get_info(model)->stored_tied) {
+        status = check_head(ctx, model, st);
+    }
     if (status >= 0) {
         status = check_extra(ctx, model, cells, st, m.used);
     }
@@ -189,6 +268,9 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
 void dsi_weights_destroy(dsi_weights **weights)
 {
     if (weights != NULL && *weights != NULL) {
+        for (uint32_t i = 0; i < (*weights)->n_longer; ++i) {
+            free((void *)(uintptr_t)(*weights)->longer[i].data);
+        }
         free((*weights)->parts);
         free((*weights)->by_cell);
         free(*weights);

@@ -70,10 +70,11 @@ static ds_cell param_of(const ds_graph *g, const dsi_node_info *node, uint32_t i
 
 static ds_status unsupported(const rewriter *w, const char *name, const char *what)
 {
-    return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
-                   "adapter: target_modules means %s, %s; adapters are on linear layers here: name "
-                   "those, or \"all-linear\"",
-                   name, what);
+    return ds_fail(
+        w->ctx, DS_ERR_UNSUPPORTED,
+        "adapter: target_modules means %s, %s; adapters are on linear layers and embeddings "
+        "here: name those, or \"all-linear\"",
+        name, what);
 }
 
 static ds_status find_targets(rewriter *w)
@@ -94,7 +95,21 @@ static ds_status find_targets(rewriter *w)
     return DS_OK;
 }
 
-/* Tables and heads are no linear layers. */
+/* An embedding is one by its name, not by all-linear. */
+static ds_status find_table(rewriter *w, ds_cell c)
+{
+    target *t = &w->targets[c];
+    t->on = t->on && !w->adapter->all_linear;
+    if (t->on && (w->adapter->dora || w->adapter->pissa)) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: target_modules means %s, an embedding, which has plain LoRA alone "
+                       "here: leave it out, or take another method than %s",
+                       ds_cells_get(w->cells, c)->name, w->adapter->dora ? "DoRA" : "PiSSA");
+    }
+    return DS_OK;
+}
+
+/* Embeddings, and heads, which are no linear layers. */
 static ds_status drop_others(rewriter *w)
 {
     for (ds_node i = 0; i < w->r.from->n_nodes; ++i) {
@@ -103,14 +118,14 @@ static ds_status drop_others(rewriter *w)
         const bool head = node->op == &dsi_op_linear_cross_entropy;
         const ds_cell cells[2] = {param_of(w->r.from, node, head ? 1 : 0),
                                   table ? param_of(w->r.from, node, 2) : DS_NONE};
-        for (uint32_t k = 0; k < 2 && (table || head); ++k) {
-            if (cells[k] != DS_NONE && w->targets[cells[k]].on && !w->adapter->all_linear) {
-                return unsupported(w, ds_cells_get(w->cells, cells[k])->name,
-                                   table ? "an embedding" : "an output head");
+        for (uint32_t k = 0; k < 2 && table; ++k) {
+            DS_TRY(cells[k] != DS_NONE ? find_table(w, cells[k]) : DS_OK);
+        }
+        if (head && cells[0] != DS_NONE) {
+            if (w->targets[cells[0]].on && !w->adapter->all_linear) {
+                return unsupported(w, ds_cells_get(w->cells, cells[0])->name, "an output head");
             }
-            if (cells[k] != DS_NONE) {
-                w->targets[cells[k]].on = false;
-            }
+            w->targets[cells[0]].on = false;
         }
     }
     return DS_OK;
@@ -243,7 +258,8 @@ static ds_status freeze(const rewriter *w)
         if (saved && is_tied(w, c)) {
             return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                            "adapter: modules_to_save means %s, which is the output head too "
-                           "(tie_word_embeddings): PEFT would train a copy of one of the two",
+                           "(tie_word_embeddings), and PEFT trains a copy of one of the two: make "
+                           "the model untied (ds_adapter_fit)",
                            cell->name);
         }
         if (saved && cell->packed.format != DS_PACKING_NONE) {
@@ -269,7 +285,7 @@ static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *valu
 }
 
 /* A or B: (rows,columns) in the dtype of x, beginning as init says. */
-static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, ds_meta meta,
+static ds_status read_matrix(rewriter *w, ds_cell weight, const char *end, ds_meta meta,
                              ds_init init, ds_value *value_out)
 {
     const ds_cell_info base = *ds_cells_get(w->cells, weight);
@@ -278,7 +294,7 @@ static ds_status read_matrix(rewriter *w, ds_cell weight, const char *which, ds_
     if (!module_of(base.name, module)) {
         return ds_fail(w->ctx, DS_ERR_INTERNAL, "%s is no weight", base.name);
     }
-    (void)snprintf(name, sizeof name, "%s.%s.weight", module, which);
+    (void)snprintf(name, sizeof name, "%s%s", module, end);
     const ds_cell_info info = {
         .name = name, .kind = DS_CELL_PARAM, .meta = meta, .init = init, .of = weight};
     return read_cell(w, &info, value_out);
@@ -385,11 +401,11 @@ static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y, ds_
                               : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
     ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
-    DS_TRY(read_matrix(w, weight, "lora_A", a, first, &in[1]));
+    DS_TRY(read_matrix(w, weight, ".lora_A.weight", a, first, &in[1]));
     parts[1] = in[1];
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &plain, in, 2, out));
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_scale, &scale, out, 1, in));
-    DS_TRY(read_matrix(w, weight, "lora_B", b, (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
+    DS_TRY(read_matrix(w, weight, ".lora_B.weight", b, (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
     parts[2] = in[1];
     in[3] = *y;
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &sum, in, 4, out));
@@ -429,8 +445,54 @@ static ds_status adapt_lengths(rewriter *w, const dsi_node_info *node, ds_cell w
     return bias ? apply1(w, &dsi_op_add, NULL, with_bias, 2, y) : DS_OK;
 }
 
+/* y + scale·Aᵀ[id]·Bᵀ, in place of y: of the table that is input `at` of the node, whose indices
+ * are the next one. B begins as PEFT draws it, A at 0. */
+static ds_status adapt_table(rewriter *w, ds_cell weight, const ds_value *in, uint32_t at,
+                             ds_value *y)
+{
+    const dsi_adapter_layer layer = w->targets[weight].layer;
+    const ds_meta table = ds_graph_meta(w->r.to, in[at]);
+    const ds_meta a = {table.dtype, ds_shape_2d(layer.rank, table.shape.dims[0])};
+    const ds_meta b = {table.dtype, ds_shape_2d(table.shape.dims[1], layer.rank)};
+    const dsi_permute_attrs turn = {.n_dims = 2, .order = {1, 0}};
+    const dsi_scale_attrs scale = {.factor = layer.scale};
+    const dsi_linear_attrs sum = {.out_dtype = ds_graph_meta(w->r.to, *y).dtype};
+    ds_value rows[2] = {DS_NONE, in[at + 1]};
+    ds_value parts[4] = {DS_NONE, DS_NONE, DS_NONE, *y};
+    w->targets[weight].uses += 1;
+    DS_TRY(read_matrix(w, weight, DSI_ADAPTER_TABLE_A, a, (ds_init){DS_INIT_ZEROS, 0.0}, &rows[0]));
+    DS_TRY(
+        read_matrix(w, weight, DSI_ADAPTER_TABLE_B, b, (ds_init){DS_INIT_NORMAL, 1.0}, &parts[1]));
+    DS_TRY(apply1(w, &dsi_op_permute, &turn, rows, 1, &rows[0]));
+    DS_TRY(apply1(w, &dsi_op_embedding, NULL, rows, 2, &parts[0]));
+    DS_TRY(apply1(w, &dsi_op_scale, &scale, parts, 1, &parts[0]));
+    return apply1(w, &dsi_op_linear, &sum, parts, 4, y);
+}
+
+/* An embedding, of one table or of tokens and positions. */
+static ds_status adapt_embedding(rewriter *w, const dsi_node_info *node)
+{
+    ds_value in[DS_MAX_IN] = {DS_NONE, DS_NONE, DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    dsi_rewrite_inputs(&w->r, node, in);
+    DS_TRY(dsi_rewrite_stand_at(&w->r, node));
+    DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
+    for (uint32_t at = 0; at < 4; at += 2) {
+        const ds_cell table = param_of(w->r.from, node, at);
+        if (table != DS_NONE && w->targets[table].on) {
+            DS_TRY(adapt_table(w, table, in, at, &out[0]));
+        }
+    }
+    dsi_rewrite_made(&w->r, node, out);
+    return DS_OK;
+}
+
 static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
 {
+    if (node->op == &dsi_op_embedding) {
+        return adapt_embedding(w, node);
+    }
+
     const bool packed = node->op == &dsi_op_linear_packed;
     const ds_cell weight =
         packed || node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;

@@ -388,6 +388,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "task_type is SEQ_CLS; train the model itself");
     }
     DS_TRY(check_packing(ctx, params, spec));
+    DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);
     return DS_OK;

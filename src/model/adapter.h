@@ -32,6 +32,9 @@ const char *dsi_adapter_folder(const ds_adapter *adapter);
 /* Behind the name of a module: DoRA's lengths of rows. */
 #define DSI_ADAPTER_MAGNITUDE ".lora_magnitude_vector"
 #define DSI_ADAPTER_WEIGHTS   "adapter_model.safetensors"
+/* Behind the name of an embedding: (rank,V) and (C,rank). */
+#define DSI_ADAPTER_TABLE_A ".lora_embedding_A"
+#define DSI_ADAPTER_TABLE_B ".lora_embedding_B"
 
 /* Reads adapter->config into the fields. label: the file, for messages. Errors: ERR_FORMAT and
  * ERR_UNSUPPORTED name the field. */
@@ -50,6 +53,9 @@ ds_status dsi_adapter_match(const ds_adapter *adapter, const char *module, bool 
 bool dsi_adapter_saves(const ds_adapter *adapter, const char *param);
 /* A parameter that only the adapter has, or that is trained whole: what its folder holds. */
 bool dsi_adapter_has(const ds_adapter *adapter, const ds_cell_info *cell);
+/* Whether rows of added tokens (ds_model_change) are in what its folder holds. a may be NULL.
+ * Errors: ERR_UNSUPPORTED. */
+ds_status dsi_adapter_check_vocab(const ds_adapter *a, const ds_model *model);
 /* The entry of modules_to_save, or of a list of target_modules, that no module in `params` (names
  * of parameters) is named like; NULL: each has one. *container_out: a target is a module that holds
  * others. */

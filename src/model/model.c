@@ -4,6 +4,7 @@
 #include "model/family.h"
 
 #include "base/half.h"
+#include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
 
@@ -222,6 +223,63 @@ ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *
         return ds_fail(ctx, DS_ERR_FORMAT, "config.json: line %d: %s", error.line, error.text);
     }
     return make(ctx, families, json, integers_vanish, strdup(text), model_out);
+}
+
+/* config.json with what is asked for. */
+static ds_status change_text(const ds_model *model, const ds_model_changes *changes,
+                             char **text_out)
+{
+    json_t *json = json_loads(model->text, JSON_REJECT_DUPLICATES, NULL);
+    if (json == NULL) {
+        return ds_fail(model->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_model_change: config.json has whole numbers beyond 64 bits, which would "
+                       "not be written as they are; change it there");
+    }
+    if (changes->vocab_size > 0) {
+        (void)json_object_set_new(json, "vocab_size", json_integer(changes->vocab_size));
+    }
+    if (changes->untie) {
+        (void)json_object_set_new(json, "tie_word_embeddings", json_false());
+    }
+    *text_out = json_dumps(json, JSON_INDENT(2));
+    json_decref(json);
+    return *text_out != NULL ? DS_OK : ds_fail(model->ctx, DS_ERR_NOMEM, "no memory for a model");
+}
+
+ds_status ds_model_change(const ds_model *model, const ds_model_changes *changes,
+                          ds_model **model_out)
+{
+    const ds_model_info *from = &model->info;
+    const int64_t wanted = changes->vocab_size > 0 ? changes->vocab_size : from->vocab_size;
+    const bool tied = from->tied_embeddings && !changes->untie;
+    ds_model *made = NULL;
+    char *text = NULL;
+    DS_TRY(DSI_RESERVED_CHECK(model->ctx, "ds_model_changes", changes));
+    if (model->family == NULL || from->vocab_size == 0 || from->embedding == NULL) {
+        return ds_fail(model->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_model_change: %s is no language model that config.json describes",
+                       from->architecture);
+    }
+    if (wanted < from->vocab_size) {
+        return ds_fail(model->ctx, DS_ERR_ARG,
+                       "a vocabulary of %lld: the model has %lld tokens, which are not taken away",
+                       (long long)wanted, (long long)from->vocab_size);
+    }
+    DS_TRY(change_text(model, changes, &text));
+    const ds_status status = dsi_model_parse(model->ctx, model->families, text, &made);
+    free(text);
+    DS_TRY(status);
+    if (made->info.vocab_size != wanted || made->info.tied_embeddings != tied) {
+        ds_model_destroy(&made);
+        return ds_fail(model->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_model_change: the config.json of %s says its vocab_size and "
+                       "tie_word_embeddings elsewhere",
+                       from->architecture);
+    }
+    made->info.stored_vocab = from->stored_vocab > 0 ? from->stored_vocab : from->vocab_size;
+    made->info.stored_tied = from->stored_tied || (from->tied_embeddings && changes->untie);
+    *model_out = made;
+    return DS_OK;
 }
 
 /* Constants of a config that is like the model's own. */

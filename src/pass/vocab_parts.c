@@ -67,8 +67,16 @@ static ds_status make_part(parter *p, ds_node n, const ds_value *in, ds_value *o
     return DS_OK;
 }
 
+/* The table of a part, which is a parameter, is trained. */
+static bool is_trained(const ds_graph *g, ds_node n)
+{
+    const ds_value table = dsi_node_in(g, &g->nodes[n])[TABLE];
+    return !ds_cells_get(g->cells, g->values[table].cell)->frozen;
+}
+
 /* The rows of the part whose table's gradient a node makes, or DS_NONE. Tables of as many rows read
- * by the same ids have the same rows. */
+ * by the same ids have the same rows; one that is frozen has no gradient, which is then that of an
+ * adapter beside it. */
 static ds_value rows_of_gradient(const parter *p, const dsi_node_info *node)
 {
     const ds_graph *g = p->r.from;
@@ -78,7 +86,7 @@ static ds_value rows_of_gradient(const parter *p, const dsi_node_info *node)
     const int64_t n_rows = ((const dsi_embedding_dw_attrs *)node->attrs)->n_rows;
     for (ds_node n = 0; &g->nodes[n] < node; ++n) {
         if (p->rows[n] != DS_NONE && g->nodes[n].op == &dsi_op_embedding &&
-            rows_of(p, &g->nodes[n]) == n_rows &&
+            rows_of(p, &g->nodes[n]) == n_rows && is_trained(g, n) &&
             dsi_node_in(g, &g->nodes[n])[IDS] == dsi_node_in(g, node)[0]) {
             return p->rows[n];
         }

@@ -166,10 +166,11 @@ static ds_status read_lengths(const merger *m, const char *module, merged *w)
     return scale_lengths(m, w);
 }
 
-/* A linear layer: what its weight becomes, once. */
-static ds_status find_weight(merger *m, const dsi_node_info *node)
+/* What the weight of a linear layer, or of an embedding, becomes, once. */
+static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
 {
-    const ds_value v = node->op == &dsi_op_linear ? dsi_node_in(m->graph, node)[1] : DS_NONE;
+    const bool table = node->op == &dsi_op_embedding;
+    const ds_value v = at < node->n_in ? dsi_node_in(m->graph, node)[at] : DS_NONE;
     const ds_cell cell = v != DS_NONE ? m->graph->values[v].cell : DS_NONE;
     char module[NAME_BYTES];
     dsi_adapter_layer layer;
@@ -180,15 +181,15 @@ static ds_status find_weight(merger *m, const dsi_node_info *node)
     const char *name = ds_cells_get(m->cells, cell)->name;
     const char *end = strrchr(name, '.');
     (void)snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
-    const ds_safetensor *a = tensor_of(m, module, ".lora_A.weight");
-    const ds_safetensor *b = tensor_of(m, module, ".lora_B.weight");
+    const ds_safetensor *a = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_A : ".lora_A.weight");
+    const ds_safetensor *b = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_B : ".lora_B.weight");
     if (a == NULL || b == NULL) {
         return DS_OK;
     }
-    const bool turn = ((const dsi_linear_attrs *)node->attrs)->transposed != 0;
+    const bool turn = table || ((const dsi_linear_attrs *)node->attrs)->transposed != 0;
     merged *w = &m->weights[cell];
     DS_TRY(dsi_adapter_match(m->adapter, module, false, &on, &layer));
-    w->weight = m->by_cell[cell];
+    w->weight = m->own_of[cell] != NULL ? m->own_of[cell] : m->by_cell[cell];
     w->rank = a->meta.shape.dims[0];
     w->rows = w->weight->meta.shape.dims[0];
     w->columns = w->weight->meta.shape.dims[1];
@@ -211,6 +212,7 @@ static ds_status trace(merger *m, const char *folder)
         config != NULL ? ds_model_from_config(m->ctx, config, &m->model) : no_memory(m);
     free(config);
     DS_TRY(status);
+    DS_TRY(ds_adapter_fit(m->adapter, &m->model));
     DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
     DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));
     return dsi_adapter_graph(m->adapter, &how, &m->graph);
@@ -233,32 +235,58 @@ static ds_status open_weights(merger *m, const char *folder)
     }
     DS_TRY(dsi_adapter_weights_open(m->adapter, m->cells, &m->own, m->own_of));
     for (ds_node i = 0; i < m->graph->n_nodes; ++i) {
-        DS_TRY(find_weight(m, &m->graph->nodes[i]));
+        const dsi_node_info *node = &m->graph->nodes[i];
+        DS_TRY(node->op == &dsi_op_linear ? find_weight(m, node, 1) : DS_OK);
+        DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 0) : DS_OK);
+        DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 2) : DS_OK);
     }
     return DS_OK;
 }
 
-/* What is written for a tensor of the model. */
-static ds_tensor_source source_of(const merger *m, const ds_safetensor *tensor)
+static const char *head_name(const merger *m)
 {
-    ds_tensor_source source = {.name = tensor->name, .meta = tensor->meta, .data = tensor->data};
-    for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
-        if (m->by_cell[c] != tensor) {
-            continue;
-        }
-        if (m->weights[c].weight != NULL) {
-            source.data = NULL;
-            source.meta.dtype = DS_DTYPE_F32;
-            source.stored = tensor->meta.dtype;
-            source.fill = fill;
-            source.user = &m->weights[c];
-        } else if (m->own_of[c] != NULL) {
-            source.data = m->own_of[c]->data;
-            source.meta = m->own_of[c]->meta;
-            source.stored = tensor->meta.dtype;
-        }
+    const char *head = ds_model_get_info(m->model)->head;
+    return head != NULL ? head : "lm_head.weight";
+}
+
+/* An output head that begins as the embedding, which is tied to it in the folder. */
+static bool is_new_head(const merger *m, ds_cell c)
+{
+    const char *name = ds_cells_get(m->cells, c)->name;
+    return ds_model_get_info(m->model)->stored_tied && strcmp(name, head_name(m)) == 0 &&
+           m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, name) != 0;
+}
+
+/* What is written under a name for a parameter. */
+static ds_tensor_source source_of(const merger *m, ds_cell c, const char *name)
+{
+    const ds_safetensor *from = m->by_cell[c];
+    ds_tensor_source source = {.name = name, .meta = from->meta, .data = from->data};
+    if (m->weights[c].weight != NULL) {
+        source.data = NULL;
+        source.meta = (ds_meta){DS_DTYPE_F32, m->weights[c].weight->meta.shape};
+        source.stored = from->meta.dtype;
+        source.fill = fill;
+        source.user = &m->weights[c];
+    } else if (m->own_of[c] != NULL) {
+        source.data = m->own_of[c]->data;
+        source.meta = m->own_of[c]->meta;
+        source.stored = from->meta.dtype;
     }
     return source;
+}
+
+/* What is written for a tensor of the model. A stored one that has been made longer keeps its name.
+ */
+static ds_tensor_source source_of_tensor(const merger *m, const ds_safetensor *tensor)
+{
+    for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
+        if (m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, tensor->name) == 0 &&
+            !is_new_head(m, c)) {
+            return source_of(m, c, tensor->name);
+        }
+    }
+    return (ds_tensor_source){.name = tensor->name, .meta = tensor->meta, .data = tensor->data};
 }
 
 static ds_status write_folder(const merger *m, const ds_adapter_merge_params *params)
@@ -272,8 +300,14 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
     ds_status status = DS_OK;
     DS_TRY(ds_hf_export_begin(m->ctx, &how, &export));
     for (size_t i = 0; i < ds_safetensors_count(m->st) && status >= 0; ++i) {
-        const ds_tensor_source source = source_of(m, ds_safetensors_at(m->st, i));
+        const ds_tensor_source source = source_of_tensor(m, ds_safetensors_at(m->st, i));
         status = ds_hf_export_add(export, &source);
+    }
+    for (ds_cell c = 0; c < ds_cells_count(m->cells) && status >= 0; ++c) {
+        if (is_new_head(m, c)) {
+            const ds_tensor_source source = source_of(m, c, head_name(m));
+            status = ds_hf_export_add(export, &source);
+        }
     }
     if (status < 0) {
         ds_hf_export_abort(&export);

@@ -57,6 +57,22 @@ for stage in 0 3; do
 done
 want=$(bits pissa.z0)
 same pissa.z3
+# Embeddings and heads: saved whole, with tokens added, untied from each other, and with A and B of their own.
+tables() { # name, model, flags …
+    local name=$1
+    model=$2
+    shift 2
+    for stage in 0 2 3; do
+        run "$name$stage" 2 ",$half \"zero_optimization\":{\"stage\":$stage,$shard}" --steps 4 --output "$name.z$stage" "$@"
+    done
+    want=$(bits "$name.z0")
+    same "$name.z2"
+    same "$name.z3"
+}
+tables longer llama --lora 2 --lora_targets q_proj --modules_to_save embed_tokens lm_head --resize_vocab 261
+tables untied gpt2 --lora 2 --lora_targets c_attn --modules_to_save wte --resize_vocab 256
+tables table llama --lora 2 --lora_targets embed_tokens v_proj
+run again 2 ",$half \"zero_optimization\":{\"stage\":1,$shard}" --steps 2 --output longer.again --adapter longer.z0
 # A checkpoint holds no frozen weight: its embedding alone would be 8 KiB.
 "$build/ds_checkpoint" inspect llama.z0 > inspect.log
 if grep -qE '(param|master) +.*embed_tokens' inspect.log; then fail "the frozen embedding is in the checkpoint"; fi
@@ -66,11 +82,16 @@ grep -q 'layers.0.mlp.up_proj.lora_A.weight' inspect.log || fail "the adapter is
 model=llama
 run one 1 '' --steps 4 --output tp.one --metrics one.jsonl --lora 4 --micro_batch 2
 run two 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two --metrics two.jsonl --lora 4 --micro_batch 2
+tables=(--lora 4 --lora_targets embed_tokens q_proj o_proj --modules_to_save lm_head --micro_batch 2)
+run one_table 1 '' --steps 4 --output tp.one_table --metrics one_table.jsonl "${tables[@]}"
+run two_table 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_table --metrics two_table.jsonl "${tables[@]}"
 shared=$(sed -nE 's/.*tensor parallel: 2 ranks share ([0-9]+) of .*/\1/p' two.log)
 [ "${shared:-0}" -ge 20 ] || fail "the layers are not shared: $(cat two.log)" # 8 weights, as many matrices, embedding, head, …
 loss() { sed -nE 's/.*"loss":([^,]*).*/\1/p' "$1"; }
-paste <(loss one.jsonl) <(loss two.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
-    fail "tp learns another: $(paste <(loss one.jsonl) <(loss two.jsonl))"
+for name in '' _table; do
+    paste <(loss one$name.jsonl) <(loss two$name.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
+        fail "tp learns another: $(paste <(loss one$name.jsonl) <(loss two$name.jsonl))"
+done
 
 # Text of the adapter, beside the model and merged into it.
 "$build/ds_generate" --model "$golden/models/llama" --adapter "$golden/rslora/end" --tokenizer bytes --prompt "one two " \
@@ -106,6 +127,8 @@ refuses 'means no layer of this model' --adapter "$golden/conv1d/start"
 cp -r "$golden/lora/start" own
 refuses 'which this run reads' --adapter own --output own
 cmp -s own/adapter_model.safetensors "$golden/lora/start/adapter_model.safetensors" || fail "the adapter that is read was written over"
+refuses 'would neither be trained nor saved' --lora 2 --modules_to_save embed_tokens --resize_vocab 300
+refuses 'which are not taken away' --resize_vocab 200
 refuses 'was saved with the adapter' --lora 3 --output llama.z0 --resume
 refuses 'holds an adapter alone' --output llama.z0 --resume
 echo "all right"

@@ -2,9 +2,10 @@
 /* The engine against transformers: logits, gradients, AdamW steps. (Graphs alone, and against ref/:
  * test/models.)
  * Goldens: test/golden/parity. Tolerances are the project's contract:
- *   fp32 logits 1e-5 (largest difference over largest reference), gradients 1e-4 relative norm, ten
- *   AdamW losses 1e-5; bf16 and f16 logits at most 1.25 times as far from the fp32 ones (root mean
- *   square) as transformers' logits in the same dtype. */
+ *   fp32 logits 1e-5 (largest difference over largest reference), gradients 1e-4 relative norm,
+ *   losses of AdamW 1e-5 in the first ten steps and 1e-4 in all twenty; bf16 and f16 logits at
+ * most 1.25 times as far from the fp32 ones (root mean square) as transformers' logits in the same
+ * dtype. */
 #include "accel/cpu/cpu_features.h"
 #include "base/half.h"
 #include "common/parity.h"
@@ -99,13 +100,15 @@ static void check_gradients(ds_ctx *ctx, const parity_case *p, ds_engine *engine
     golden_close(&grads);
 }
 
-static void train_ten_steps(ds_ctx *ctx, const parity_case *p, ds_isa isa)
+static void train_steps(ds_ctx *ctx, const parity_case *p, ds_isa isa)
 {
     const dsi_engine_spec spec = parity_spec(p, DS_DTYPE_F32, isa);
     const json_t *losses = json_object_get(p->scalars, "adamw_losses");
     ds_engine *engine = parity_engine(ctx, p, &spec);
+    const size_t n = json_array_size(losses);
     double worst = 0.0;
-    for (size_t s = 0; s < 10; ++s) {
+    assert_int_equal(n, 20);
+    for (size_t s = 0; s < n; ++s) {
         const double want = json_number_value(json_array_get(losses, s));
         CHECK_OK(ctx, ds_engine_forward(engine, &p->batch));
         worst = fmax(worst, fabs(ds_engine_loss(engine) - want) / want);
@@ -114,8 +117,11 @@ static void train_ten_steps(ds_ctx *ctx, const parity_case *p, ds_isa isa)
             check_gradients(ctx, p, engine);
         }
         CHECK_OK(ctx, ds_engine_step(engine));
+        if (s == 9) {
+            check_close(p->name, "ten AdamW losses", worst, 1e-5);
+        }
     }
-    check_close(p->name, "ten AdamW losses", worst, 1e-5);
+    check_close(p->name, "twenty AdamW losses", worst, 1e-4);
     ds_engine_destroy(&engine);
 }
 
@@ -125,8 +131,8 @@ static void gradients_and_steps(void **state)
     for (int i = 0; i < PARITY_N; ++i) {
         parity_case p;
         parity_open(ctx, parity_variants[i], &p);
-        train_ten_steps(ctx, &p, DS_ISA_REF);
-        train_ten_steps(ctx, &p, dsi_cpu_isa());
+        train_steps(ctx, &p, DS_ISA_REF);
+        train_steps(ctx, &p, dsi_cpu_isa());
         parity_close(&p);
     }
 }

@@ -34,8 +34,21 @@ static ds_adapter_method method_of(const char *name)
                                         : DS_ADAPTER_LORA;
 }
 
+static ds_status resize(const adapter_flags *f, ds_model **model)
+{
+    const ds_model_changes changes = {.vocab_size = f->resize_vocab};
+    ds_model *made = NULL;
+    if (f->resize_vocab == 0) {
+        return DS_OK;
+    }
+    DS_TRY(ds_model_change(*model, &changes, &made));
+    ds_model_destroy(model);
+    *model = made;
+    return DS_OK;
+}
+
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base,
-                             ds_adapter **adapter_out)
+                             ds_model **model, ds_adapter **adapter_out)
 {
     const ds_adapter_params params = {.method = method_of(f->method),
                                       .rank = f->rank,
@@ -51,6 +64,8 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
     DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)
            : f->rank > 0     ? ds_adapter_create(ctx, &params, adapter_out)
                              : DS_OK);
+    DS_TRY(resize(f, model));
+    DS_TRY(ds_adapter_fit(*adapter_out, model));
     return packing_flags_set(&f->packing, *adapter_out);
 }
 

@@ -8,7 +8,8 @@
 #include <deepspeed/adapter.h>
 
 typedef struct adapter_flags {
-    int64_t rank; /* 0: no fresh adapter */
+    int64_t rank;         /* 0: no fresh adapter */
+    int64_t resize_vocab; /* 0: the model's */
     double alpha, dropout;
     const char *method, *folder;
     dsi_arg_list targets, saved;
@@ -63,6 +64,16 @@ typedef struct adapter_flags {
          .out = &(f)->saved,                                                                       \
          .value = "NAME…",                                                                         \
          .doc = "Modules that are trained whole beside it and saved with it."},                    \
+        {.name = "resize_vocab",                                                                   \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->resize_vocab,                                                                \
+         .value = "N",                                                                             \
+         .def = "0",                                                                               \
+         .max = INT32_MAX,                                                                         \
+         .doc =                                                                                    \
+             "Enlarge the vocabulary to N tokens, as a --tokenizer with added ones needs; their "  \
+             "rows begin as the mean of the others. With --lora, --modules_to_save must have "     \
+             "the embedding and the output head."},                                                \
         {.name = "adapter",                                                                        \
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f)->folder,                                                                      \
@@ -74,9 +85,10 @@ typedef struct adapter_flags {
 /* What contradicts: ERR_ARG. */
 ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *flags);
 /* The adapter; NULL when no flag asks for one. base: the model, for adapter_config.json; may be
- * NULL. The caller destroys it. */
+ * NULL. *model becomes the one that flags and adapter mean (ds_adapter_fit). The caller destroys
+ * both. */
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *flags, const char *base,
-                             ds_adapter **adapter_out);
+                             ds_model **model, ds_adapter **adapter_out);
 void adapter_flags_free(adapter_flags *flags);
 
 #endif

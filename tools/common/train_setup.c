@@ -27,7 +27,7 @@ static ds_status open_model(train_run *run)
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
     run->seq_length = train_seq_length(o, run->model);
-    return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->adapter);
+    return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->model, &run->adapter);
 }
 
 /* A model without chat template can still train on text: the lack is an error only for messages. */

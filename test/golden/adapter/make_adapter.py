@@ -35,8 +35,18 @@ CASES = {
     "pissa": ("llama", dict(r=4, lora_alpha=6, target_modules=["q_proj", "up_proj"], init_lora_weights="pissa")),
     "pissa_conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_proj"], fan_in_fan_out=True,
                                   init_lora_weights="pissa")),
+    "table": ("llama", dict(r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens", "lm_head"])),
+    "untied": ("gpt2", dict(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte"])),
+    "untied_both": ("gpt2", dict(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True,
+                                 modules_to_save=["wte", "lm_head"])),
+    "resized": ("llama", dict(r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens", "lm_head"])),
+    "lora_table": ("llama", dict(r=3, lora_alpha=6, target_modules=["embed_tokens", "q_proj"])),
+    "lora_tables": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["wte", "wpe", "c_attn"], fan_in_fan_out=True)),
     "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
 }
+
+
+VOCAB = {"resized": 261}  # of the model before it gets the adapter
 
 
 def make_rows(rng):
@@ -72,22 +82,28 @@ def save(model, folder):
     os.chmod(folder + "/adapter_model.safetensors", 0o644)
 
 
+def base_model(name, base):
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if name in VOCAB:
+        model.resize_token_embeddings(VOCAB[name])
+    return model
+
+
 def case(name, family, fields, batch):
     base = "models/" + family
     shutil.rmtree(name, ignore_errors=True)
     torch.manual_seed(5)
     torch.linalg.svd = precise_svd
     config = LoraConfig(task_type="CAUSAL_LM", bias="none", **fields)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    model = get_peft_model(base_model(name, base), config)
     if fields.get("init_lora_weights") == "pissa":  # begins anew in each: only what comes out is kept
         os.makedirs(name)
         return train(name, base, model, batch)
     for key, value in model.named_parameters():
-        if "lora_B" in key:
+        if "lora_B" in key or "lora_embedding_A" in key:
             torch.nn.init.normal_(value, std=0.1)
     save(model, name + "/start")
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), name + "/start",
-                                      is_trainable=True)
+    model = PeftModel.from_pretrained(base_model(name, base), name + "/start", is_trainable=True)
     return train(name, base, model, batch, name + "/end")
 
 
@@ -103,8 +119,9 @@ def train(name, base, model, batch, end=None):
     if end:
         save(model, end)
     before = load_file(base + "/model.safetensors")
-    merged = {k: v.contiguous() for k, v in model.merge_and_unload().state_dict().items()
-              if k in before and not torch.equal(v, before[k])}
+    merged = {k: v.clone() for k, v in model.merge_and_unload().state_dict().items()  # of a tied head, which PEFT changes with
+              if (k in before or v.data_ptr() != model.get_input_embeddings().weight.data_ptr())  # the embedding: ours stays
+              and not torch.equal(v, before[k] if k in before else before["transformer.wte.weight"])}
     save_file(merged, name + "/merged.safetensors")
     os.chmod(name + "/merged.safetensors", 0o644)
     return losses

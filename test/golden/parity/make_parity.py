@@ -7,9 +7,10 @@ For every variant a folder with
   golden.safetensors               tokens, targets (aligned with the logits, -100 not counted), positions and
                                    first (lowest visible position of each query), logits in f32, bf16 and f16
   grads.safetensors                gradient of the loss by parameter name (of some layers for rope_*)
-  golden.json                      losses in the three types, ten AdamW steps' losses, greedy tokens
+  golden.json                      losses in the three types, twenty AdamW steps' losses, greedy tokens
 
-Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTPUT_FOLDER [VARIANT ...]]
+Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTPUT_FOLDER [VARIANT ...]];
+"losses" before the variants remakes the losses of the steps alone, of models and batches that are there.
 """
 import json
 import os
@@ -19,7 +20,7 @@ import sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config,
                           Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig,
                           GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, MptConfig,
@@ -293,7 +294,7 @@ def stored_gradients(model):
     return {k: torch.stack(g) if isinstance(g, list) else g for k, g in grads.items()}
 
 
-def adamw_losses(folder, batch, noise=0):
+def adamw_losses(folder, batch, noise=0, steps=20):
     model = load(folder, torch.float32)
     if noise:
         g = torch.Generator().manual_seed(noise)
@@ -303,7 +304,7 @@ def adamw_losses(folder, batch, noise=0):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8,
                                   weight_decay=0.01, foreach=False, fused=False)
     losses = []
-    for _ in range(10):
+    for _ in range(steps):
         loss = whole_loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -316,8 +317,8 @@ def well_conditioned(folder, batch):
     """Adam divides by the gradient's size, so an element whose gradient is all rounding moves by the
     whole rate in either direction. A batch serves as golden when weights changed by a few roundings
     give the same ten losses."""
-    want = torch.tensor(adamw_losses(folder, batch))
-    return all(((torch.tensor(adamw_losses(folder, batch, noise)) - want) / want).abs().max() < 2e-6
+    want = torch.tensor(adamw_losses(folder, batch, steps=10))
+    return all(((torch.tensor(adamw_losses(folder, batch, noise, 10)) - want) / want).abs().max() < 2e-6
                for noise in range(1, 7))
 
 
@@ -379,6 +380,22 @@ def write(folder, name, batch, extra):
     print(name, {k: v for k, v in scalars.items() if k.startswith("loss")})
 
 
+def rewrite_losses(names):
+    """The losses alone, of the models and batches that are there."""
+    for name in names or sorted(os.listdir(".")):
+        if not os.path.exists(f"{name}/golden.json"):
+            continue
+        stored = load_file(f"{name}/golden.safetensors")
+        batch = {k: v.long() for k, v in stored.items() if not k.startswith("logits")}
+        with open(f"{name}/golden.json") as f:
+            scalars = json.load(f)
+        before, scalars["adamw_losses"] = scalars["adamw_losses"], adamw_losses(name, batch)
+        print(name, max(abs(a - b) / b for a, b in zip(scalars["adamw_losses"], before)))
+        with open(f"{name}/golden.json", "w") as f:
+            json.dump(scalars, f, indent=1)
+            f.write("\n")
+
+
 def save_model(folder, config, seed):
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
@@ -397,6 +414,8 @@ def share_weights(folder, of):
 
 def main():
     os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__)))
+    if sys.argv[2:3] == ["losses"]:
+        return rewrite_losses(sys.argv[3:])
     for seed, (name, config) in enumerate(VARIANTS.items()):
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
