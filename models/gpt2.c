@@ -71,7 +71,7 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
     const ds_value first =
         t->mode == DS_TRACE_GENERATE ? DS_NONE : ds_nn_input(nn, "first", DS_DTYPE_I32, bt);
-    if (t->seq_length > c->n_positions) {
+    if (t->seq_length > c->n_positions && t->paged == NULL) { /* that is of many sequences */
         ds_nn_fail(nn, DS_ERR_LIMIT, "sequence length %lld is above n_positions %lld",
                    (long long)t->seq_length, (long long)c->n_positions);
         return;

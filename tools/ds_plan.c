@@ -156,6 +156,9 @@ int main(int argc, char **argv)
     bool help = false;
     int code = EXIT_USE;
     params.n_threads = 1;
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
+        return plan_serve(argc - 1, argv + 1);
+    }
     if (ds_ctx_create(&params, &ctx) < 0) {
         return EXIT_FAILED;
     }

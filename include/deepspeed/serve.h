@@ -47,6 +47,29 @@ DS_API ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params,
                                  ds_server **server_out);
 DS_API void ds_serve_destroy(ds_server **server);
 
+/* ---- before it runs --------------------------------------------------------------------------
+ */
+/* What a server takes, in bytes, and the sizes that are in force. */
+typedef struct ds_serve_needs {
+    uint64_t weights;     /* in the dtype of the arithmetic; those of a folder that are stored so
+                             are mapped from it */
+    uint64_t keys_values; /* of kv_tokens positions */
+    uint64_t batch;       /* inputs, activations and workspace of the largest batch, drawing */
+    uint64_t process;     /* plans, libraries */
+    uint64_t total;       /* the sum */
+    uint64_t available;   /* of this machine or its control group; 0: unknown */
+    uint64_t position;    /* keys and values of one position */
+    uint64_t parameters;
+    int64_t kv_tokens, max_length, max_sequences, max_batch_tokens;
+    ds_dtype dtype;
+    DS_RESERVED(8);
+} ds_serve_needs;
+/* Counts them from the plans that ds_serve_create would build. Nothing is read: source needs a
+ * model alone, whose config.json says the dtype where source.dtype does not. Errors: as
+ * ds_serve_create's, but for ERR_NOMEM. */
+DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
+                               ds_serve_needs *needs_out);
+
 /* ---- a batch at a time -----------------------------------------------------------------------
  */
 /* Runs n sequences together: sequence uids[i] goes on by lengths[i] >= 1 ids, one after the other

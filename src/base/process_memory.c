@@ -70,6 +70,15 @@ void dsi_process_memory_trim(void)
 #endif
 }
 
+void dsi_process_memory_release(const void *data, size_t bytes)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)data / page * page;
+    if (bytes > 0) {
+        (void)madvise((void *)begin, (uintptr_t)data + bytes - begin, MADV_DONTNEED);
+    }
+}
+
 size_t dsi_resident_bytes(const void *data, size_t bytes)
 {
     unsigned char in[PAGES];

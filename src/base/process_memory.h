@@ -20,6 +20,10 @@ void dsi_process_memory_read(dsi_process_memory *memory_out);
  * for a short time. */
 void dsi_process_memory_trim(void);
 
+/* Lets go of the pages of a file that is mapped to be read, and that were read: they come again
+ * when they are. */
+void dsi_process_memory_release(const void *data, size_t bytes);
+
 /* How many of these bytes of mapped memory are resident. */
 size_t dsi_resident_bytes(const void *data, size_t bytes);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading a checkpoint: open, look up, read parts, verify. */
+#include "base/process_memory.h"
 #include "ckpt/ckpt_internal.h"
 
 #include "ckpt/ckpt_deepspeed.h"
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -442,15 +442,11 @@ ds_status ds_checkpoint_read(ds_checkpoint *c, const ds_checkpoint_tensor *t,
 
 void dsi_ckpt_release(const ds_checkpoint *c, const ds_checkpoint_tensor *t)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (uint32_t k = 0; k < t->n_slices; ++k) {
         const ds_safetensor *stored = c->m.slices[t->first_slice + k].stored;
-        if (stored == NULL || stored->bytes == 0) {
-            continue;
+        if (stored != NULL) {
+            dsi_process_memory_release(stored->data, stored->bytes);
         }
-        const uintptr_t begin = (uintptr_t)stored->data / page * page;
-        const uintptr_t end = (uintptr_t)stored->data + stored->bytes;
-        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
     }
 }
 
@@ -476,7 +472,7 @@ ds_status ds_checkpoint_verify(ds_checkpoint *c)
             return with_offer(c, ds_fail(c->ctx, DS_ERR_CORRUPT, "%s/%s does not have its checksum",
                                          c->folder, shard->file));
         }
-        (void)madvise((void *)(uintptr_t)map->data, map->size, MADV_DONTNEED);
+        dsi_process_memory_release(map->data, map->size);
     }
     for (size_t i = 0; i < c->m.n_parts; ++i) {
         const dsi_ckpt_part *part = &c->m.parts[i];

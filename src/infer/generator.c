@@ -107,6 +107,9 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     const bool paged = g->paged.blocks > 0;
     DS_TRY(paged ? dsi_paged_build_pieces(g) : build_pieces(g));
     DS_TRY(dsi_generator_place(g));
+    if (g->plans_only) {
+        return DS_OK;
+    }
     DS_TRY(dsi_exec_create(g->ctx, g->local, g->comm, &g->exec));
     DS_TRY(dsi_exec_set_accel(g->exec, &g->accel));
     dsi_exec_set_mesh(g->exec, g->mesh);
@@ -134,6 +137,20 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     return DS_OK;
 }
 
+static ds_status check_quantize(ds_ctx *ctx, const ds_generator_params *params)
+{
+    if (params->quantize != DS_DTYPE_NONE &&
+        (!dsi_is_blocks(params->quantize) || params->checkpoint != NULL || params->engine != NULL ||
+         params->adapter != NULL || params->comm != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: quantize is %s; expected q8_0, q4_0, q4_1, q5_0 or "
+                       "q5_1, beside weights "
+                       "alone, without adapter and comm",
+                       ds_dtype_name(params->quantize));
+    }
+    return DS_OK;
+}
+
 static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
 {
     const int given =
@@ -152,15 +169,6 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: expected an adapter that was opened from a folder, "
                        "beside weights alone");
-    }
-    if (params->quantize != DS_DTYPE_NONE &&
-        (!dsi_is_blocks(params->quantize) || params->weights == NULL || given > 1 ||
-         params->adapter != NULL || params->comm != NULL)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "ds_generator_params: quantize is %s; expected q8_0, q4_0, q4_1, q5_0 or "
-                       "q5_1, beside weights "
-                       "alone, without adapter and comm",
-                       ds_dtype_name(params->quantize));
     }
     if (params->gguf != NULL && params->quantize == DS_DTYPE_NONE) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -181,14 +189,17 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
 static ds_status begin(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(dsi_cpu_isa_check(g->ctx));
-    DS_TRY(check_source(g->ctx, params));
+    DS_TRY(check_quantize(g->ctx, params));
+    DS_TRY(g->plans_only ? DS_OK : check_source(g->ctx, params));
     if (params->accelerator == NULL && params->engine != NULL) {
         g->accel = params->engine->spec.accel;
     } else {
         char text[DSI_ACCEL_TEXT];
         DS_TRY(dsi_accel_choose(g->ctx, params->accelerator, &g->accel));
         dsi_accel_say(&g->accel, text);
-        ds_log(g->ctx, DS_LOG_JOB, "accelerator: %s", text);
+        if (!g->plans_only) {
+            ds_log(g->ctx, DS_LOG_JOB, "accelerator: %s", text);
+        }
     }
     g->adapter = params->engine != NULL ? params->engine->spec.train.adapter : params->adapter;
     g->model = params->model != NULL ? params->model : params->engine->model;
@@ -221,8 +232,8 @@ ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
     return dsi_generator_create(ctx, params, NULL, 0, generator_out);
 }
 
-ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
-                               const ds_paged *paged, int64_t budget, ds_generator **generator_out)
+static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
+                        int64_t budget, bool plans_only, ds_generator **generator_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_generator_params", params));
     ds_generator *g = calloc(1, sizeof *g);
@@ -231,13 +242,14 @@ ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
     }
     g->ctx = ctx;
     g->engine = params->engine;
+    g->plans_only = plans_only;
     if (paged != NULL) {
         g->paged = *paged;
         g->budget = budget;
     }
     ds_status status = begin(g, params);
     status = status < 0 ? status : build_own(g, params);
-    status = g->engine == NULL ? status : dsi_generator_take_engine(g, status);
+    status = g->engine == NULL || plans_only ? status : dsi_generator_take_engine(g, status);
     if (status < 0) {
         ds_generator_destroy(&g);
         return status;
@@ -245,6 +257,18 @@ ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
     g->is_made = true;
     *generator_out = g;
     return DS_OK;
+}
+
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
+                               const ds_paged *paged, int64_t budget, ds_generator **generator_out)
+{
+    return create(ctx, params, paged, budget, false, generator_out);
+}
+
+ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
+                             int64_t budget, ds_generator **generator_out)
+{
+    return create(ctx, params, paged, budget, true, generator_out);
 }
 
 void ds_generator_destroy(ds_generator **generator)

@@ -55,12 +55,25 @@ struct ds_generator {
     dsi_spread *places;
     int32_t *orders; /* what rank 0 has the others run */
     bool is_made;    /* they follow, or will */
+    bool plans_only; /* nothing is read, allocated or run */
 };
+
+/* Bytes that a generator takes, from its plans alone. */
+typedef struct dsi_generator_needs {
+    size_t weights, keys_values;
+    size_t batch;   /* inputs, and activations and workspace of the largest piece */
+    size_t process; /* plans, libraries */
+} dsi_generator_needs;
+void dsi_generator_count(const ds_generator *generator, dsi_generator_needs *needs_out);
+size_t dsi_generator_needs_sum(const dsi_generator_needs *needs);
 
 /* Makes a generator of one sequence (paged NULL), or of many in a row: at most `budget` tokens at a
  * time, and `paged` whose rows are the most logits of a batch. */
 ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                                const ds_paged *paged, int64_t budget, ds_generator **generator_out);
+/* Makes the plans of many sequences in a row alone, to be counted: params need no weights. */
+ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
+                             int64_t budget, ds_generator **generator_out);
 /* Builds a plan and finds the cells of its inputs, which are found by dsi_generator_input. */
 ds_status dsi_generator_build_piece(ds_generator *generator, const ds_trace *trace,
                                     dsi_piece *piece);

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FEW_ROWS = 4 };
+enum { FEW_ROWS = 4, LINE = 64 };
 
 static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
 {
@@ -34,27 +34,59 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
     return dsi_generator_build_piece(g, &trace, piece);
 }
 
-/* Before anything is allocated: weights and blocks fit this machine. */
+/* As the executor lays out memory. */
+static size_t aligned(size_t bytes)
+{
+    return (bytes + LINE - 1) / LINE * LINE;
+}
+
+void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
+{
+    enum { PROCESS_BYTES = 3 << 20 }; /* measured, as in compile/rank_ledger.c */
+    dsi_generator_needs needs = {.process = PROCESS_BYTES};
+    size_t arena = 0;
+    for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
+        const ds_cell_info *cell = ds_cells_get(g->local, c);
+        const size_t bytes = aligned(ds_meta_bytes(cell->meta));
+        needs.weights += cell->kind == DS_CELL_PARAM ? bytes : 0;
+        needs.keys_values += cell->kind == DS_CELL_KV ? bytes : 0;
+        needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
+    }
+    for (uint32_t i = 0; i < g->n_pieces; ++i) {
+        const dsi_plan *plan = g->pieces[i].plan;
+        arena = plan->arena_bytes > arena ? plan->arena_bytes : arena;
+        needs.batch += aligned(plan->shared_bytes);
+        needs.process += dsi_exec_table_bytes(plan);
+    }
+    needs.batch += aligned(arena) + LINE;
+    *needs_out = needs;
+}
+
+size_t dsi_generator_needs_sum(const dsi_generator_needs *n)
+{
+    return n->weights + n->keys_values + n->batch + n->process;
+}
+
+/* Before anything is allocated: all of it fits this machine. */
 static ds_status check_memory(const ds_generator *g)
 {
-    const double there = (double)dsi_machine_memory();
+    const size_t there = dsi_machine_memory();
     const double tokens = (double)(g->paged.blocks * g->paged.block);
-    double weights = 0.0;
-    double keys = 0.0;
-    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        const ds_cell_info *cell = ds_cells_get(g->cells, c);
-        weights += cell->kind == DS_CELL_PARAM ? (double)ds_meta_bytes(cell->meta) : 0.0;
-        keys += cell->kind == DS_CELL_KV ? (double)ds_meta_bytes(cell->meta) : 0.0;
-    }
-    if (there == 0.0 || weights + keys <= there) {
+    dsi_generator_needs needs;
+    dsi_generator_count(g, &needs);
+    const size_t sum = dsi_generator_needs_sum(&needs);
+    if (g->plans_only || there == 0 || sum <= there) {
         return DS_OK;
     }
-    const double room = there > weights ? (there - weights) / (keys / tokens) : 0.0;
+    const size_t rest = sum - needs.keys_values;
+    const double each = (double)needs.keys_values / tokens;
+    const double room = there > rest ? (double)(there - rest) / each : 0.0;
     return ds_fail(g->ctx, DS_ERR_NOMEM,
-                   "weights of %.2f GB and %.0f positions of %.1f KB are %.2f GB, this machine has "
-                   "%.2f GB: %.2f GB too much; kv_tokens of at most %.0f would fit",
-                   weights * 1e-9, tokens, keys / tokens * 1e-3, (weights + keys) * 1e-9,
-                   there * 1e-9, (weights + keys - there) * 1e-9, room);
+                   "weights of %.2f GB, %.0f positions of %.1f KB and a batch of %.2f GB are %.2f "
+                   "GB, this machine has %.2f GB: %.2f GB too much; kv_tokens of at most %.0f "
+                   "would fit",
+                   (double)needs.weights * 1e-9, tokens, each * 1e-3, (double)needs.batch * 1e-9,
+                   (double)sum * 1e-9, (double)there * 1e-9, (double)(sum - there) * 1e-9, room);
 }
 
 /* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */

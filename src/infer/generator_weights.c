@@ -2,6 +2,7 @@
 /* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
  * memory; or read from a training checkpoint. */
 #include "base/blocks.h"
+#include "base/process_memory.h"
 #include "ckpt/adapter_weights.h"
 #include "ckpt/gguf_blocks.h"
 #include "ckpt/model_weights.h"
@@ -31,7 +32,7 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         *dtype_out = params->engine->spec.train.dtype;
         return DS_OK;
     }
-    if (params->checkpoint != NULL) { /* masters are fp32; the config says what to compute in */
+    if (params->weights == NULL) { /* masters are fp32; the config says what to compute in */
         const ds_dtype dtype = ds_model_get_info(params->model)->dtype;
         *dtype_out = dtype != DS_DTYPE_NONE ? dtype : DS_DTYPE_F32;
         return DS_OK;
@@ -239,6 +240,15 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
     return DS_OK;
 }
 
+/* What was converted is not read again. */
+static void release(const source *s, ds_cell c)
+{
+    const dsi_weight weight = weight_of(s, c);
+    for (int64_t i = 0; i < weight.n; ++i) {
+        dsi_process_memory_release(weight.parts[i]->data, weight.parts[i]->bytes);
+    }
+}
+
 ds_status dsi_generator_convert_weights(ds_generator *g)
 {
     source *s = g->source;
@@ -250,6 +260,7 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
             DS_TRY(dsi_generator_fill(g, c, read_checkpoint, s));
         } else if (weight_of(s, c).n > 0 && !s->bound[c]) {
             DS_TRY(dsi_generator_fill(g, c, read_folder, s));
+            release(s, c);
         }
     }
     if (s->gguf != NULL) {

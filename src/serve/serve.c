@@ -66,7 +66,8 @@ static void count_bytes(ds_server *s, int64_t tokens)
     }
 }
 
-static ds_status create(ds_server *s, const ds_serve_params *params)
+/* A generator of the sizes that params say, or its plans alone. */
+static ds_status make_generator(ds_server *s, const ds_serve_params *params, bool plans_only)
 {
     int64_t tokens = 0;
     if (params->source.comm != NULL) {
@@ -82,12 +83,26 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
                             .sequences = s->max_sequences,
                             .table = (s->max_length + s->block - 1) / s->block,
                             .rows = s->max_sequences};
-    DS_TRY(dsi_generator_create(s->ctx, &source, &paged, s->max_batch_tokens, &s->generator));
+    return (plans_only ? dsi_generator_plan : dsi_generator_create)(
+        s->ctx, &source, &paged, s->max_batch_tokens, &s->generator);
+}
+
+static ds_status create(ds_server *s, const ds_serve_params *params)
+{
+    DS_TRY(make_generator(s, params, false));
+    const ds_paged *paged = &s->generator->paged;
     s->vocab_size = s->generator->vocab_size;
-    DS_TRY(dsi_block_pool_create(s->ctx, paged.blocks, s->block, &s->pool));
-    count_bytes(s, tokens);
+    DS_TRY(dsi_block_pool_create(s->ctx, paged->blocks, s->block, &s->pool));
+    count_bytes(s, paged->blocks * s->block);
     DS_TRY(dsi_batch_create(s));
     return dsi_draw_create(s);
+}
+
+ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_server *s)
+{
+    *s = (ds_server){.ctx = ctx};
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_serve_params", params));
+    return make_generator(s, params, true);
 }
 
 ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params, ds_server **server_out)

@@ -103,4 +103,7 @@ void dsi_draw_destroy(ds_server *server);
  * are not finite. */
 void dsi_draw(ds_server *server, const float *logits, ds_serve_event *events);
 
+/* Plans alone in *server, and its sizes; the caller destroys server->generator. */
+ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_server *server);
+
 #endif

@@ -29,7 +29,7 @@ big=(--model_config "$dir/llama70b.json" --deepspeed_config "$dir/z3.json" --wor
 
 check help 0 'usage: ds_plan' "$tool" --help
 check nothing 2 'either --model DIR' "$tool"
-check word 2 'the commands are "diff A B"' "$tool" differ a b
+check word 2 'the commands are "serve", "diff A B"' "$tool" differ a b
 check no_config 2 'deepspeed_config FILE is missing' "$tool" "${xl[@]}"
 check no_model 1 'none.json' "$tool" --model_config "$dir/none.json" --deepspeed_config "$dir/z2.json"
 check output_alone 2 'give --fit too' "$tool" "${xl[@]}" --deepspeed_config "$dir/z2.json" --output x

@@ -20,7 +20,9 @@ static const char about[] =
     "             two configurations (with --model or --model_config); of traces (--trace,\n"
     "             ds_train --trace) the times side by side, and with --trace FILE both in\n"
     "             one file, to be seen over each other\n"
-    "  estimate   DeepSpeed's tables of model states for stages 2 and 3";
+    "  estimate   DeepSpeed's tables of model states for stages 2 and 3\n"
+    "  serve      what ds_serve takes, whether it fits, how fast it answers; has flags\n"
+    "             of its own: ds_plan serve --help";
 
 static const char after[] =
     "Examples:\n"
@@ -198,7 +200,7 @@ static ds_status read_command(ds_ctx *ctx, const dsi_arg_list *words, plan_optio
         return DS_OK;
     }
     return ds_fail(ctx, DS_ERR_ARG,
-                   "unexpected word \"%s\"; the commands are \"diff A B\" and "
+                   "unexpected word \"%s\"; the commands are \"serve\", \"diff A B\" and "
                    "\"estimate\"",
                    words->items[0]);
 }
@@ -385,7 +387,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         rows[i].given_out = rows[i].given_out != NULL ? rows[i].given_out : &given[i];
     }
-    const dsi_args_spec spec = {.usage = "ds_plan [diff A B | estimate] [FLAGS]",
+    const dsi_args_spec spec = {.usage = "ds_plan [diff A B | estimate | serve] [FLAGS]",
                                 .about = about,
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],

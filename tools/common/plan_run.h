@@ -64,5 +64,7 @@ void plan_run_close(plan_run *run);
 ds_status plan_diff(ds_ctx *ctx, const plan_options *options);
 /* ds_plan estimate: DeepSpeed's tables. */
 ds_status plan_estimate(ds_ctx *ctx, const plan_options *options);
+/* ds_plan serve: argv[0] is "serve". The exit code. */
+int plan_serve(int argc, char **argv);
 
 #endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server takes, before it is made. See serve.h and serve_plan.h. */
+#include "serve/serve_plan.h"
+
+#include "base/machine_memory.h"
+#include "plan/plan_sim.h"
+#include "serve/server.h"
+
+#include <stdlib.h>
+
+/* What ds_server has beside the generator: scratch for drawing ids, of each thread, and tables. */
+static size_t own_bytes(const ds_server *s)
+{
+    const size_t threads = ds_ctx_n_threads(s->ctx);
+    const size_t vocabulary = (size_t)s->generator->vocab_size;
+    const size_t drawn = 2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint16_t);
+    return threads * vocabulary * drawn + vocabulary * (sizeof(uint32_t) + sizeof(float));
+}
+
+static void fill(const ds_server *s, ds_serve_needs *out)
+{
+    const ds_generator *g = s->generator;
+    const int64_t tokens = g->paged.blocks * g->paged.block;
+    dsi_generator_needs needs;
+    dsi_generator_count(g, &needs);
+    needs.batch += own_bytes(s);
+    *out = (ds_serve_needs){.weights = needs.weights,
+                            .keys_values = needs.keys_values,
+                            .batch = needs.batch,
+                            .process = needs.process,
+                            .total = dsi_generator_needs_sum(&needs),
+                            .available = dsi_machine_memory(),
+                            .position = needs.keys_values / (size_t)tokens,
+                            .kv_tokens = tokens,
+                            .max_length = s->max_length,
+                            .max_sequences = s->max_sequences,
+                            .max_batch_tokens = s->max_batch_tokens,
+                            .dtype = g->dtype};
+    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(g->cells, c);
+        out->parameters +=
+            cell->kind == DS_CELL_PARAM ? (uint64_t)ds_shape_count(cell->meta.shape) : 0;
+    }
+}
+
+/* Seconds of one run of the shortest piece with these many tokens and logits. */
+static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_t tokens,
+                            int64_t rows, double *seconds_out)
+{
+    const dsi_piece *piece = s->generator->pieces;
+    dsi_sim_step *steps = NULL;
+    dsi_timeline *timeline = NULL;
+    while (piece->length < tokens || piece->rows < rows) {
+        ++piece;
+    }
+    DS_TRY(dsi_plan_sim_steps(piece->plan, 1, NULL, &steps));
+    const dsi_sim_spec spec = {.device = device,
+                               .steps = steps,
+                               .n_steps = piece->plan->n_steps,
+                               .phases = &piece->plan->phases,
+                               .peak_dtype = s->generator->dtype};
+    const ds_status status = dsi_simulate(s->ctx, &spec, &timeline);
+    *seconds_out = status >= 0 ? timeline->step.seconds : 0.0;
+    dsi_timeline_destroy(&timeline);
+    free(steps);
+    return status;
+}
+
+ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const dsi_device *device,
+                            ds_serve_needs *needs_out, dsi_serve_times *times_out)
+{
+    ds_server s;
+    ds_status status = dsi_serve_plan(ctx, params, &s);
+    if (status >= 0) {
+        fill(&s, needs_out);
+    }
+    if (status >= 0 && device != NULL) {
+        *times_out = (dsi_serve_times){0};
+        status = time_piece(&s, device, 1, 1, &times_out->one);
+        status = status < 0
+                     ? status
+                     : time_piece(&s, device, s.max_sequences, s.max_sequences, &times_out->all);
+        status =
+            status < 0 ? status : time_piece(&s, device, s.max_batch_tokens, 1, &times_out->prompt);
+    }
+    ds_generator_destroy(&s.generator);
+    return status;
+}
+
+ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_serve_needs *needs_out)
+{
+    return dsi_serve_plan_on(ctx, params, NULL, needs_out, NULL);
+}

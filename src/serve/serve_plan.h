@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server takes, and how long its batches take on a device, from its plans alone. */
+#ifndef DSI_SERVE_SERVE_PLAN_H
+#define DSI_SERVE_SERVE_PLAN_H
+
+#include "cost/simulate.h"
+
+#include <deepspeed/serve.h>
+
+/* Seconds of a step, by the cost model, with half of max_length in each text. */
+typedef struct dsi_serve_times {
+    double one;    /* the next id of one text */
+    double all;    /* of max_sequences texts */
+    double prompt; /* max_batch_tokens ids of a prompt */
+} dsi_serve_times;
+
+/* ds_serve_plan(), and times on a device; NULL: none, times_out is untouched. */
+ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const dsi_device *device,
+                            ds_serve_needs *needs_out, dsi_serve_times *times_out);
+
+#endif

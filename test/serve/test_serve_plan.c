@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a server is planned to take is what it maps: weights, keys and values, a batch, in each
+ * dtype and for many sizes drawn at random; by the model alone, with the same sizes in force. */
+#include "base/machine_memory.h"
+#include "common/parity.h"
+#include "serve/server.h"
+
+#include <deepspeed/serve.h>
+
+enum { TRIALS = 24 };
+
+static int64_t between(uint64_t *seed, int64_t least, int64_t most)
+{
+    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+    return least + (int64_t)((*seed >> 33) % (uint64_t)(most - least + 1));
+}
+
+static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
+{
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    const int64_t length = between(seed, 8, 60);
+    ds_serve_params params = {
+        .source = {.model = p->model, .max_length = length, .dtype = dtypes[between(seed, 0, 2)]},
+        .max_sequences = between(seed, 1, 20),
+        .kv_tokens = between(seed, 1, 40) * 64};
+    ds_serve_needs planned;
+    ds_server *server = NULL;
+    params.max_batch_tokens = params.max_sequences + between(seed, 0, 100);
+    CHECK_OK(ctx, ds_serve_plan(ctx, &params, &planned));
+    params.source.weights = p->folder;
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
+    /* weights that the folder has in this dtype are mostly bound, not mapped anew */
+    const size_t bound = params.source.dtype == DS_DTYPE_F32 ? (size_t)planned.weights : 0;
+    const size_t own = dsi_exec_bytes(server->generator->exec);
+    const size_t drawn = 2 * (size_t)p->vocab * 14 + (size_t)p->vocab * 8; /* of two threads */
+    const size_t want = (size_t)(planned.weights + planned.keys_values + planned.batch) - drawn;
+    if (own > want || own + bound < want) {
+        fail_msg("planned %zu bytes, mapped %zu", want, own);
+    }
+    assert_int_equal(planned.kv_tokens, params.kv_tokens);
+    assert_int_equal(planned.max_length, length);
+    assert_int_equal(planned.max_sequences, params.max_sequences);
+    assert_int_equal(planned.max_batch_tokens, params.max_batch_tokens);
+    assert_int_equal(planned.dtype, params.source.dtype);
+    assert_int_equal(planned.position, planned.keys_values / (uint64_t)planned.kv_tokens);
+    assert_int_equal(planned.total, want + drawn + planned.process);
+    assert_int_equal(planned.available, dsi_machine_memory());
+    ds_serve_destroy(&server);
+}
+
+static void planned_is_mapped(void **state)
+{
+    static const char *const names[] = {"gpt2", "llama3_tied", "qwen3_moe"};
+    for (size_t m = 0; m < sizeof names / sizeof *names; ++m) {
+        parity_case p;
+        uint64_t seed = m;
+        parity_open(*state, names[m], &p);
+        for (int i = 0; i < TRIALS; ++i) {
+            check(*state, &p, &seed);
+        }
+        parity_close(&p);
+    }
+}
+
+/* Refused before anything is read: there is no folder of weights. */
+static void too_much_is_refused_before_loading(void **state)
+{
+    parity_case p;
+    ds_server *server = NULL;
+    ds_serve_needs planned;
+    parity_open(*state, "llama3", &p);
+    const ds_serve_params params = {
+        .source = {.model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32, .max_length = 64},
+        .kv_tokens = (INT32_MAX / 2 / 64) * 64};
+    CHECK_OK(*state, ds_serve_plan(*state, &params, &planned));
+    if (planned.available > 0 && planned.total > planned.available) {
+        CHECK_FAILS(*state, ds_serve_create(*state, &params, &server), DS_ERR_NOMEM,
+                    "kv_tokens of at most");
+    }
+    parity_close(&p);
+}
+
+static int make_ctx(void **state)
+{
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 2};
+    return ds_ctx_create(&params, (ds_ctx **)state) < 0;
+}
+
+static int drop_ctx(void **state)
+{
+    ds_ctx_destroy((ds_ctx **)state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planned_is_mapped),
+        cmocka_unit_test(too_much_is_refused_before_loading),
+    };
+    return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
+}

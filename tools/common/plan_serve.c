@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ds_plan serve: what a server takes, before it is made. */
+#include "common/args.h"
+#include "common/hub_flag.h"
+#include "common/output.h"
+#include "common/plan_run.h"
+#include "common/size_text.h"
+#include "serve/serve_plan.h"
+
+#include <deepspeed/deepspeed.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 64 };
+/* Measured: what ds_serve has beside its server, tokenizer and connections. */
+enum { SERVE_BYTES = 5 << 20 };
+
+typedef struct serve_options {
+    const char *model, *model_revision, *model_config, *dtype, *quantize, *memory, *device;
+    const char *accelerator, *json;
+    char *model_found;
+    int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, threads;
+    bool overwrite;
+} serve_options;
+
+static const char about[] =
+    "What ds_serve takes before it runs, from the plans that it would build: weights, keys and "
+    "values, a batch, whether they fit, and what would make them fit. No weights are read. With "
+    "--device, how fast it answers, too.\n";
+
+static const char after[] =
+    "\nExamples:\n"
+    "  ds_plan serve --model Qwen/Qwen2.5-0.5B-Instruct --max_sequences 32\n"
+    "  ds_plan serve --model_config 70b.json --quantize q4_0 --memory 64GB\n"
+    "  ds_plan serve --model_config 8b.json --dtype bf16 --device h100-sxm\n\n"
+    "Exit codes: 0 it fits, 1 failed, 2 wrong use, 3 does not fit.\n";
+
+static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, bool *help_out)
+{
+    const dsi_arg rows[] = {
+        {.type = DSI_ARG_HEADING, .doc = "What is served"},
+        {.name = "model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model,
+         .value = "DIR|ORG/NAME",
+         .doc = "Model folder, or the name of a model in the Hugging Face cache; only its "
+                "config.json is read."},
+        {.name = "model_revision",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_revision,
+         .value = "REV",
+         .doc = "Of a --model by its name: branch, tag or commit; default: main."},
+        {.name = "model_config",
+         .type = DSI_ARG_TEXT,
+         .out = &o->model_config,
+         .value = "FILE",
+         .doc = "A config.json."},
+        {.name = "dtype",
+         .type = DSI_ARG_TEXT,
+         .out = &o->dtype,
+         .value = "f32|bf16|f16",
+         .choices = "f32|bf16|f16",
+         .doc = "Arithmetic; default: as config.json says."},
+        {.name = "quantize",
+         .type = DSI_ARG_TEXT,
+         .out = &o->quantize,
+         .value = "TYPE",
+         .doc = "Type of blocks of the linear layers' matrices, as ds_serve's."},
+        {.name = "max_length",
+         .type = DSI_ARG_INT,
+         .out = &o->max_length,
+         .value = "N",
+         .def = "0",
+         .max = 1 << 28,
+         .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},
+        {.name = "max_sequences",
+         .type = DSI_ARG_INT,
+         .out = &o->max_sequences,
+         .value = "N",
+         .def = "16",
+         .min = 1,
+         .max = 4096,
+         .doc = "Texts in a batch."},
+        {.name = "max_batch_tokens",
+         .type = DSI_ARG_INT,
+         .out = &o->max_batch_tokens,
+         .value = "N",
+         .def = "512",
+         .min = 1,
+         .max = 1 << 16,
+         .doc = "Tokens of a batch."},
+        {.name = "kv_tokens",
+         .type = DSI_ARG_INT,
+         .out = &o->kv_tokens,
+         .value = "N",
+         .def = "0",
+         .max = 1 << 30,
+         .doc = "Positions that all texts have together; default: four times --max_length."},
+        {.type = DSI_ARG_HEADING, .doc = "Where it runs"},
+        {.name = "memory",
+         .type = DSI_ARG_TEXT,
+         .out = &o->memory,
+         .value = "BYTES",
+         .doc = "What there is, as 16GiB; default: this machine's or its control group's, or "
+                "the device's."},
+        {.name = "device",
+         .type = DSI_ARG_TEXT,
+         .out = &o->device,
+         .value = "NAME|FILE",
+         .doc = "A shipped profile (h100-sxm, …) or a profile file, for memory and times."},
+        {.name = "accelerator",
+         .type = DSI_ARG_TEXT,
+         .out = &o->accelerator,
+         .value = "NAME",
+         .doc = "Whose kernels; default: those of this machine."},
+        {.name = "threads",
+         .type = DSI_ARG_INT,
+         .out = &o->threads,
+         .value = "N",
+         .def = "0",
+         .max = 4096,
+         .doc = "Threads; default: the cores that this process may use."},
+        {.type = DSI_ARG_HEADING, .doc = "Output"},
+        {.name = "json",
+         .type = DSI_ARG_TEXT,
+         .out = &o->json,
+         .value = "FILE",
+         .doc = "Write the figures as JSON, \"-\" for the terminal, instead of text."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->overwrite,
+         .doc = "Let --json replace a file that is there and that it did not write."},
+    };
+    const dsi_args_spec spec = {.usage = "ds_plan serve [FLAGS]",
+                                .about = about,
+                                .rows = rows,
+                                .n_rows = sizeof rows / sizeof rows[0],
+                                .after = after};
+    DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
+    if (!*help_out && (o->model != NULL) == (o->model_config != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG, "expected either --model or --model_config");
+    }
+    return DS_OK;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+typedef struct serve_run {
+    ds_ctx *ctx;
+    const serve_options *o;
+    ds_model *model;
+    dsi_device device;
+    ds_serve_params params;
+    ds_serve_needs needs;
+    dsi_serve_times times;
+    uint64_t memory;
+    char memory_of[96];
+} serve_run;
+
+static ds_status plan(serve_run *r, const ds_serve_params *params, const dsi_device *device,
+                      ds_serve_needs *needs_out)
+{
+    DS_TRY(dsi_serve_plan_on(r->ctx, params, device, needs_out, &r->times));
+    needs_out->process += SERVE_BYTES;
+    needs_out->total += SERVE_BYTES;
+    return DS_OK;
+}
+
+/* One that fits in place of one that does not. */
+typedef struct change {
+    char flags[CHANGE_BYTES];
+    uint64_t total;
+} change;
+
+static ds_status open_model(serve_run *r)
+{
+    char path[4096];
+    (void)snprintf(path, sizeof path, "%s/config.json", r->o->model != NULL ? r->o->model : "");
+    return ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model);
+}
+
+static ds_status find_memory(serve_run *r)
+{
+    const serve_options *o = r->o;
+    if (o->device != NULL) {
+        DS_TRY(dsi_device_load(r->ctx, o->device, &r->device));
+        const dsi_device rank = dsi_device_of_rank(&r->device, 1);
+        r->memory = (uint64_t)rank.memory_bytes;
+        (void)snprintf(r->memory_of, sizeof r->memory_of, "of %s", r->device.name);
+    }
+    if (o->memory != NULL) {
+        DS_TRY(size_parse_binary(r->ctx, "memory", o->memory, &r->memory));
+        (void)snprintf(r->memory_of, sizeof r->memory_of, "of --memory");
+    }
+    return DS_OK;
+}
+
+static ds_status fill_params(serve_run *r)
+{
+    enum { MOST_LENGTH = 8192 };
+    const serve_options *o = r->o;
+    const int64_t positions = ds_model_get_info(r->model)->max_positions;
+    const bool other = o->device != NULL && !r->device.shared;
+    const int64_t longest = positions > 0 && positions < MOST_LENGTH ? positions : MOST_LENGTH;
+    r->params = (ds_serve_params){
+        .source = {.model = r->model,
+                   .max_length = o->max_length > 0 ? o->max_length : longest,
+                   .accelerator = o->accelerator != NULL ? o->accelerator
+                                  : other                ? "null"
+                                                         : NULL,
+                   .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE},
+        .max_sequences = o->max_sequences,
+        .max_batch_tokens = o->max_batch_tokens,
+        .kv_tokens = o->kv_tokens};
+    if (o->quantize != NULL) {
+        r->params.source.quantize = ds_dtype_from_name(o->quantize);
+        if (r->params.source.quantize == DS_DTYPE_NONE) {
+            return ds_fail(r->ctx, DS_ERR_ARG, "--quantize: there is no type \"%s\"", o->quantize);
+        }
+    }
+    return DS_OK;
+}
+
+static bool fits(const serve_run *r, uint64_t total)
+{
+    return r->memory == 0 || total <= r->memory;
+}
+
+/* Positions that there is room for, in whole blocks of 64; 0: not for one text. */
+static int64_t room(const serve_run *r, const ds_serve_needs *n)
+{
+    const uint64_t rest = n->total - n->keys_values;
+    const uint64_t most = r->memory > rest ? (r->memory - rest) / n->position / 64 * 64 : 0;
+    return most >= (uint64_t)n->max_length ? (int64_t)most : 0;
+}
+
+/* Fewer positions, blocks for weights, and both: each that fits. */
+static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
+{
+    static const char *const types[] = {"", "q8_0", "q4_0"};
+    *n_out = 0;
+    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+        ds_serve_params p = r->params;
+        ds_serve_needs n = r->needs;
+        if (t > 0) {
+            p.source.quantize = ds_dtype_from_name(types[t]);
+            if (p.source.quantize == r->params.source.quantize ||
+                r->params.source.quantize != DS_DTYPE_NONE) {
+                continue;
+            }
+            DS_TRY(plan(r, &p, NULL, &n));
+        }
+        const int64_t most = room(r, &n);
+        const bool whole = fits(r, n.total);
+        if (!whole && most == 0) {
+            continue;
+        }
+        change *c = &changes[(*n_out)++];
+        const char *flag = t > 0 ? " --quantize " : "";
+        if (whole) {
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s", flag, types[t]);
+            c->total = n.total;
+        } else {
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s --kv_tokens %lld", flag, types[t],
+                           (long long)most);
+            c->total = n.total - n.keys_values + (uint64_t)most * n.position;
+        }
+    }
+    return DS_OK;
+}
+
+/* ---- what it says ---------------------------------------------------------------------------- */
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+static void print_times(const serve_run *r)
+{
+    const ds_serve_needs *n = &r->needs;
+    if (r->o->device == NULL) {
+        return;
+    }
+    (void)printf("\non %s, by its profile, with half of %lld positions in each text:\n"
+                 "  one text alone       %10.1f tokens a second\n"
+                 "  %4lld texts together  %10.1f tokens a second\n"
+                 "  prompts              %10.1f tokens a second\n",
+                 r->device.name, (long long)n->max_length, 1.0 / r->times.one,
+                 (long long)n->max_sequences, (double)n->max_sequences / r->times.all,
+                 (double)n->max_batch_tokens / r->times.prompt);
+}
+
+static void print_fit(const serve_run *r, const change *changes, uint32_t n_changes)
+{
+    const ds_serve_needs *n = &r->needs;
+    if (r->memory == 0) {
+        (void)printf("\nhow much memory there is is not known\n");
+        return;
+    }
+    if (fits(r, n->total)) {
+        (void)printf("\nfits: %.1f MiB %s, %.1f MiB are left: room for %lld positions\n",
+                     mib(r->memory), r->memory_of, mib(r->memory - n->total),
+                     (long long)room(r, n));
+        return;
+    }
+    (void)printf("\ndoes not fit: %.1f MiB %s, %.1f MiB too much\n", mib(r->memory), r->memory_of,
+                 mib(n->total - r->memory));
+    for (uint32_t i = 0; i < n_changes; ++i) {
+        (void)printf("  would fit with%s: %.1f MiB\n", changes[i].flags, mib(changes[i].total));
+    }
+    if (n_changes == 0) {
+        (void)printf("  no smaller number of positions, nor blocks of 4 bits, would fit\n");
+    }
+}
+
+static void print_text(const serve_run *r, const change *changes, uint32_t n_changes)
+{
+    const ds_serve_needs *n = &r->needs;
+    const char *type = r->o->quantize;
+    (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"
+                 "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
+                 "memory, MiB\n"
+                 "  weights             %12.2f\n"
+                 "  keys and values     %12.2f  %lld positions of %.2f KiB\n"
+                 "  a batch             %12.2f\n"
+                 "  process             %12.2f\n"
+                 "  sum                 %12.2f\n",
+                 ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
+                 ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
+                 type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
+                 (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
+                 (long long)n->kv_tokens, (double)n->position / 1024.0, mib(n->batch),
+                 mib(n->process), mib(n->total));
+    print_fit(r, changes, n_changes);
+    print_times(r);
+}
+
+static ds_status write_json(const serve_run *r, const change *changes, uint32_t n_changes)
+{
+    const ds_serve_needs *n = &r->needs;
+    char text[4096];
+    size_t at = (size_t)snprintf(
+        text, sizeof text,
+        "{\n  \"ds_plan_serve\": 1,\n  \"parameters\": %llu,\n  \"dtype\": \"%s\",\n"
+        "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
+        "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
+        "  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n  \"need\": %llu,\n"
+        "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
+        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), (long long)n->max_length,
+        (long long)n->max_sequences, (long long)n->max_batch_tokens, (long long)n->kv_tokens,
+        (unsigned long long)n->position, (unsigned long long)n->weights,
+        (unsigned long long)n->keys_values, (unsigned long long)n->batch,
+        (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
+        fits(r, n->total) ? "true" : "false");
+    for (uint32_t i = 0; i < n_changes; ++i) {
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
+                               i > 0 ? ", " : "", changes[i].flags + 1,
+                               (unsigned long long)changes[i].total);
+    }
+    at += (size_t)snprintf(text + at, sizeof text - at, "]");
+    if (r->o->device != NULL) {
+        at += (size_t)snprintf(text + at, sizeof text - at,
+                               ",\n  \"seconds_one\": %.9g,\n  \"seconds_all\": %.9g,\n"
+                               "  \"seconds_prompt\": %.9g",
+                               r->times.one, r->times.all, r->times.prompt);
+    }
+    at += (size_t)snprintf(text + at, sizeof text - at, "\n}\n");
+    return output_put(r->ctx, r->o->json, text, at);
+}
+
+static ds_status report(serve_run *r, int *code)
+{
+    change changes[MOST_CHANGES];
+    uint32_t n_changes = 0;
+    DS_TRY(open_model(r));
+    DS_TRY(find_memory(r));
+    DS_TRY(fill_params(r));
+    DS_TRY(plan(r, &r->params, r->o->device != NULL ? &r->device : NULL, &r->needs));
+    if (r->memory_of[0] == '\0') {
+        r->memory = r->needs.available;
+        (void)snprintf(r->memory_of, sizeof r->memory_of, "of this machine");
+    }
+    DS_TRY(fits(r, r->needs.total) ? DS_OK : find_changes(r, changes, &n_changes));
+    *code = fits(r, r->needs.total) ? FITS : TOO_LARGE;
+    if (r->o->json != NULL) {
+        return write_json(r, changes, n_changes);
+    }
+    print_text(r, changes, n_changes);
+    return DS_OK;
+}
+
+static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
+{
+    const char *const inputs[] = {o->model_config, o->device};
+    serve_run r = {.ctx = ctx, .o = o};
+    DS_TRY(
+        hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_CONFIG, &o->model_found));
+    DS_TRY(hub_flag_spare(ctx, o->model_found, "json", o->json));
+    DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
+    DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
+    DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan_serve\": ", o->overwrite));
+    const ds_status status = report(&r, code);
+    ds_model_destroy(&r.model);
+    return status;
+}
+
+int plan_serve(int argc, char **argv)
+{
+    enum { FAILED = 1, USE = 2 };
+    serve_options o = {0};
+    ds_ctx_params params = ds_ctx_params_default();
+    ds_ctx *ctx = NULL;
+    bool help = false;
+    int code = USE;
+    if (ds_ctx_create(NULL, &ctx) < 0) {
+        return FAILED;
+    }
+    ds_status status = parse(ctx, argc, argv, &o, &help);
+    if (status >= 0 && !help) {
+        ds_ctx_destroy(&ctx);
+        params.n_threads = (uint32_t)o.threads;
+        code = FAILED;
+        status = ds_ctx_create(&params, &ctx);
+        status = status < 0 ? status : run(ctx, &o, &code);
+        code = status < 0 ? FAILED : code;
+    }
+    if (status < 0) {
+        (void)fprintf(stderr, "ds_plan: %s\n", ds_ctx_error(ctx));
+    }
+    free(o.model_found);
+    ds_ctx_destroy(&ctx);
+    return status >= 0 && help ? FITS : code;
+}
