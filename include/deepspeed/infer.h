@@ -53,7 +53,10 @@ typedef struct ds_generator_params {
     const char *gguf; /* default NULL; beside `quantize`: the file that ds_gguf_to_folder made
                          `weights` of. Its matrices that are in that type are taken block by block
                          as they are, the others rounded. Mapped until the weights are read */
-    DS_RESERVED(3);
+    uint32_t stages;  /* default 0: 1; else the layers are dealt to so many groups of the ranks of
+                         `comm`, neighbouring ones to each, and its ranks share them within a stage:
+                         a divisor of their number. The logits are those of one stage, bit for bit */
+    DS_RESERVED(2);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;

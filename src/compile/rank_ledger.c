@@ -44,6 +44,16 @@ static ds_status add_whole_run(dsi_ledger *ledger, dsi_memory_kind kind, dsi_res
     return dsi_ledger_add(ledger, &entry);
 }
 
+/* Bytes of all copies of the slots but the first ones. */
+static size_t other_slots(const dsi_plan *plan)
+{
+    size_t bytes = 0;
+    for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases); ++c) {
+        bytes += (plan->slot[c].copies - 1) * plan->slot[c].range.bytes;
+    }
+    return bytes;
+}
+
 static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
                       dsi_ledger *ledger)
 {
@@ -53,8 +63,7 @@ static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_devi
     DS_TRY(dsi_ledger_add_all(ledger, plan->train_plan->ledger));
     if (plan->train_plan->n_slots > 1) {
         DS_TRY(add_whole_run(ledger, DSI_MEMORY_ACTIVATION, DSI_RESIDENCY_DEVICE,
-                             (plan->train_plan->n_slots - 1) * plan->train_plan->slot.bytes,
-                             "other micro-batches in flight"));
+                             other_slots(plan->train_plan), "other micro-batches in flight"));
     }
     DS_TRY(dsi_ledger_peak(ledger, DSI_RESIDENCY_DEVICE, &step, &live));
     const size_t mapped = dsi_rank_mapped_bytes(plan);

@@ -87,6 +87,14 @@ static uint32_t n_slots(const maker *m)
     return n_stages(m) > 1 ? dsi_schedule_slots(&schedule, m->stage) : 1;
 }
 
+static void fill_chunk_slots(const maker *m, dsi_plan_env *env)
+{
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    for (uint32_t c = 0; c < schedule.n_chunks && n_stages(m) > 1; ++c) {
+        env->chunk_slots[c] = dsi_schedule_chunk_slots(&schedule, m->stage, c);
+    }
+}
+
 static int64_t sequence_ranks(const maker *m)
 {
     const uint32_t sp = m->spec.zero.mesh.size[DSI_AXIS_SP];
@@ -501,6 +509,7 @@ static ds_status lower_choice(maker *m, const ds_graph *graph, const dsi_memory_
     DS_TRY(start_again(m, n_residencies));
     dsi_plan_env env = plan_env(m);
     env.n_slots = n_slots(m);
+    fill_chunk_slots(m, &env);
     DS_TRY(lower(m, graph, env, true, &m->plan.train_plan));
     DS_TRY(build_eval_plan(m));
     if (n_stages(m) > 1) {

@@ -31,24 +31,32 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
-    status = status < 0 ? status : dsi_generator_lower(g, &graph);
+    status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     ds_graph_destroy(&graph);
     return status;
 }
 
-static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
+static ds_trace piece_trace(const ds_generator *g, int64_t length, int64_t longest)
 {
-    const ds_trace trace = {.mode = DS_TRACE_GENERATE,
-                            .dtype = g->dtype,
-                            .batch = 1,
-                            .seq_length = length,
-                            .kv_length = g->max_length + longest,
-                            .weights = g->quantize,
-                            .head_ranks = g->comm != NULL ? g->zero.tp : 0,
-                            .packing = dsi_adapter_packing(g->adapter)};
-    g->n_pieces += 1;
-    return dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]);
+    return (ds_trace){.mode = DS_TRACE_GENERATE,
+                      .dtype = g->dtype,
+                      .batch = 1,
+                      .seq_length = length,
+                      .kv_length = g->max_length + longest,
+                      .weights = g->quantize,
+                      .head_ranks = g->comm != NULL && g->zero.tp > 1 ? g->zero.tp : 0,
+                      .packing = dsi_adapter_packing(g->adapter)};
+}
+
+/* The cells of a piece: those that stages add come behind the cells of all pieces. */
+static ds_status declare_piece(ds_generator *g, const ds_trace *trace)
+{
+    ds_graph *graph = NULL;
+    DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
+    const ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
+    ds_graph_destroy(&graph);
+    return status;
 }
 
 static ds_status build_pieces(ds_generator *g)
@@ -57,9 +65,17 @@ static ds_status build_pieces(ds_generator *g)
     for (uint32_t i = 0; i < LENGTHS; ++i) {
         longest = piece_lengths[i] <= g->max_length ? piece_lengths[i] : longest;
     }
+    for (uint32_t i = 0; i < LENGTHS && dsi_generator_n_stages(g) > 1; ++i) {
+        if (piece_lengths[i] <= longest) {
+            const ds_trace trace = piece_trace(g, piece_lengths[i], longest);
+            DS_TRY(declare_piece(g, &trace));
+        }
+    }
     for (uint32_t i = 0; i < LENGTHS; ++i) {
         if (piece_lengths[i] <= longest) {
-            DS_TRY(build_piece(g, piece_lengths[i], longest));
+            const ds_trace trace = piece_trace(g, piece_lengths[i], longest);
+            g->n_pieces += 1;
+            DS_TRY(dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]));
         }
     }
     return DS_OK;
@@ -175,6 +191,12 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "ds_generator_params: gguf is %s; expected quantize beside it, the type of "
                        "its blocks",
                        params->gguf);
+    }
+    if (params->stages > 1 && (params->comm == NULL || ds_comm_size(params->comm) == 1)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: %u stages of one rank; give the communicator of at "
+                       "least as many, or leave stages 0",
+                       params->stages);
     }
     if (given == 0 || (params->engine != NULL && given > 1) ||
         (params->engine == NULL && params->model == NULL)) {
@@ -301,7 +323,6 @@ ds_status dsi_generator_run_piece(ds_generator *g, uint32_t index, const uint32_
                                   int64_t sequence)
 {
     const dsi_piece *piece = &g->pieces[index];
-    ds_tensor logits;
     int32_t *positions = g->ids + piece->length;
     for (int64_t i = 0; i < n; ++i) {
         g->held[g->length + i] = ids[i];
@@ -318,10 +339,9 @@ ds_status dsi_generator_run_piece(ds_generator *g, uint32_t index, const uint32_
     if (piece->sequence != DS_NONE) {
         DS_TRY(write_ints(g, piece->sequence, &(int32_t){(int32_t)sequence}, 1));
     }
-    DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
-    DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
+    DS_TRY(dsi_generator_run_stage(g, piece));
+    DS_TRY(dsi_generator_take_logits(g, piece));
     g->length += n;
-    g->logits = logits.data;
     return DS_OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include "exec/exec.h"
 #include "place/part.h"
+#include "place/stage_cut.h"
 #include "place/zero.h"
 #include "train/engine.h"
 
@@ -18,8 +19,9 @@ typedef struct dsi_piece {
     dsi_plan *plan;
     uint32_t id; /* in the executor */
     ds_cell input_ids, positions, kv_offset, last;
-    ds_cell sequence; /* its length so far; DS_NONE: the model does not ask */
-    int64_t rows;     /* of logits; of many sequences in a row, as the cells below */
+    ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
+    uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
+    int64_t rows; /* of logits; of many sequences in a row, as the cells below */
     ds_cell tables, of_token, slots;
 } dsi_piece;
 
@@ -53,9 +55,12 @@ struct ds_generator {
     dsi_zero_spec zero;
     dsi_place_on *tensor; /* per logical cell */
     dsi_spread *places;
-    int32_t *orders; /* what rank 0 has the others run */
-    bool is_made;    /* they follow, or will */
-    bool plans_only; /* nothing is read, allocated or run */
+    dsi_stage_of *stages;        /* per cell; NULL: one stage */
+    dsi_stage_messages messages; /* of all pieces */
+    float *last_logits;          /* on the first stage: those of the last */
+    int32_t *orders;             /* what rank 0 has the others run */
+    bool is_made;                /* they follow, or will */
+    bool plans_only;             /* nothing is read, allocated or run */
 };
 
 /* Bytes that a generator takes, from its plans alone. */
@@ -100,11 +105,25 @@ ds_status dsi_generator_join(ds_generator *generator, const ds_generator_params 
 /* Ends the others' ds_generator_follow; frees. */
 void dsi_generator_leave(ds_generator *generator);
 /* Replaces a piece's graph by this rank's part of it. */
-ds_status dsi_generator_lower(ds_generator *generator, ds_graph **graph_inout);
+ds_status dsi_generator_lower(ds_generator *generator, dsi_piece *piece, ds_graph **graph_inout);
 /* Fixes the parts, after all pieces are lowered. */
 ds_status dsi_generator_place(ds_generator *generator);
 /* What this rank has of a cell. */
 dsi_part dsi_generator_part(const ds_generator *generator, ds_cell cell);
+/* generator_stages.c. Each does what there is to do with one stage, too. */
+uint32_t dsi_generator_n_stages(const ds_generator *generator);
+/* Marks a piece's graph; the first one says which stage has which weight. */
+ds_status dsi_generator_mark_stages(ds_generator *generator, ds_graph *graph);
+/* Replaces a piece's local graph by this rank's stage of it. */
+ds_status dsi_generator_cut_stage(ds_generator *generator, dsi_piece *piece,
+                                  ds_graph **graph_inout);
+/* Makes empty what this rank's stage has not, after all pieces are cut. */
+ds_status dsi_generator_place_stages(ds_generator *generator);
+/* Runs a piece between what it receives and what it sends. */
+ds_status dsi_generator_run_stage(ds_generator *generator, const dsi_piece *piece);
+/* Sets the logits, on rank 0 and on the last stage. */
+ds_status dsi_generator_take_logits(ds_generator *generator, const dsi_piece *piece);
+void dsi_generator_close_stages(ds_generator *generator);
 /* Has the other ranks run a piece. */
 ds_status dsi_generator_lead(ds_generator *generator, uint32_t piece, const uint32_t *ids,
                              int64_t n, int64_t sequence);

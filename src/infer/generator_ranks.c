@@ -94,7 +94,18 @@ ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
     if (comm == NULL || ds_comm_size(comm) == 1) {
         return DS_OK;
     }
-    g->zero = (dsi_zero_spec){.tp = comm->size, .comm_dtype = g->dtype};
+    const uint32_t stages = params->stages > 1 ? params->stages : 1;
+    if (comm->size % stages != 0) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "ds_generator_params: stages %u is no divisor of the %u ranks", stages,
+                       comm->size);
+    }
+    if (stages > 1 && g->paged.blocks > 0) {
+        return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_generator_params: stages %u: a server of many sequences has one stage",
+                       stages);
+    }
+    g->zero = (dsi_zero_spec){.tp = comm->size / stages, .pp = stages, .comm_dtype = g->dtype};
     DS_TRY(dsi_zero_set_ranks(g->ctx, &g->zero, comm->size));
     DS_TRY(dsi_comm_split(comm, 0, comm->rank, &g->comm));
     g->comm->timeout = 0.0; /* a user may think; deaths are noticed all the same */
@@ -117,6 +128,7 @@ void dsi_generator_leave(ds_generator *g)
         dsi_mesh_comms_destroy(g->mesh);
     }
     free(g->mesh);
+    dsi_generator_close_stages(g);
     dsi_comm_destroy(&g->comm);
     free(g->orders);
     free(g->tensor);
@@ -150,25 +162,36 @@ static ds_status find_shards(ds_generator *g, const ds_graph *graph)
     return status;
 }
 
-ds_status dsi_generator_lower(ds_generator *g, ds_graph **graph_inout)
+/* The vocabulary in parts where ranks share layers. */
+static ds_status cut_vocabulary(ds_generator *g, ds_graph **graph_inout)
 {
     ds_graph *parts = NULL;
-    ds_graph *local = NULL;
-    if (g->comm == NULL) {
+    if (g->zero.tp == 1) {
         return DS_OK;
     }
-    DS_TRY(same_model(g, *graph_inout));
     if (g->tensor == NULL) {
         DS_TRY(find_shards(g, *graph_inout));
         g->zero.tensor = g->tensor;
     }
     DS_TRY(dsi_vocab_parts(*graph_inout, g->zero.tp, g->tensor, &parts));
-    const ds_status status = dsi_zero_lower(parts, &g->zero, g->local, &local);
-    ds_graph_destroy(&parts);
-    DS_TRY(status);
+    ds_graph_destroy(graph_inout);
+    *graph_inout = parts;
+    return DS_OK;
+}
+
+ds_status dsi_generator_lower(ds_generator *g, dsi_piece *piece, ds_graph **graph_inout)
+{
+    ds_graph *local = NULL;
+    if (g->comm == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(same_model(g, *graph_inout));
+    DS_TRY(dsi_generator_mark_stages(g, *graph_inout));
+    DS_TRY(cut_vocabulary(g, graph_inout));
+    DS_TRY(dsi_zero_lower(*graph_inout, &g->zero, g->local, &local));
     ds_graph_destroy(graph_inout);
     *graph_inout = local;
-    return DS_OK;
+    return dsi_generator_cut_stage(g, piece, graph_inout);
 }
 
 ds_status dsi_generator_place(ds_generator *g)
@@ -181,6 +204,7 @@ ds_status dsi_generator_place(ds_generator *g)
     if (g->places == NULL || g->orders == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
     }
+    DS_TRY(dsi_generator_place_stages(g));
     dsi_zero_rules(&g->zero, g->cells, g->places);
     return DS_OK;
 }

@@ -253,7 +253,8 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
 {
     source *s = g->source;
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        if (ds_cells_get(g->cells, c)->kind != DS_CELL_PARAM) {
+        const bool lacks = dsi_generator_part(g, c).count == 0; /* another stage has it */
+        if (ds_cells_get(g->cells, c)->kind != DS_CELL_PARAM || lacks) {
             continue;
         }
         if (s->ckpt != NULL) {

@@ -96,6 +96,21 @@ uint32_t dsi_phases_micro(const dsi_phases *phases)
     return n;
 }
 
+uint32_t dsi_phases_forward(const dsi_phases *phases)
+{
+    uint32_t n = 0;
+    while (n < phases->n && dsi_phase_is_forward(phases, n)) {
+        ++n;
+    }
+    return n;
+}
+
+uint32_t dsi_phases_chunk(const dsi_phases *phases, ds_phase phase)
+{
+    const uint32_t n = dsi_phases_forward(phases);
+    return n < 2 ? 0 : phase < n ? phase : 2 * n - 1 - phase;
+}
+
 static const char *part_name(dsi_arena *arena, const char *phase, uint32_t chunk)
 {
     char text[32];

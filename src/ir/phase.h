@@ -50,6 +50,10 @@ static inline bool dsi_phase_is_micro(const dsi_phases *phases, ds_phase phase)
 
 /* How many of them there are; they are the first. */
 uint32_t dsi_phases_micro(const dsi_phases *phases);
+/* How many of these are parts of the forward phase, one a chunk; which chunk a phase of a
+ * micro-batch is of. */
+uint32_t dsi_phases_forward(const dsi_phases *phases);
+uint32_t dsi_phases_chunk(const dsi_phases *phases, ds_phase phase);
 
 /* DS_NONE when there is none. */
 ds_phase dsi_phases_find(const dsi_phases *phases, const char *name);

@@ -14,8 +14,8 @@ typedef struct runner {
     uint32_t n_edges;
     const dsi_pipe_list *lists;
     const dsi_schedule_times *times;
-    uint32_t slots[DSI_STAGES_MOST];  /* per rank */
-    uint32_t at[DSI_STAGES_MOST];     /* per rank: its next instruction */
+    uint32_t slots[DSI_STAGES_MOST][DSI_STAGES_MOST]; /* per rank and chunk */
+    uint32_t at[DSI_STAGES_MOST];                     /* per rank: its next instruction */
     uint32_t flying[DSI_STAGES_MOST]; /* per rank: micro-batches of a chunk between its phases */
     double now[DSI_STAGES_MOST];
     uint32_t *head, *tail; /* per source and target: of what is on its way, oldest first */
@@ -97,7 +97,8 @@ static ds_status run_phase(runner *r, uint32_t rank, const dsi_pipe_op *op)
     if (!forward && !*done_of(r, rank, before, op->micro)) {
         return broken(r, rank, 1, "the phase before it was not run");
     }
-    if (forward && !is_free(r, rank, end_of(r, op->what), op->micro, r->slots[rank])) {
+    const uint32_t slots = r->slots[rank][dsi_part_chunk(&r->parts, op->what)];
+    if (forward && !is_free(r, rank, end_of(r, op->what), op->micro, slots)) {
         return broken(r, rank, 1, "its slot is taken");
     }
     DS_TRY(check_messages(r, rank, op));
@@ -147,7 +148,8 @@ static ds_status run_receive(runner *r, uint32_t rank, const dsi_pipe_op *op, bo
     if (*moved_out && r->head[pair] != m) {
         return broken(r, rank, 3, "something else was sent before");
     }
-    if (*moved_out && !is_free(r, rank, edge->last, op->micro, edge->kept ? r->slots[rank] : 1)) {
+    if (*moved_out &&
+        !is_free(r, rank, edge->last, op->micro, edge->kept ? r->slots[rank][0] : 1)) {
         return broken(r, rank, 2, "it overwrites what is still to be read");
     }
     if (*moved_out) {
@@ -229,7 +231,9 @@ static ds_status run_all(runner *r)
 {
     bool any = true;
     for (uint32_t rank = 0; rank < r->s->n_ranks; ++rank) {
-        r->slots[rank] = dsi_schedule_slots(r->s, rank);
+        for (uint32_t c = 0; c < r->s->n_chunks; ++c) {
+            r->slots[rank][c] = dsi_schedule_chunk_slots(r->s, rank, c);
+        }
     }
     while (any) {
         any = false;

@@ -99,24 +99,61 @@ void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_ou
     }
 }
 
-uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank)
+/* Micro-batches of a chunk between its first phase and its last at once, at most. */
+static uint32_t in_flight(const dsi_schedule *s, uint32_t rank, uint32_t chunk)
 {
+    const dsi_stage_parts parts = dsi_schedule_parts(s);
     const uint32_t all = s->n_micro * s->n_chunks;
     const uint32_t ahead = warm_up(s, rank);
     uint32_t begun = 0;
+    uint32_t ended = 0;
     uint32_t most = 0;
     if (s->kind == DSI_SCHEDULE_ZB_H1) {
         return least(s->n_micro, s->n_ranks);
     }
-    for (uint32_t i = 0, ended = 0; i < all; ++i) { /* of chunk 0, which has most */
-        const uint32_t back = i > ahead ? i - ahead - 1 : DS_NONE;
-        begun += turn_of(s, false, i).phase == 0 ? 1 : 0;
-        if (back != DS_NONE) {
-            ended += turn_of(s, true, back).phase + 1 == 2 * s->n_chunks ? 1 : 0;
+    for (uint32_t i = 0; i < all; ++i) { /* with forward i, i - ahead backwards have been run */
+        begun += turn_of(s, false, i).phase == dsi_part_forward(&parts, chunk) ? 1 : 0;
+        if (i > ahead) {
+            const ds_phase back = turn_of(s, true, i - ahead - 1).phase;
+            ended += back == dsi_part_backward(&parts, chunk) ? 1 : 0;
         }
         most = begun - ended > most ? begun - ended : most;
     }
     return most;
+}
+
+/* Slots of a chunk beside n of the first one: as many as it needs, and a divisor of n where n comes
+ * round. */
+static uint32_t slots_beside(const dsi_schedule *s, uint32_t n, uint32_t need)
+{
+    while (n < s->n_micro && n % need != 0) {
+        ++need;
+    }
+    return need;
+}
+
+uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank)
+{
+    const uint32_t need = in_flight(s, rank, 0);
+    uint32_t fewest = 0;
+    uint32_t best = need;
+    for (uint32_t n = need; n <= s->n_micro && s->n_chunks > 1; ++n) {
+        uint32_t sum = n;
+        for (uint32_t c = 1; c < s->n_chunks; ++c) {
+            sum += slots_beside(s, n, in_flight(s, rank, c));
+        }
+        if (fewest == 0 || sum < fewest) {
+            fewest = sum;
+            best = n;
+        }
+    }
+    return best;
+}
+
+uint32_t dsi_schedule_chunk_slots(const dsi_schedule *s, uint32_t rank, uint32_t chunk)
+{
+    const uint32_t n = dsi_schedule_slots(s, rank);
+    return chunk == 0 ? n : slots_beside(s, n, in_flight(s, rank, chunk));
 }
 
 ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s)

@@ -45,9 +45,12 @@ dsi_stage_parts dsi_schedule_parts(const dsi_schedule *s);
 uint32_t dsi_schedule_count(const dsi_schedule *s);
 /* The turns of a rank: dsi_schedule_count() of them. */
 void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out);
-/* Micro-batches of a chunk of a rank between its first phase and its last at once, at most, over
- * the chunks: a slot each. */
+/* Slots for the micro-batches between their first phase and their last on a rank, which are in the
+ * first chunk; and for those of a chunk: micro-batch i is in slot i % dsi_schedule_slots(), in that
+ * % dsi_schedule_chunk_slots() of the chunk. Where a chunk needs fewer than the first one, a few
+ * more of either may be taken so that this goes. */
 uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank);
+uint32_t dsi_schedule_chunk_slots(const dsi_schedule *s, uint32_t rank, uint32_t chunk);
 /* ERR_CONFIG names what the schedule needs: interleaved a multiple of n_ranks micro-batches. */
 ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s);
 

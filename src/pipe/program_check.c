@@ -40,11 +40,7 @@ static ds_status match_blocks(ds_ctx *ctx, dsi_program *p)
 static bool has_backward(const dsi_plan *plan)
 {
     const uint32_t n = dsi_phases_micro(&plan->phases);
-    uint32_t first = 0;
-    while (first < n && dsi_phase_is_forward(&plan->phases, first)) {
-        ++first;
-    }
-    return plan->phase_begin[n] > plan->phase_begin[first];
+    return plan->phase_begin[n] > plan->phase_begin[dsi_phases_forward(&plan->phases)];
 }
 
 /* taken: per chunk and slot the phase that follows; DS_NONE: forward. */

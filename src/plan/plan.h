@@ -30,8 +30,8 @@
  * 12. no result is lost: of what a step makes something is read later, lies in a cell or is a named
  *     output; what a swap has fetched and an update has changed is swapped out;
  * 13. with several slots, what a phase of a micro-batch reads of another one lies in `slot`; what
- *     lies there is touched by these phases alone, and by no swap, and nothing lies in its
- * copies.
+ *     lies in that of a chunk is touched by phases from its forward to its backward phase alone,
+ * and by no swap, and nothing lies in its copies.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -114,6 +114,14 @@ typedef struct dsi_plan_output {
     ds_phase phase; /* that makes it */
 } dsi_plan_output;
 
+enum { DSI_PLAN_CHUNKS = DS_MAX_PHASES / 2 };
+
+/* What a chunk's phases leave for one another, for a micro-batch in flight. */
+typedef struct dsi_plan_slot {
+    dsi_range range; /* of the arena: the first copy; the others follow */
+    uint32_t copies; /* that of slot k is k % copies */
+} dsi_plan_slot;
+
 typedef struct dsi_plan {
     ds_ctx *ctx;
     ds_cells *cells;  /* borrowed */
@@ -137,8 +145,8 @@ typedef struct dsi_plan {
     uint32_t n_outputs;
     size_t arena_bytes, shared_bytes;
     uint32_t n_slots; /* micro-batches whose forward phase may have run and backward phase not */
-    dsi_range slot;   /* of the arena, with more than one: the first; the others follow */
-    ds_phase side;    /* runs on streams of its own, concurrent to later steps; or DS_NONE */
+    dsi_plan_slot slot[DSI_PLAN_CHUNKS]; /* with more than one: per chunk */
+    ds_phase side;        /* runs on streams of its own, concurrent to later steps; or DS_NONE */
     dsi_range side_range; /* of the arena: of the side phase alone; inside of arena_bytes */
     dsi_ledger *ledger;   /* owned: what lies in the two arenas, over the steps */
     bool *cell_swapped;   /* per cell: it does not live in device memory */
@@ -156,7 +164,8 @@ typedef struct dsi_plan_env {
     bool no_reuse;    /* every value gets bytes of its own (comparison in tests) */
     bool no_fuse;     /* run the graph as traced */
     uint32_t n_slots; /* 0: 1 */
-    bool overlap;     /* collectives run concurrently with computation */
+    uint32_t chunk_slots[DSI_PLAN_CHUNKS]; /* per chunk, where fewer suffice; 0: n_slots */
+    bool overlap;                          /* collectives run concurrently with computation */
     int64_t prefetch; /* with overlap: elements of gathers that may be started ahead of their use */
     const dsi_cell_residency
         *residencies; /* where cells live: n_residencies of them, the others on the device */

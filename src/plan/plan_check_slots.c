@@ -4,18 +4,28 @@
 
 #include <stdlib.h>
 
-/* Whether bytes of the arena lie in the first slot; broken when they lie in a copy, or half in it.
- */
+/* Whether bytes of the arena lie in the first copy of a chunk's slot; broken when they lie in
+ * another copy, or half in it, or a step of no phase from the chunk's forward to its backward phase
+ * touches them. */
 static ds_status check_range(const dsi_plan *plan, uint32_t s, size_t offset, size_t bytes,
                              bool *inside_out)
 {
-    const dsi_range *slot = &plan->slot;
-    const bool inside = offset >= slot->offset && offset + bytes <= slot->offset + slot->bytes;
-    *inside_out = bytes > 0 && inside;
-    return bytes > 0 && !inside &&
-                   dsi_ranges_meet(offset, bytes, slot->offset, plan->n_slots * slot->bytes)
-               ? dsi_plan_broken(plan, s, 13, "memory of a slot, and other memory")
-               : DS_OK;
+    const ds_phase phase = plan->steps[s].phase;
+    const uint32_t n_micro = dsi_phases_micro(&plan->phases);
+    *inside_out = false;
+    for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases) && bytes > 0; ++c) {
+        const dsi_range *slot = &plan->slot[c].range;
+        const bool inside = offset >= slot->offset && offset + bytes <= slot->offset + slot->bytes;
+        if (inside && phase < n_micro && (phase < c || phase + c >= n_micro)) {
+            return dsi_plan_broken(plan, s, 13, "touches the slot of a chunk that is not begun");
+        }
+        if (!inside &&
+            dsi_ranges_meet(offset, bytes, slot->offset, plan->slot[c].copies * slot->bytes)) {
+            return dsi_plan_broken(plan, s, 13, "memory of a slot, and other memory");
+        }
+        *inside_out = *inside_out || inside;
+    }
+    return DS_OK;
 }
 
 static ds_status check_operand(const dsi_plan *plan, uint32_t s, const dsi_ref *ref, bool out,
@@ -62,8 +72,12 @@ ds_status dsi_plan_check_slots(const dsi_plan *plan, uint32_t n_values)
     if (plan->n_slots < 2) {
         return DS_OK;
     }
-    if (plan->slot.offset + plan->n_slots * plan->slot.bytes > plan->arena_bytes) {
-        return dsi_plan_broken(plan, 0, 13, "slots beyond the arena");
+    for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases); ++c) {
+        const dsi_plan_slot *slot = &plan->slot[c];
+        if (slot->copies < 1 || slot->copies > plan->n_slots ||
+            slot->range.offset + slot->copies * slot->range.bytes > plan->arena_bytes) {
+            return dsi_plan_broken(plan, 0, 13, "slots beyond the arena");
+        }
     }
     ds_phase *made =
         malloc(((size_t)n_values + 1) * sizeof *made); /* in which phase, that others */

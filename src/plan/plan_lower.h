@@ -59,10 +59,10 @@ dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v);
 /* Offsets of values and scratch, in the arena and in what ranks share; named outputs; the ledger.
  */
 /* plan_slots.c: whether item i is kept from one phase of a micro-batch to another where several of
- * these may be in flight; that everything so kept can be; whether step s is of another phase than
- * the one of a micro-batch that makes v. */
+ * these may be in flight, in the slots of that chunk; that everything so kept can be; whether step
+ * s is of another phase than the one of a micro-batch that makes v. */
 bool dsi_lower_leaves_phase(const dsi_lowering *b, ds_value v, uint32_t s);
-bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item);
+bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item, uint32_t chunk);
 ds_status dsi_lower_check_slots(const dsi_lowering *b);
 ds_status dsi_lower_place_memory(dsi_lowering *b);
 ds_status dsi_lower_place_shared(dsi_lowering *b);

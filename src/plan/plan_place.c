@@ -42,8 +42,9 @@ ds_status dsi_lower_place_shared(dsi_lowering *b)
 }
 
 /* Whether item i is of the phase on the side stream. */
-static bool is_side(const dsi_lowering *b, uint32_t i)
+static bool is_side(const dsi_lowering *b, uint32_t i, uint32_t chunk)
 {
+    (void)chunk;
     const uint32_t *begin = b->plan->phase_begin + b->plan->side;
     const dsi_memory_item *item = &b->items[i];
     return i < b->graph->n_values + b->n_steps && item->bytes > 0 && item->first >= begin[0] &&
@@ -52,7 +53,8 @@ static bool is_side(const dsi_lowering *b, uint32_t i)
 
 /* Items that get a range of the arena to themselves, behind all others. */
 typedef struct apart {
-    bool (*holds)(const dsi_lowering *b, uint32_t item);
+    bool (*holds)(const dsi_lowering *b, uint32_t item, uint32_t chunk);
+    uint32_t chunk;
     uint32_t copies;        /* of the range, one behind the other */
     dsi_range *range;       /* out */
     dsi_memory_item *items; /* n, 0 bytes where not of it */
@@ -65,7 +67,7 @@ static ds_status take_apart(dsi_lowering *b, apart *a, uint32_t n)
         return ds_fail(b->plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
     for (uint32_t i = 0; i < n; ++i) {
-        if (a->holds(b, i)) {
+        if (a->holds(b, i, a->chunk)) {
             a->items[i] = b->items[i];
             b->items[i].bytes = 0;
         }
@@ -92,21 +94,29 @@ static ds_status assign_apart(dsi_lowering *b, apart *a, uint32_t n)
 static ds_status assign_arena(dsi_lowering *b, uint32_t n)
 {
     dsi_plan *plan = b->plan;
-    apart ranges[2] = {{.holds = is_side, .copies = 1, .range = &plan->side_range},
-                       {dsi_lower_is_of_slot, plan->n_slots, &plan->slot, NULL}};
-    const bool used[2] = {plan->side != DS_NONE, plan->n_slots > 1};
-    ds_status status = DS_OK;
-    for (int k = 0; k < 2 && status >= 0; ++k) {
-        status = used[k] ? take_apart(b, &ranges[k], n) : DS_OK;
+    const uint32_t n_chunks = plan->n_slots > 1 ? dsi_phases_forward(&plan->phases) : 0;
+    apart ranges[1 + DSI_PLAN_CHUNKS] = {
+        {.holds = is_side, .copies = 1, .range = &plan->side_range}};
+    ds_status status = plan->side != DS_NONE ? take_apart(b, &ranges[0], n) : DS_OK;
+    for (uint32_t c = 0; c < n_chunks && status >= 0; ++c) {
+        dsi_plan_slot *slot = &plan->slot[c];
+        const uint32_t fewer = b->env->chunk_slots[c];
+        slot->copies = fewer > 0 ? fewer : plan->n_slots;
+        ranges[1 + c] = (apart){.holds = dsi_lower_is_of_slot,
+                                .chunk = c,
+                                .copies = slot->copies,
+                                .range = &slot->range};
+        status = take_apart(b, &ranges[1 + c], n);
     }
     status = status < 0
                  ? status
                  : dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes);
-    for (int k = 0; k < 2 && status >= 0; ++k) {
-        status = used[k] ? assign_apart(b, &ranges[k], n) : DS_OK;
+    for (uint32_t k = 0; k < 1 + n_chunks; ++k) {
+        if (status >= 0 && ranges[k].items != NULL) {
+            status = assign_apart(b, &ranges[k], n);
+        }
+        free(ranges[k].items);
     }
-    free(ranges[0].items);
-    free(ranges[1].items);
     return status;
 }
 

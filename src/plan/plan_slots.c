@@ -29,10 +29,20 @@ static bool crosses(const dsi_lowering *b, ds_value v)
            (b->last[v] < b->first[v] && dsi_lower_leaves_phase(b, v, b->plan->n_steps));
 }
 
-bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item)
+/* Of what one chunk's phases make and read last, that chunk; of the rest, the first: its phases are
+ * the first and the last of a micro-batch. */
+static uint32_t chunk_of(const dsi_lowering *b, ds_value v)
+{
+    const dsi_phases *phases = &b->plan->phases;
+    const uint32_t made = dsi_phases_chunk(phases, phase_at(b, b->first[v]));
+    const ds_phase last = phase_at(b, b->last[v]);
+    return dsi_phase_is_micro(phases, last) && dsi_phases_chunk(phases, last) == made ? made : 0;
+}
+
+bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item, uint32_t chunk)
 {
     return b->env->n_slots > 1 && item < b->graph->n_values && b->items[item].bytes > 0 &&
-           crosses(b, item);
+           crosses(b, item) && chunk_of(b, item) == chunk;
 }
 
 ds_status dsi_lower_check_slots(const dsi_lowering *b)

@@ -99,10 +99,7 @@ ds_status dsi_engine_view_memory(ds_engine *engine)
     }
     free(curve);
     const uint32_t n_micro = dsi_phases_micro(&plan->phases);
-    uint32_t n_forward = 0;
-    while (n_forward < n_micro && dsi_phase_is_forward(&plan->phases, n_forward)) {
-        ++n_forward;
-    }
+    const uint32_t n_forward = dsi_phases_forward(&plan->phases);
     sum_at(plan->ledger, plan->phase_begin[n_forward], view->values[DSI_CALL_BACKWARD]);
     sum_at(plan->ledger, plan->phase_begin[n_micro], view->values[DSI_CALL_STEP]);
     sum_cells(engine, view);

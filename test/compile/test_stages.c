@@ -330,6 +330,10 @@ static void parts(void **state)
             assert_int_equal(dsi_phases_micro(phases), split ? 3 : 4);
             assert_string_equal(phases->items[c.plans[r].own.phases.update].name, "update");
             assert_int_equal(plan->n_slots, dsi_schedule_slots(&s, r));
+            for (uint32_t chunk = 0; chunk < s.n_chunks; ++chunk) {
+                assert_int_equal(plan->slot[chunk].copies, dsi_schedule_chunk_slots(&s, r, chunk));
+                assert_true(plan->slot[chunk].range.bytes > 0);
+            }
             if (split) { /* the first stage sends no gradient: all of it may be put off */
                 assert_true((count_steps(plan, 1, NULL) == 0) == (r == 0));
                 assert_int_equal(count_steps(plan, 1, &dsi_op_linear_dw), 0);

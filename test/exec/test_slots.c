@@ -185,8 +185,8 @@ static dsi_ref *find(dsi_plan *plan, ds_phase phase, bool inside)
         const dsi_step *step = &plan->steps[s];
         for (uint32_t i = 0; i < step->n_in; ++i) {
             dsi_ref *ref = &plan->refs[step->in_at + i];
-            const bool there = ref->offset >= plan->slot.offset &&
-                               ref->offset < plan->slot.offset + plan->slot.bytes;
+            const bool there = ref->offset >= plan->slot[0].range.offset &&
+                               ref->offset < plan->slot[0].range.offset + plan->slot[0].range.bytes;
             if (ref->space == DSI_SPACE_ARENA && there == inside) {
                 return ref;
             }
@@ -202,7 +202,7 @@ static void broken_plans(void **state)
     (void)state;
     open(&c, "parity/gpt2", &in, DS_DTYPE_F32, 3);
     dsi_plan *plan = c.run.plan;
-    const dsi_range slot = plan->slot;
+    const dsi_range slot = plan->slot[0].range;
     CHECK_OK(ctx, dsi_plan_check(plan));
     dsi_ref *norm = find(plan, c.run.own.phases.norm, false);
     assert_non_null(norm);
@@ -211,15 +211,15 @@ static void broken_plans(void **state)
     plan->steps[0].work_bytes = 64;
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "memory of a slot, and other memory");
     plan->steps[0].work_bytes = work;
-    plan->slot.bytes =
+    plan->slot[0].range.bytes =
         dsi_swap_block_bytes(slot.bytes / 2); /* what crosses lies behind the first */
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slot");
-    plan->slot = (dsi_range){0, slot.bytes}; /* and before it */
+    plan->slot[0].range = (dsi_range){0, slot.bytes}; /* and before it */
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slot");
-    plan->slot = slot;
-    plan->n_slots = 100;
+    plan->slot[0].range = slot;
+    plan->n_slots = plan->slot[0].copies = 100;
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slots beyond the arena");
-    plan->n_slots = 3;
+    plan->n_slots = plan->slot[0].copies = 3;
     CHECK_OK(ctx, dsi_plan_check(plan));
     graph_run_close(&c.run);
 }

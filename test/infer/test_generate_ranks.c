@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* labels: threads
- * Generation whose layers several ranks share: the logits of one rank, within rounding; the same
+ * Generation whose layers several ranks share: the logits of one rank, within rounding; layers on
+ * several stages: the same bits as on one; the same
  * bits in whatever order messages come; a part of the weights on each; ranks that are used wrongly.
  */
 #include "comm/comm.h"
@@ -27,6 +28,7 @@ typedef struct job {
     uint32_t other;     /* rank whose model is another one; UINT32_MAX: none */
     bool follower_asks; /* rank 1 asks for a token */
     const char *copy;   /* NULL, or the model folder of rank 1 */
+    uint32_t stages;    /* 0: 1 */
 } job;
 
 /* A case of parity/, whose vocabularies no number of ranks divides, or another model of golden/. */
@@ -84,7 +86,8 @@ static ds_status run_rank(dsi_comm *comm, ds_ctx *ctx, job *j)
                                   .checkpoint = j->checkpoint,
                                   .dtype = DS_DTYPE_F32,
                                   .max_length = 32,
-                                  .comm = comm};
+                                  .comm = comm,
+                                  .stages = comm != NULL ? j->stages : 0};
     if (comm != NULL && comm->rank > 0) { /* rank 0's are taken */
         params.max_length = 20;
         params.dtype = DS_DTYPE_BF16;
@@ -185,6 +188,54 @@ static void folders(void **state)
     like_one(*state, "adapter/models/gpt2", NULL, &seed); /* tied */
 }
 
+/* Stages alone: the bits of one rank; with shared layers: of as many ranks that share them. */
+static void stages_of(ds_ctx *ctx, const char *name, const char *checkpoint, uint64_t *seed)
+{
+    static const uint32_t cases[][2] = {{2, 2}, {4, 2}}; /* ranks, stages */
+    parity_case p;
+    open_model(ctx, name, &p);
+    const size_t n = (size_t)(p.vocab * (STEPS + 1));
+    float *want = calloc(2 * n, sizeof *want);
+    assert_non_null(want);
+    for (uint32_t i = 0; i < 2; ++i) {
+        const uint32_t sharing = cases[i][0] / cases[i][1];
+        job jobs[4];
+        rank_results results;
+        job one = {.name = name, .checkpoint = checkpoint, .logits = want, .other = UINT32_MAX};
+        one.n_ids = 1 + (size_t)draw(seed, MOST_IDS);
+        for (size_t k = 0; k < one.n_ids; ++k) {
+            one.ids[k] = (uint32_t)draw(seed, (uint64_t)p.vocab);
+        }
+        if (sharing == 1) {
+            CHECK_OK(ctx, run_rank(NULL, ctx, &one));
+        } else {
+            run_ranks(sharing, 1, &one, want, &results, jobs);
+            no_failure(&results, sharing);
+            one.step_bytes = jobs[0].step_bytes;
+        }
+        one.stages = cases[i][1];
+        run_ranks(cases[i][0], 1, &one, want + n, &results, jobs);
+        no_failure(&results, cases[i][0]);
+        if (memcmp(want, want + n, n * sizeof *want) != 0) {
+            fail_msg("%s on %u ranks in %u stages has other logits", name, cases[i][0],
+                     cases[i][1]);
+        }
+        assert_true(jobs[0].step_bytes < 0.9 * one.step_bytes); /* a stage has its own alone */
+    }
+    free(want);
+    parity_close(&p);
+}
+
+static void stages(void **state)
+{
+    uint64_t seed = 13;
+    for (uint32_t i = 0; i < PARITY_N; ++i) {
+        stages_of(*state, parity_variants[i], NULL, &seed);
+    }
+    stages_of(*state, "adapter/models/llama", NULL, &seed);
+    stages_of(*state, "adapter/models/gpt2", NULL, &seed); /* tied */
+}
+
 static void checkpoint(void **state)
 {
     ds_ctx *ctx = *state;
@@ -198,6 +249,7 @@ static void checkpoint(void **state)
     ds_engine_destroy(&engine);
     parity_close(&p);
     like_one(ctx, "packed_gpt2", folder, &seed);
+    stages_of(ctx, "packed_gpt2", folder, &seed);
     scratch_remove(folder);
 }
 
@@ -246,6 +298,11 @@ static void used_wrongly(void **state)
     assert_int_equal(results.status[1], DS_ERR_PEER);
     assert_non_null(strstr(results.message[1], "has another model folder than rank 0"));
 
+    one = (job){.name = "llama3", .n_ids = 3, .other = UINT32_MAX, .stages = 2};
+    run_ranks(3, 1, &one, NULL, &results, (job[3]){{0}});
+    assert_int_equal(results.status[0], DS_ERR_ARG);
+    assert_non_null(strstr(results.message[0], "stages 2 is no divisor of the 3 ranks"));
+
     char *copy = copy_of("llama3");
     one = (job){.name = "llama3", .n_ids = 3, .other = UINT32_MAX, .copy = copy};
     run_ranks(2, 1, &one, NULL, &results, jobs);
@@ -264,6 +321,9 @@ static void used_wrongly(void **state)
     CHECK_OK(ctx, ds_generator_create(ctx, &params, &g));
     CHECK_FAILS(ctx, ds_generator_follow(g), DS_ERR_STATE, "above 0");
     ds_generator_destroy(&g);
+    ds_generator_params alone = params;
+    alone.stages = 2;
+    CHECK_FAILS(ctx, ds_generator_create(ctx, &alone, &g), DS_ERR_ARG, "2 stages of one rank");
     parity_close(&p);
 }
 
@@ -275,6 +335,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(folders, ctx),
+        cmocka_unit_test_prestate(stages, ctx),
         cmocka_unit_test_prestate(checkpoint, ctx),
         cmocka_unit_test_prestate(used_wrongly, ctx),
     };

@@ -131,10 +131,17 @@ static void check_formulas(const dsi_schedule *s)
     }
     for (uint32_t r = 0; r < s->n_ranks; ++r) {
         assert_int_equal(result.in_flight[r], in_flight(s, r));
-        assert_true(dsi_schedule_slots(s, r) <= result.in_flight[r]);
-        if (s->n_chunks == 1) {
-            assert_int_equal(dsi_schedule_slots(s, r), result.in_flight[r]);
+        uint32_t slots = 0;
+        for (uint32_t c = 0; c < s->n_chunks; ++c) {
+            const uint32_t own = dsi_schedule_chunk_slots(s, r, c);
+            assert_true(own >= 1 && own <= dsi_schedule_slots(s, r));
+            assert_true(dsi_schedule_slots(s, r) >= s->n_micro ||
+                        dsi_schedule_slots(s, r) % own == 0);
+            slots += own;
         }
+        assert_true(slots >= result.in_flight[r]); /* chunks have most at different times */
+        assert_true(s->n_chunks > 1 ? slots <= s->n_chunks * s->n_micro
+                                    : slots == result.in_flight[r]);
     }
 }
 

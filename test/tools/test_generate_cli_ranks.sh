@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# ds_generate on several ranks: the text of one rank, greedy and drawn, from a folder and a checkpoint; an answer of --chat; what fails
+# ds_generate on several ranks and stages: the text of one rank, greedy and drawn, from a folder and a checkpoint; an answer of --chat; what fails
 # ends all ranks with a message. Usage: test_generate_cli_ranks.sh BUILD
 set -euo pipefail
 build=$(realpath "$1")
@@ -21,6 +21,10 @@ same() { # FLAGS…: on 1, 2, 3 and 4 ranks
         ranks "$n" "$@" > "$scratch/got" || { cat "$scratch/err"; exit 1; }
         cmp "$scratch/want" "$scratch/got"
     done
+    for n in 2 4; do
+        ranks "$n" "$@" --pipeline_stages 2 > "$scratch/got" || { cat "$scratch/err"; exit 1; }
+        cmp "$scratch/want" "$scratch/got"
+    done
 }
 common=(--tokenizer bytes --dtype f32)
 same --model "$scratch/out" "${common[@]}" --prompt "First Citizen: " --max_new_tokens 40
@@ -34,4 +38,7 @@ fails() { # WORDS FLAGS…: on two ranks, and nothing on standard output of what
 fails "gives ranks no standard input" --model "$scratch/out" "${common[@]}"
 fails "the prompt is empty" --model "$scratch/out" "${common[@]}" --prompt ""
 fails "$scratch/none" --model "$scratch/none" "${common[@]}" --prompt a
+fails "stages 3 is no divisor of the 2 ranks" --model "$scratch/out" "${common[@]}" --prompt a --pipeline_stages 3
+if "$build/ds_generate" --model "$scratch/out" "${common[@]}" --prompt a --pipeline_stages 2 2> "$scratch/err"; then exit 1; fi
+grep -qF "2 stages of one rank" "$scratch/err"
 fails "128" --model "$scratch/out" "${common[@]}" --prompt "$(printf 'x%.0s' {1..200})"

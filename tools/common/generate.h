@@ -14,7 +14,7 @@ typedef struct generate_options {
     const char *model, *checkpoint, *tag, *tokenizer, *prompt, *prompt_file, *dtype, *system;
     const char *adapter, *chat_template, *model_revision, *tokenizer_revision, *accelerator;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
-    int64_t max_new_tokens, top_k, seed, max_length, threads;
+    int64_t max_new_tokens, top_k, seed, max_length, threads, stages;
     double temperature, top_p;
     bool chat, stats, no_echo;
     packing_flags packing;

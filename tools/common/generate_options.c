@@ -22,7 +22,8 @@ static const char after[] =
     "for an answer (--max_new_tokens, at most a quarter of it), the oldest question and its answer "
     "are left out, said on standard error.\n\n"
     "Several ranks share the layers of a model, each has a part of the weights: start them by the "
-    "launcher with --prompt or --prompt_file. Rank 0 writes the text.\n\n"
+    "launcher with --prompt or --prompt_file. Rank 0 writes the text. With --pipeline_stages the "
+    "layers are dealt to so many groups of the ranks, and the ranks of a group share theirs.\n\n"
     "Examples:\n"
     "  ds_generate --model out --prompt \"ROMEO:\" --temperature 0.8 --top_p 0.95\n"
     "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --prompt \"What is ZeRO?\"\n"
@@ -77,6 +78,14 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .value = "f32|bf16|f16",
          .choices = "f32|bf16|f16",
          .doc = "Arithmetic; default: as the weights are stored."},
+        {.name = "pipeline_stages",
+         .type = DSI_ARG_INT,
+         .out = &o->stages,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 16,
+         .doc = "Groups of the ranks that have neighbouring layers each: a divisor of the ranks."},
         {.type = DSI_ARG_HEADING, .doc = "Prompt"},
         {.name = "prompt",
          .type = DSI_ARG_TEXT,
@@ -219,7 +228,8 @@ ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_p
                                                                   : DS_DTYPE_NONE,
                                         .max_length = length,
                                         .accelerator = o->accelerator,
-                                        .comm = o->comm};
+                                        .comm = o->comm,
+                                        .stages = (uint32_t)o->stages};
     return ds_generator_create(ctx, &params, generator_out);
 }
 
