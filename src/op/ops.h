@@ -85,7 +85,12 @@ extern const ds_op dsi_op_embedding_dw;
 typedef struct dsi_vocab_attrs {
     int64_t n_rows; /* of the whole table */
 } dsi_vocab_attrs;
-/* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has. */
+/* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has.
+ * n_parts above 1: in the order of a sequence that so many ranks share (sequence_order.h): part i
+ * has what part i - turn, counted around, has in that order; halves: each part is two pieces. */
+typedef struct dsi_row_numbers_attrs {
+    int64_t n_rows, n_parts, turn, halves;
+} dsi_row_numbers_attrs;
 extern const ds_op dsi_op_row_numbers;
 /* embedding_part: table (V,C), ids i32 (..), rows i32 (V) → (..,C), rows: -0 where the part lacks
  * the id; the sum over all parts is the embedding, bit for bit. */
@@ -275,6 +280,35 @@ extern const ds_op dsi_op_attention;
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
  * attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
+
+/* ---- attention_part.c ---------------------------------------------------------------------- */
+typedef struct dsi_turn_attrs {
+    int64_t part; /* positions of a part */
+} dsi_turn_attrs;
+/* turn_parts: x (B,T,C) → along T each part in the place of the next, the last in the first's. No
+ * kernels: localize makes a `shift` of it where ranks have a part each. */
+extern const ds_op dsi_op_turn_parts;
+
+typedef struct dsi_attention_part_attrs {
+    int64_t n_heads, n_kv_heads, head_dim, causal, window; /* as in attention */
+    double scale;
+    int64_t all_heads; /* with `heads`, as there */
+    double cap, alibi;
+    int64_t part; /* positions of a part */
+    int64_t last; /* 1: nothing comes behind: y, or dq, is of q's type */
+} dsi_attention_part_attrs;
+/* attention_part: q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T): which of all positions
+ * these are, ascending by one in a few runs, [first], [heads], [y, lse of parts before] → y, lse.
+ * Each part of the queries sees of the keys in its place those that attention would let it see.
+ * Runs of queries by runs of keys, in the order in which they stand, are merged into (y, lse):
+ *     top = max(lse, lse'), w = exp(lse - top), w' = exp(lse' - top)
+ *     y = (w·y + w'·y') / (w + w'), lse = top + log(w + w')
+ * in fp32; what sees no key adds nothing. */
+extern const ds_op dsi_op_attention_part;
+/* attention_part_backward: dy, q, k, v, y, lse (of all keys), rows, keys, [first], [heads], [dq,
+ * dk, dv f32] → dq, dk, dv: those of each pair of runs, of q's type, added in that order in fp32.
+ */
+extern const ds_op dsi_op_attention_part_backward;
 
 /* ---- cross_entropy.c ----------------------------------------------------------------------- */
 typedef struct dsi_ce_attrs {
@@ -741,7 +775,7 @@ typedef struct dsi_comm_attrs {
     int64_t n_dims, dims[DS_MAX_DIMS];
 } dsi_comm_attrs;
 extern const ds_op dsi_op_take_slice, dsi_op_take_term, dsi_op_reduce_scatter, dsi_op_all_reduce,
-    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_dispatch_rows, dsi_op_return_rows,
+    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_shift, dsi_op_dispatch_rows, dsi_op_return_rows,
     dsi_op_gather_store;
 /* What the communicator is asked for by an operator of class COMM; DS_COMM_OP_COUNT: nothing, as
  * by any other. */

@@ -175,7 +175,7 @@ const op_case op_cases[] = {
      ATTRS(dsi_embedding_dw_attrs, .n_rows = 11)},
     {&dsi_op_embedding_dw, "adds", "i32[20]<131 act[20,64] f32[131,64]",
      ATTRS(dsi_embedding_dw_attrs, .n_rows = 131)},
-    {&dsi_op_row_numbers, "131", "", ATTRS(dsi_vocab_attrs, .n_rows = 131),
+    {&dsi_op_row_numbers, "131", "", ATTRS(dsi_row_numbers_attrs, .n_rows = 131),
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_embedding_part, "tokens", "act[11,33] i32[2,7]<11 i32[11]p",
      ATTRS(dsi_vocab_attrs, .n_rows = 11), .flags = OP_EXACT | OP_NO_GRAD},

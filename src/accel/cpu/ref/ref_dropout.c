@@ -14,11 +14,13 @@ static void dropout_range(const ds_kernel_call *call, int64_t begin, int64_t end
     const bool has_rows = a->n_rows > 0; /* a part of each sample's */
     const int64_t row = has_rows ? sample / shape.dims[1] : 0;
     const int64_t all = has_rows ? a->n_rows * row : sample;
-    const int64_t first = has_rows ? ((const int32_t *)call->in[2].data)[0] * row : 0;
+    const int32_t *rows = has_rows ? call->in[2].data : NULL;
     const real factor = R(1.0) / (R(1.0) - (real)a->p);
     (void)slot;
     for (int64_t i = begin; i < end; ++i) {
-        const int64_t element = (rng[2] + i / sample) * all + first + i % sample;
+        const int64_t at = i % sample;
+        const int64_t within = has_rows ? rows[at / row] * row + at % row : at;
+        const int64_t element = (rng[2] + i / sample) * all + within;
         const uint32_t word =
             dsi_rng_u32((uint64_t)rng[0], (uint32_t)a->site, (uint32_t)rng[1], (uint64_t)element);
         const bool keep = dsi_rng_unit(word) >= (float)a->p;
