@@ -329,7 +329,7 @@ static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value sl
 
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
  * new there (a cap, a position bias) would be left out in silence. */
-_Static_assert(sizeof(dsi_attention_attrs) == 12 * sizeof(int64_t),
+_Static_assert(sizeof(dsi_attention_attrs) == 13 * sizeof(int64_t),
                "attention has a new attribute: have attention_paged pass it on or refuse it");
 
 static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,

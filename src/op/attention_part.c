@@ -63,7 +63,8 @@ static ds_status check_attrs(const ds_infer *call)
     const dsi_attention_part_attrs *a = call->attrs;
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
         a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
-        !(a->scale > 0.0) || !(a->cap >= 0.0) || !(a->alibi >= 0.0)) {
+        a->all_keys < a->part || !(a->dropout >= 0.0 && a->dropout < 1.0) || !(a->scale > 0.0) ||
+        !(a->cap >= 0.0) || !(a->alibi >= 0.0)) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, scale "
                                "%g, cap %g, alibi %g: expected those of attention, scale above 0",
@@ -92,11 +93,11 @@ static ds_status check_qkv(const ds_infer *call, uint32_t at, dims *d)
     return dsi_op_need(call, at + 2, "v", q.dtype, kv);
 }
 
-/* rows, keys, [first], [heads] at inputs at to at+3. */
+/* rows, keys, [first], [rng], [heads] at inputs at to at+4. */
 static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
 {
     const dsi_attention_part_attrs *a = call->attrs;
-    if (dsi_op_has(call, at + 3) ? a->all_heads < a->n_heads : a->all_heads != 0) {
+    if (dsi_op_has(call, at + 4) ? a->all_heads < a->n_heads : a->all_heads != 0) {
         return dsi_op_bad_attr(call,
                                "all_heads is %lld, expected n_heads or more with heads, else 0",
                                (long long)a->all_heads);
@@ -104,10 +105,13 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
     DS_TRY(dsi_op_need(call, at, "rows", DS_DTYPE_I32, ds_shape_1d(d->t)));
     DS_TRY(dsi_op_need(call, at + 1, "keys", DS_DTYPE_I32, ds_shape_1d(d->t)));
     DS_TRY(dsi_op_may(call, at + 2, "first", DS_DTYPE_I32, ds_shape_2d(d->b, d->t)));
-    return dsi_op_may(call, at + 3, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads));
+    if (a->dropout > 0.0 || dsi_op_has(call, at + 3)) {
+        DS_TRY(dsi_op_need(call, at + 3, "rng", DS_DTYPE_I64, ds_shape_1d(4)));
+    }
+    return dsi_op_may(call, at + 4, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads));
 }
 
-enum { Q, K, V, ROWS, KEYS, FIRST, HEADS, SEEN_Y, SEEN_LSE, N_IN };
+enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE, N_IN };
 
 static ds_status part_infer(ds_infer *call)
 {
@@ -154,9 +158,12 @@ static const ds_attr part_attrs[] = {
     DSI_ATTR_INT(dsi_attention_part_attrs, causal),
     DSI_ATTR_INT(dsi_attention_part_attrs, window),
     DSI_ATTR_REAL(dsi_attention_part_attrs, scale),
+    DSI_ATTR_REAL(dsi_attention_part_attrs, dropout),
+    DSI_ATTR_INT(dsi_attention_part_attrs, site),
     DSI_ATTR_INT(dsi_attention_part_attrs, all_heads),
     DSI_ATTR_REAL(dsi_attention_part_attrs, cap),
     DSI_ATTR_REAL(dsi_attention_part_attrs, alibi),
+    DSI_ATTR_INT(dsi_attention_part_attrs, all_keys),
     DSI_ATTR_INT(dsi_attention_part_attrs, part),
     DSI_ATTR_INT(dsi_attention_part_attrs, last),
 };
@@ -169,8 +176,14 @@ static void adapt_heads(ds_place_case *c, uint32_t heads)
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
     c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
-    if (a->alibi > 0.0 && !dsi_place_has(c, heads)) { /* slopes go by the number of a head */
+    const bool drops = a->dropout > 0.0;
+    if ((a->alibi > 0.0 || drops) && !dsi_place_has(c, heads)) { /* both go by a head's number */
         dsi_place_drop(c->split, 'h');
+    }
+    if (drops) {
+        c->numbered[0] = 't';
+        c->numbered[1] = 'h';
+        c->flags |= DS_PLACE_SAMPLES;
     }
 }
 
@@ -196,16 +209,18 @@ const ds_op dsi_op_attention_part = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bth t t bt h bth bht", .out = "bth bht", .split = "hbt",
+    .place = DSI_PLACE(.in = "bth bth bth t t bt _ h bth bht", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_part, .local = part_local),
     .doc =
-        "q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T), [first i32 (B,T)], [heads "
+        "q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T), [first i32 (B,T)], [rng i64 "
+        "(4)], [heads "
         "i32 (H)], [y f32 (B,T,H·D), lse f32 (B,H,T)] → y, lse: attention as of queries numbered "
         "rows over keys numbered keys, each part of `part` queries over the part of keys in its "
         "place, merged with what it has seen before (y, lse), in fp32. last: y is of q's type.",
     .n_in_min = 5,
     .n_in_max = N_IN,
     .n_out = 2,
+    .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_part_attrs),
     .attrs = part_attrs,
     .n_attrs = DSI_N(part_attrs),
@@ -215,7 +230,23 @@ const ds_op dsi_op_attention_part = {
 
 /* ---- attention_part_backward ----------------------------------------------------------------- */
 
-enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_ROWS, B_KEYS, B_FIRST, B_HEADS, B_DQ, B_DK, B_DV, B_N };
+enum {
+    B_DY,
+    B_Q,
+    B_K,
+    B_V,
+    B_Y,
+    B_LSE,
+    B_ROWS,
+    B_KEYS,
+    B_FIRST,
+    B_RNG,
+    B_HEADS,
+    B_DQ,
+    B_DK,
+    B_DV,
+    B_N
+};
 
 static ds_status backward_infer(ds_infer *call)
 {
@@ -263,14 +294,16 @@ const ds_op dsi_op_attention_part_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bth bth bth bht t t bt h bth bth bth", .out = "bth bth bth",
+    .place = DSI_PLACE(.in = "bth bth bth bth bth bht t t bt _ h bth bth bth", .out = "bth bth bth",
                        .split = "hbt", .adapt = adapt_backward, .local = backward_local),
-    .doc = "dy, q, k, v, y, lse of all keys, rows, keys, [first], [heads], [dq, dk, dv f32] → dq, "
+    .doc = "dy, q, k, v, y, lse of all keys, rows, keys, [first], [rng], [heads], [dq, dk, dv f32] "
+           "→ dq, "
            "dk, dv: the gradient of attention over the part of the keys that is here, added to "
            "what there was, in fp32. last: dq is of q's type.",
     .n_in_min = 8,
     .n_in_max = B_N,
     .n_out = 3,
+    .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_part_attrs),
     .attrs = part_attrs,
     .n_attrs = DSI_N(part_attrs),

@@ -268,6 +268,7 @@ typedef struct dsi_attention_attrs {
     int64_t all_heads; /* with `heads`: how many there are in all, for those numbers; else 0 */
     double cap;        /* 0: none; scores become cap·tanh(score/cap) */
     double alibi;      /* 0: none; position biases whose slopes are 2^(-alibi) at least */
+    int64_t all_keys;  /* with `keys`: how many there are in all; else 0 */
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
@@ -292,21 +293,25 @@ extern const ds_op dsi_op_turn_parts;
 typedef struct dsi_attention_part_attrs {
     int64_t n_heads, n_kv_heads, head_dim, causal, window; /* as in attention */
     double scale;
+    double dropout; /* on probabilities; needs rng */
+    int64_t site;
     int64_t all_heads; /* with `heads`, as there */
     double cap, alibi;
-    int64_t part; /* positions of a part */
-    int64_t last; /* 1: nothing comes behind: y, or dq, is of q's type */
+    int64_t all_keys; /* positions of the whole sequence */
+    int64_t part;     /* positions of a part */
+    int64_t last;     /* 1: nothing comes behind: y, or dq, is of q's type */
 } dsi_attention_part_attrs;
 /* attention_part: q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T): which of all positions
- * these are, ascending by one in a few runs, [first], [heads], [y, lse of parts before] → y, lse.
- * Each part of the queries sees of the keys in its place those that attention would let it see.
- * Runs of queries by runs of keys, in the order in which they stand, are merged into (y, lse):
+ * these are, ascending by one in a few runs, [first], [rng], [heads], [y, lse of parts before] → y,
+ * lse. Each part of the queries sees of the keys in its place those that attention would let it
+ * see. Runs of queries by runs of keys, in the order in which they stand, are merged into (y, lse):
  *     top = max(lse, lse'), w = exp(lse - top), w' = exp(lse' - top)
  *     y = (w·y + w'·y') / (w + w'), lse = top + log(w + w')
  * in fp32; what sees no key adds nothing. */
 extern const ds_op dsi_op_attention_part;
-/* attention_part_backward: dy, q, k, v, y, lse (of all keys), rows, keys, [first], [heads], [dq,
- * dk, dv f32] → dq, dk, dv: those of each pair of runs, of q's type, added in that order in fp32.
+/* attention_part_backward: dy, q, k, v, y, lse (of all keys), rows, keys, [first], [rng], [heads],
+ * [dq, dk, dv f32] → dq, dk, dv: those of each pair of runs, of q's type, added in that order in
+ * fp32.
  */
 extern const ds_op dsi_op_attention_part_backward;
 

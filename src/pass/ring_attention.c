@@ -54,24 +54,15 @@ static ds_status numbers(ring *x, int64_t length, int64_t turns, ds_value *value
     return DS_OK;
 }
 
-static ds_status refuse(const ring *x, const dsi_node_info *node, const char *what)
-{
-    return ds_fail(x->r.from->ctx, DS_ERR_UNSUPPORTED,
-                   "%s: sequence_parallel.attention \"ring\" does not go with %s to \"ulysses\"",
-                   node->scope, what);
-}
-
 static ds_status begin(ring *x, const dsi_node_info *node, const ds_value *in, uint32_t q,
                        chain *c_out)
 {
     const dsi_attention_attrs *a = node->attrs;
     const int64_t length = ds_graph_meta(x->r.to, in[q]).shape.dims[1];
     if (a->packed != 0) {
-        return refuse(x, node, "q, k and v in one tensor; set it");
-    }
-    if (a->dropout > 0.0) {
-        return refuse(x, node,
-                      "dropout on the probabilities of attention; set that to 0, or the former");
+        return ds_fail(x->r.from->ctx, DS_ERR_INTERNAL,
+                       "%s: q, k and v that travel are packed, expected three tensors",
+                       node->scope);
     }
     *c_out = (chain){.attrs = {.n_heads = a->n_heads,
                                .n_kv_heads = a->n_kv_heads,
@@ -79,7 +70,10 @@ static ds_status begin(ring *x, const dsi_node_info *node, const ds_value *in, u
                                .causal = a->causal,
                                .window = a->window,
                                .scale = a->scale,
+                               .dropout = a->dropout,
+                               .site = a->site,
                                .all_heads = a->all_heads,
+                               .all_keys = length,
                                .cap = a->cap,
                                .alibi = a->alibi,
                                .part = length / x->ranks},
@@ -111,10 +105,10 @@ static ds_status make_forward(ring *x, const dsi_node_info *node, const ds_value
     DS_TRY(begin(x, node, in, Q, &c));
     for (int64_t step = 0; step < x->ranks; ++step) {
         DS_TRY(advance(x, &c, step, &keys));
-        const ds_value all[9] = {in[Q],     c.k,       c.v,    c.own, keys,
-                                 in[FIRST], in[HEADS], out[0], out[1]};
+        const ds_value all[10] = {in[Q],     c.k,     c.v,       c.own,  keys,
+                                  in[FIRST], in[RNG], in[HEADS], out[0], out[1]};
         DS_TRY(
-            ds_graph_apply(x->r.to, &dsi_op_attention_part, &c.attrs, all, step > 0 ? 9 : 7, out));
+            ds_graph_apply(x->r.to, &dsi_op_attention_part, &c.attrs, all, step > 0 ? 10 : 8, out));
     }
     return DS_OK;
 }
@@ -141,11 +135,11 @@ static ds_status make_backward(ring *x, const dsi_node_info *node, const ds_valu
     DS_TRY(begin(x, node, in, B_Q, &c));
     for (int64_t step = 0; step < x->ranks; ++step) {
         DS_TRY(advance(x, &c, step, &keys));
-        const ds_value all[13] = {in[B_DY],  in[B_Q], c.k,   c.v,         in[B_Y],
-                                  in[B_LSE], c.own,   keys,  in[B_FIRST], in[B_HEADS],
-                                  out[0],    out[1],  out[2]};
+        const ds_value all[14] = {in[B_DY],    in[B_Q], c.k,    c.v,         in[B_Y],
+                                  in[B_LSE],   c.own,   keys,   in[B_FIRST], in[B_RNG],
+                                  in[B_HEADS], out[0],  out[1], out[2]};
         DS_TRY(ds_graph_apply(x->r.to, &dsi_op_attention_part_backward, &c.attrs, all,
-                              step > 0 ? 13 : 10, out));
+                              step > 0 ? 14 : 11, out));
         DS_TRY(turn(x, c.attrs.part, &out[1]));
         DS_TRY(turn(x, c.attrs.part, &out[2]));
     }

@@ -139,6 +139,7 @@ class Case:
         self.ep = draw(rng, 1, *shared, *shared)
         self.model["vocab_size"] = draw(rng, 256, 257, 260, 264, 269, 300)
         self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
+        self.ring = draw(rng, None, True, True, False) if self.sp > 1 else None  # ring attention, in halves or not
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
         self.precision = draw(rng, "fp32", "fp32", "fp32", "fp32", "bf16", "fp16")
         self.data = draw(rng, "text.txt", "text.txt", "pairs.jsonl", "texts.jsonl")
@@ -246,6 +247,8 @@ class Case:
                 config["zero_optimization"] = {"stage": 3, **self.quantized}
             config["tensor_parallel"] = {"autotp_size": self.tp}
             config["sequence_parallel_size"] = self.sp
+            if self.ring is not None:
+                config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
             if self.ep > 1:
@@ -256,7 +259,7 @@ class Case:
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
         return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
-                f"{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
@@ -288,8 +291,9 @@ FIXED = [
 def fixed_case(i):
     """Case -1 - i: as drawn, but for what FIXED says; ZeRO 3."""
     case = Case(random.Random(i))
-    (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, case.model, flags = FIXED[i]
-    case.quantized = {}
+    (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, model, flags = FIXED[i]
+    case.model = dict(model)
+    case.quantized, case.ring = {}, case.model.pop("ring", None)
     case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}

@@ -2,7 +2,7 @@
 /* attention_part and attention_part_backward on the kernels of attention.
  *
  * Sample by sample, each run of queries meets each run of keys: a call of the best kernel of
- * attention, which knows by `rows` how far the queries stand behind the keys, and a merge of what
+ * attention, which knows by their numbers where queries and keys stand, and a merge of what
  * it gives with what was there, in fp32. Pairs of runs of which nothing is visible are left out.
  * There is a kernel for each level of instruction sets, since the plan's choice holds inside of it
  * too.
@@ -20,9 +20,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { FORWARD_IN = 8, BACKWARD_IN = 10 };
-enum { Q, K, V, ROWS, KEYS, FIRST, HEADS, SEEN_Y, SEEN_LSE };
-enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_ROWS, B_KEYS, B_FIRST, B_HEADS, B_DQ, B_DK, B_DV };
+enum { FORWARD_IN = 9, BACKWARD_IN = 11 };
+enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE };
+enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_ROWS, B_KEYS, B_FIRST, B_RNG, B_HEADS, B_DQ, B_DK, B_DV };
 
 /* ---- what both share ------------------------------------------------------------------------- */
 
@@ -34,7 +34,10 @@ static dsi_attention_attrs plain_attrs(const dsi_attention_part_attrs *a)
                                  .causal = a->causal,
                                  .window = a->window,
                                  .scale = a->scale,
+                                 .dropout = a->dropout,
+                                 .site = a->site,
                                  .all_heads = a->all_heads,
+                                 .all_keys = a->all_keys,
                                  .cap = a->cap,
                                  .alibi = a->alibi};
 }
@@ -71,14 +74,33 @@ static void describe(const ds_kernel_sig *whole, uint32_t at, int64_t n_q, int64
     const ds_meta lse = meta_of(DS_DTYPE_F32, ds_shape_3d(1, a->n_heads, n_q));
     const ds_meta first = meta_of(DS_DTYPE_I32, ds_shape_2d(1, n_q));
     const ds_meta heads = meta_of(DS_DTYPE_I32, ds_shape_1d(a->n_heads));
+    const ds_meta rng = meta_of(DS_DTYPE_I64, ds_shape_1d(4));
     const ds_meta rows = meta_of(DS_DTYPE_I32, ds_shape_1d(n_q));
+    const ds_meta keys = meta_of(DS_DTYPE_I32, ds_shape_1d(n_k));
     const ds_meta none = {0};
     const bool has_first = is_there(whole, at == 0 ? FIRST : B_FIRST);
+    const bool has_rng = is_there(whole, at == 0 ? RNG : B_RNG);
     const bool has_heads = is_there(whole, at == 0 ? HEADS : B_HEADS);
-    const ds_meta forward[FORWARD_IN] = {
-        q, kv, kv, has_first ? first : none, none, none, has_heads ? heads : none, rows};
-    const ds_meta backward[BACKWARD_IN] = {
-        q, q, kv, kv, q, lse, has_first ? first : none, none, has_heads ? heads : none, rows};
+    const ds_meta forward[FORWARD_IN] = {q,
+                                         kv,
+                                         kv,
+                                         has_first ? first : none,
+                                         none,
+                                         has_rng ? rng : none,
+                                         has_heads ? heads : none,
+                                         rows,
+                                         keys};
+    const ds_meta backward[BACKWARD_IN] = {q,
+                                           q,
+                                           kv,
+                                           kv,
+                                           q,
+                                           lse,
+                                           has_first ? first : none,
+                                           has_rng ? rng : none,
+                                           has_heads ? heads : none,
+                                           rows,
+                                           keys};
     *p = (plain){.attrs = plain_attrs(a)};
     memcpy(p->in, at == 0 ? forward : backward, at == 0 ? sizeof forward : sizeof backward);
     p->out[0] = q;
@@ -178,19 +200,31 @@ static ds_status for_pairs(const ds_kernel_call *call, uint32_t rows_at, int64_t
     return DS_OK;
 }
 
-/* The numbers by which attention knows its queries among the keys of a run: `first` counts from the
- * run's first key. */
-static void write_numbers(const ds_kernel_call *call, uint32_t rows_at, const pair *p, int32_t *row,
-                          int32_t *first)
+/* What says which queries and keys a pair has, as attention takes them. */
+typedef struct numbers {
+    const void *first, *rng, *heads, *rows, *keys;
+    int64_t own_rng[4]; /* of the sample */
+} numbers;
+
+/* rows_at: where rows is; behind it are keys, first, rng and heads. */
+static void find_numbers(const ds_kernel_call *call, uint32_t rows_at, const pair *p, numbers *n)
 {
-    const int32_t *rows = call->in[rows_at].data;
-    const int32_t *keys = call->in[rows_at + 1].data;
-    const int32_t *whole = input(call, rows_at + 2);
-    const int64_t n = call->in[rows_at].meta.shape.dims[0];
-    row[0] = rows[p->q0] - keys[p->k0];
-    for (int64_t i = 0; i < p->n_q && whole != NULL; ++i) {
-        first[i] = whole[p->b * n + p->q0 + i] - keys[p->k0];
+    const int64_t length = call->in[rows_at].meta.shape.dims[0];
+    const int32_t *first = input(call, rows_at + 2);
+    const int64_t *rng = input(call, rows_at + 3);
+    for (uint32_t i = 0; i < 4 && rng != NULL; ++i) {
+        n->own_rng[i] = rng[i] + (i == 2 ? p->b : 0);
     }
+    n->first = first != NULL ? first + p->b * length + p->q0 : NULL;
+    n->rng = rng != NULL ? n->own_rng : NULL;
+    n->heads = input(call, rows_at + 4);
+    n->rows = (const int32_t *)call->in[rows_at].data + p->q0;
+    n->keys = (const int32_t *)call->in[rows_at + 1].data + p->k0;
+}
+
+static ds_tensor tensor(const void *data, ds_meta meta)
+{
+    return (ds_tensor){(void *)(uintptr_t)data, meta}; /* of an input: nobody writes it */
 }
 
 static ds_status run_plain(const ds_kernel_call *call, const plain *p, const ds_tensor *in,
@@ -266,7 +300,6 @@ typedef struct forward {
     void *part_y;    /* of a pair, of the activations' type */
     float *part_lse; /* (H,n_q) */
     float *row;      /* a thread: H·D of part_y */
-    int32_t *number, *first;
     const pair *now;
     float *sum; /* y of the sample that is merged into */
 } forward;
@@ -283,8 +316,6 @@ static void forward_carve(const ds_kernel_sig *sig, ds_isa has, carver *c, forwa
     f->part_y = carve(c, part * width * ds_dtype_bytes(sig->in[Q].dtype));
     f->part_lse = carve(c, part * (size_t)a->n_heads * sizeof(float));
     f->row = carve(c, dsi_ref_slots(sig) * width * sizeof(float));
-    f->number = carve(c, part * sizeof(int32_t));
-    f->first = carve(c, part * sizeof(int32_t));
 }
 
 static size_t forward_work(const ds_kernel_sig *sig, ds_isa has)
@@ -341,17 +372,19 @@ static ds_status forward_pair(void *user, const pair *p)
     const int64_t kv = a->n_kv_heads * a->head_dim;
     const int64_t t = call->in[Q].meta.shape.dims[1];
     plain how;
+    numbers n;
     describe(call->sig, 0, p->n_q, p->n_k, &how);
-    write_numbers(call, ROWS, p, f->number, f->first);
+    find_numbers(call, ROWS, p, &n);
     const ds_tensor in[FORWARD_IN] = {
-        {element(&call->in[Q], (p->b * t + p->q0) * width), how.in[0]},
-        {element(&call->in[K], (p->b * t + p->k0) * kv), how.in[1]},
-        {element(&call->in[V], (p->b * t + p->k0) * kv), how.in[2]},
-        {f->first, how.in[3]},
+        tensor(element(&call->in[Q], (p->b * t + p->q0) * width), how.in[0]),
+        tensor(element(&call->in[K], (p->b * t + p->k0) * kv), how.in[1]),
+        tensor(element(&call->in[V], (p->b * t + p->k0) * kv), how.in[2]),
+        tensor(n.first, how.in[3]),
         {0},
-        {0},
-        {(void *)(uintptr_t)input(call, HEADS), how.in[6]},
-        {f->number, how.in[7]}};
+        tensor(n.rng, how.in[5]),
+        tensor(n.heads, how.in[6]),
+        tensor(n.rows, how.in[7]),
+        tensor(n.keys, how.in[8])};
     const ds_tensor out[2] = {{f->part_y, how.out[0]}, {f->part_lse, how.out[1]}};
     DS_TRY(run_plain(call, &how, in, out, f->has, f->work, f->room));
     f->now = p;
@@ -408,8 +441,7 @@ typedef struct backward {
     void *dq, *dk, *dv; /* of a pair, of the activations' type */
     float *lse;         /* (H,n_q) */
     float *row;         /* a thread */
-    int32_t *number, *first;
-    float *sum; /* dq of the sample that is added to */
+    float *sum;         /* dq of the sample that is added to */
 } backward;
 
 static void backward_carve(const ds_kernel_sig *sig, ds_isa has, carver *c, backward *w)
@@ -428,8 +460,6 @@ static void backward_carve(const ds_kernel_sig *sig, ds_isa has, carver *c, back
     w->dv = carve(c, part * kv * each);
     w->lse = carve(c, part * (size_t)a->n_heads * sizeof(float));
     w->row = carve(c, dsi_ref_slots(sig) * width * sizeof(float));
-    w->number = carve(c, part * sizeof(int32_t));
-    w->first = carve(c, part * sizeof(int32_t));
 }
 
 static size_t backward_work(const ds_kernel_sig *sig, ds_isa has)
@@ -490,19 +520,21 @@ static ds_status backward_pair(void *user, const pair *p)
     const int64_t q_at = (p->b * t + p->q0) * width;
     const int64_t k_at = (p->b * t + p->k0) * kv;
     plain how;
+    numbers n;
     describe(call->sig, 1, p->n_q, p->n_k, &how);
-    write_numbers(call, B_ROWS, p, w->number, w->first);
+    find_numbers(call, B_ROWS, p, &n);
     copy_lse(w, p, a->n_heads, t);
-    const ds_tensor in[BACKWARD_IN] = {{element(&call->in[B_DY], q_at), how.in[0]},
-                                       {element(&call->in[B_Q], q_at), how.in[1]},
-                                       {element(&call->in[B_K], k_at), how.in[2]},
-                                       {element(&call->in[B_V], k_at), how.in[3]},
-                                       {element(&call->in[B_Y], q_at), how.in[4]},
-                                       {w->lse, how.in[5]},
-                                       {w->first, how.in[6]},
-                                       {0},
-                                       {(void *)(uintptr_t)input(call, B_HEADS), how.in[8]},
-                                       {w->number, how.in[9]}};
+    const ds_tensor in[BACKWARD_IN] = {tensor(element(&call->in[B_DY], q_at), how.in[0]),
+                                       tensor(element(&call->in[B_Q], q_at), how.in[1]),
+                                       tensor(element(&call->in[B_K], k_at), how.in[2]),
+                                       tensor(element(&call->in[B_V], k_at), how.in[3]),
+                                       tensor(element(&call->in[B_Y], q_at), how.in[4]),
+                                       tensor(w->lse, how.in[5]),
+                                       tensor(n.first, how.in[6]),
+                                       tensor(n.rng, how.in[7]),
+                                       tensor(n.heads, how.in[8]),
+                                       tensor(n.rows, how.in[9]),
+                                       tensor(n.keys, how.in[10])};
     const ds_tensor out[3] = {{w->dq, how.out[0]}, {w->dk, how.out[1]}, {w->dv, how.out[2]}};
     DS_TRY(run_plain(call, &how, in, out, w->has, w->work, w->room));
     add_rows(w, w->dq, w->sum, p->q0, p->n_q, width);
