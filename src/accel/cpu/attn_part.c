@@ -12,6 +12,7 @@
  *  2. The workspace has room for any runs: that of the longest, and of short ones, which other
  *     kernels of attention take. What would not fit is an error.
  */
+#include "accel/cpu/ref/ref_list.h"
 #include "accel/cpu/ref/ref_split.h"
 #include "accel/cpu/registry.h"
 #include "base/half.h"
@@ -637,6 +638,5 @@ const ds_kernel *const dsi_attention_part_family[] = {&amx_kernel,
                                                       &avx512_back_kernel,
                                                       &avx2_kernel,
                                                       &avx2_back_kernel,
-                                                      &ref_kernel,
-                                                      &ref_back_kernel,
                                                       NULL};
+const ds_kernel *const dsi_ref_attention_part[] = {&ref_kernel, &ref_back_kernel, NULL};
