@@ -728,6 +728,8 @@ static ds_status check_stages(const maker *m)
 static ds_status build(maker *m)
 {
     DS_TRY(check_stages(m));
+    DS_TRY(dsi_sequence_check_length(m->plan.ctx, (uint32_t)sequence_ranks(m),
+                                     m->spec.train.seq_length));
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
     if (m->spec.zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec.offload)) {

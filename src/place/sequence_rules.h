@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which inputs the sp axis shards along the sequence (Ulysses), found from the graph.
+/* Which inputs the sp axis shards along the sequence, found from the graph.
  *
  * An input (B,T,..) is cut along T where every node that reads it can work on a part of the
  * positions, or meets it otherwise only where propagation exchanges it; an input that a reader
@@ -10,10 +10,12 @@
 #include "ir/graph.h"
 #include "place/placement.h"
 
-/* Sets on_out of the graph's inputs, per cell; the others' are left. all: none may stay whole,
- * since positions have another order in parts. Errors: ERR_CONFIG, where the ranks of the axis do
- * not divide T, with the nearest numbers that do; ERR_UNSUPPORTED names an input that stays whole.
- */
+/* Whether the ranks divide the length. Errors: ERR_CONFIG, with the nearest numbers that do. */
+ds_status dsi_sequence_check_length(ds_ctx *ctx, uint32_t ranks, int64_t length);
+
+/* Sets on_out of the graph's inputs, per cell; the others' are left. Pre: the ranks of
+ * the axis divide T. all: none may stay whole, since positions have another order in parts. Errors:
+ * ERR_UNSUPPORTED names an input that stays whole. */
 ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_t seq_length,
                              bool all, dsi_place_on *on_out);
 

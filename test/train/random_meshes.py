@@ -284,6 +284,9 @@ FIXED = [
     ((1, 1, 3, 2), 1, 18, 2, MOE, {}),  # the largest gradient of a stage with experts that others share was completed on all stages
     ((1, 1, 2, 3), 1, 24, 2, {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 24},
      {}),  # a table of all positions was made by the second stage, which the first one read in its backward phase
+    ((1, 1, 3, 1), 2, 33, 1, {**GPT2, "resid_pdrop": 0.1, "ring": True}, {}),  # a part of 11 positions in halves, everything dropped
+    ((1, 2, 2, 2), 2, 18, 2, {**LLAMA, "num_key_value_heads": 2, "ring": True}, {}),  # a ring beside tp and stages
+    ((1, 1, 4, 1), 1, 28, 1, {**LLAMA, "hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1, "ring": False}, {}),
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
 ]
 
