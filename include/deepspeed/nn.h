@@ -43,6 +43,13 @@ typedef struct ds_paged {
     DS_RESERVED(4);
 } ds_paged;
 
+/* How ranks that share sequences share attention. */
+typedef enum ds_sequence_form {
+    DS_SEQUENCE_HEADS,      /* by heads; where those do not suffice, by queries of gathered keys */
+    DS_SEQUENCE_RING,       /* each has the queries of a run of positions; keys and values travel */
+    DS_SEQUENCE_RING_HALVES /* likewise, of two runs that together see as much everywhere */
+} ds_sequence_form;
+
 typedef struct ds_trace {
     ds_trace_mode mode;
     ds_dtype dtype;     /* of parameters and activations */
@@ -67,7 +74,8 @@ typedef struct ds_trace {
                              q4_0, q4_1, q5_0 or q5_1; default NONE: as dtype */
     const ds_paged *paged; /* GENERATE: many sequences in a row; borrowed for the life of the
                               tracer; default NULL: a cell a sequence, kv_length long */
-    DS_RESERVED(2);
+    int64_t sequence_form; /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
+    DS_RESERVED(1);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -113,6 +113,7 @@ typedef enum ds_op_role {
     DS_ROLE_SWAP_OUT,
     DS_ROLE_DISPATCH_ROWS, /* collectives again: an all-to-all of rows, and the way back */
     DS_ROLE_RETURN_ROWS,
+    DS_ROLE_SHIFT, /* a collective: to the next rank of the group, from the one before */
     DS_ROLE_COUNT
 } ds_op_role;
 

@@ -9,6 +9,7 @@
 
 #include "ir/rewrite.h"
 #include "model/adapter.h"
+#include "nn/nn.h"
 #include "op/ops.h"
 
 #include <math.h>
@@ -324,7 +325,7 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
     }
     DS_TRY(read_cell(w, &rng, &in[1]));
     if (has_rows) { /* a rank's part of a sequence knows its positions by their numbers */
-        const dsi_vocab_attrs numbers = {.n_rows = shape.dims[1]};
+        const dsi_row_numbers_attrs numbers = dsi_nn_row_numbers(w->trace, shape.dims[1]);
         attrs.n_rows = numbers.n_rows;
         DS_TRY(ds_graph_apply(w->r.to, &dsi_op_row_numbers, &numbers, NULL, 0, &in[2]));
     }

@@ -11,6 +11,7 @@
 #include "pass/keep.h"
 #include "pass/memory.h"
 #include "pass/remat.h"
+#include "pass/ring_attention.h"
 #include "pass/vocab_parts.h"
 #include "place/expert_rules.h"
 #include "place/sequence_rules.h"
@@ -107,11 +108,22 @@ static int64_t expert_ranks(const maker *m)
     return (int64_t)m->spec.zero.mesh.size[DSI_AXIS_EP] * sequence_ranks(m);
 }
 
+/* Whether keys and values travel among the ranks that share a sequence. */
+static bool is_ring(const maker *m)
+{
+    return sequence_ranks(m) > 1 && m->spec.train.sequence_form != DS_SEQUENCE_HEADS;
+}
+
+static bool has_halves(const maker *m)
+{
+    return is_ring(m) && m->spec.train.sequence_form == DS_SEQUENCE_RING_HALVES;
+}
+
 /* Ranks that share the heads of attention, for the trace. */
 static int64_t head_ranks(const maker *m)
 {
     const uint32_t tp = m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
-    const int64_t ranks = (int64_t)tp * sequence_ranks(m);
+    const int64_t ranks = (int64_t)tp * (is_ring(m) ? 1 : sequence_ranks(m));
     return ranks > 1 ? ranks : 0;
 }
 
@@ -150,9 +162,10 @@ static ds_status share_sequences(maker *m, const ds_graph *graph)
     if (m->sequence == NULL) {
         m->sequence = calloc(MAX_CELLS, sizeof *m->sequence);
     }
-    return m->sequence == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
-                               : dsi_sequence_rules(graph, &m->spec.zero.mesh,
-                                                    m->spec.train.seq_length, m->sequence);
+    return m->sequence == NULL
+               ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+               : dsi_sequence_rules(graph, &m->spec.zero.mesh, m->spec.train.seq_length,
+                                    has_halves(m), m->sequence);
 }
 
 /* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */
@@ -267,12 +280,12 @@ static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph
                  : DS_OK;
 }
 
-/* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, cut over
- * the ranks, then into stages, sort for early updates, offload, lower. */
+/* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, let
+ * keys travel, cut over the ranks, then into stages, sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { PARTS, FUSED, REMAT, KEPT, LOCAL, STAGE, EARLY, OFFLOADED, COUNT };
+    enum { PARTS, FUSED, REMAT, KEPT, RING, LOCAL, STAGE, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (m->tensor != NULL) {
@@ -291,6 +304,11 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (backward && m->plan.choice.logits != DSI_LOGITS_NONE) {
         DS_TRY_GOTO(status, keep(m, graph, &made[KEPT]), done);
         graph = made[KEPT];
+    }
+    if (is_ring(m)) {
+        DS_TRY_GOTO(status,
+                    dsi_ring_attention(graph, sequence_ranks(m), has_halves(m), &made[RING]), done);
+        graph = made[RING];
     }
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
@@ -757,6 +775,8 @@ static ds_status check_stages(const maker *m)
 static ds_status build(maker *m)
 {
     DS_TRY(check_stages(m));
+    DS_TRY(dsi_sequence_check_length(m->plan.ctx, (uint32_t)sequence_ranks(m),
+                                     m->spec.train.seq_length));
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
     if (m->spec.zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec.offload)) {

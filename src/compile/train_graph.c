@@ -529,6 +529,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .mlp_rows = spec->mlp_rows,
                       .head_ranks = spec->head_ranks,
                       .sequence_ranks = spec->sequence_ranks,
+                      .sequence_form = spec->sequence_form,
                       .expert_ranks = spec->expert_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),
                       .preference =

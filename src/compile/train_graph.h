@@ -59,14 +59,15 @@ typedef struct dsi_loco_spec {
 } dsi_loco_spec;
 
 typedef struct dsi_train_spec {
-    ds_dtype dtype;            /* compute: f32, bf16, f16 */
-    ds_dtype comm_dtype;       /* gradients are rounded to it once */
-    ds_dtype accumulate_dtype; /* of the accumulator when accumulation > 1 */
-    ds_dtype state_dtype;      /* of moments: f32, or bf16 */
-    bool master;               /* keep fp32 weights beside 16-bit parameters */
-    int64_t head_ranks;        /* ranks that share the heads of attention; 0: one */
-    int64_t sequence_ranks;    /* ranks that share each sequence; 0: one */
-    uint32_t stages;           /* of the pipeline; 0: one */
+    ds_dtype dtype;                 /* compute: f32, bf16, f16 */
+    ds_dtype comm_dtype;            /* gradients are rounded to it once */
+    ds_dtype accumulate_dtype;      /* of the accumulator when accumulation > 1 */
+    ds_dtype state_dtype;           /* of moments: f32, or bf16 */
+    bool master;                    /* keep fp32 weights beside 16-bit parameters */
+    int64_t head_ranks;             /* ranks that share the heads of attention; 0: one */
+    int64_t sequence_ranks;         /* ranks that share each sequence; 0: one */
+    ds_sequence_form sequence_form; /* how they share attention */
+    uint32_t stages;                /* of the pipeline; 0: one */
     dsi_stage_partition partition;
     int64_t expert_ranks;      /* ranks that share the experts of each layer; 0: one */
     int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */

@@ -253,6 +253,8 @@ typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
     uint32_t sequence_parallel; /* ranks that share each sequence; 1: none */
+    int sequence_attention;     /* 0: by heads; 1: ring */
+    bool sequence_balance;      /* ring: in halves */
     uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
     uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
     uint32_t pipeline_stages; /* that share the layers of a model; 1: none */

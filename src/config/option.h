@@ -116,9 +116,9 @@ extern const dsi_section dsi_section_optimizer, dsi_section_scheduler, dsi_secti
     dsi_section_flops, dsi_section_timers, dsi_section_checkpoint, dsi_section_nebula,
     dsi_section_eigenvalue, dsi_section_quantize_training, dsi_section_layer_drop,
     dsi_section_curriculum, dsi_section_data_efficiency, dsi_section_elasticity,
-    dsi_section_pipeline, dsi_section_sparse_attention, dsi_section_compression,
-    dsi_section_weight_quantization, dsi_section_tensor_parallel, dsi_section_expert_parallel,
-    dsi_section_hybrid, dsi_section_compile, dsi_section_autotuning;
+    dsi_section_pipeline, dsi_section_sequence, dsi_section_sparse_attention,
+    dsi_section_compression, dsi_section_weight_quantization, dsi_section_tensor_parallel,
+    dsi_section_expert_parallel, dsi_section_hybrid, dsi_section_compile, dsi_section_autotuning;
 
 /* Variants that exist, for docs and schema: `parent.params` of each type. NULL at the end. */
 typedef struct dsi_variant {

@@ -40,6 +40,24 @@ const dsi_section dsi_section_pipeline = {
     DSI_SECTION_ROWS(pipeline_rows),
 };
 
+static const dsi_option sequence_rows[] = {
+    E("attention", "\"ulysses\"", IN_FORCE,
+      "\"ulysses\": all-to-alls give each rank whole sequences of a part of the heads; where the "
+      "ranks do not divide the heads, keys and values are gathered. \"ring\": each rank keeps its "
+      "positions, and keys and values travel from rank to rank, so that no rank ever has all of "
+      "them; any number of heads. Without dropout on the probabilities of attention.",
+      .choices = "ulysses|ring", FIELD(sequence_attention)),
+    B("load_balance", "true", IN_FORCE,
+      "With \"ring\": a rank has a piece from the front of the sequence and its mirror image from "
+      "the back, so that all have as much to do under a causal mask; false: one piece.",
+      FIELD(sequence_balance)),
+};
+const dsi_section dsi_section_sequence = {
+    .path = "sequence_parallel",
+    .doc = "How ranks share the attention of sequences that they share.",
+    DSI_SECTION_ROWS(sequence_rows),
+};
+
 static const dsi_option tp_rows[] = {
     I("tp_size", "1", IN_FORCE, "Ranks that share each layer: 1, or autotp_size.", MIN(0)),
     I("tp_grain_size", "1", NO_EFFECT, "Granularity of the split.", MIN(1),

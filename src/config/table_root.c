@@ -84,9 +84,12 @@ static const dsi_option rows[] = {
       "Ranks that each take their own samples; with sequence_parallel_size only.", MIN(1),
       WITH(NULLABLE)),
     I("sequence_parallel_size", "null", IN_FORCE,
-      "Ranks that share one sequence (Ulysses): each has a part of its positions, and attention a "
-      "part of the heads.",
+      "Ranks that share one sequence: each has a part of its positions; how attention is shared, "
+      "sequence_parallel says.",
       MIN(1), WITH(NULLABLE)),
+    S("sequence_parallel", NULL, IN_FORCE,
+      "How the ranks of sequence_parallel_size share attention. Not a section of DeepSpeed.",
+      .section = &dsi_section_sequence),
     E("seq_parallel_communication_data_type", "\"fp32\"", NO_EFFECT,
       "Element type in which gradients are sent under sequence parallelism.",
       .choices = "fp16|bf16|fp32", WITH(NULLABLE | ANY_CASE),

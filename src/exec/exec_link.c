@@ -85,11 +85,22 @@ static bool carries_rows(const dsi_step *step)
     return step->op->role == DS_ROLE_DISPATCH_ROWS || step->op->role == DS_ROLE_RETURN_ROWS;
 }
 
+static bool is_shift(const dsi_step *step)
+{
+    return step->op->role == DS_ROLE_SHIFT;
+}
+
+/* Whether a rank may get another number of elements from a rank than it sends there. */
+static bool is_uneven(const dsi_step *step)
+{
+    return carries_rows(step) || is_shift(step);
+}
+
 static size_t counts_of(const dsi_step *step)
 {
-    const bool exchanges = step->op->role == DS_ROLE_ALL_TO_ALL || carries_rows(step);
+    const bool exchanges = step->op->role == DS_ROLE_ALL_TO_ALL || is_uneven(step);
     return exchanges && step->kind != DSI_STEP_WAIT
-               ? step->n_parts * (carries_rows(step) ? 2 : 1) *
+               ? step->n_parts * (is_uneven(step) ? 2 : 1) *
                      (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks
                : 0;
 }
@@ -103,18 +114,26 @@ size_t dsi_exec_n_counts(const dsi_plan *plan)
     return n;
 }
 
-/* All-to-alls of a plan move equal blocks: those sent are as large as those received. Those of rows
- * get their counts when they start (exec_rows.c). */
+/* All-to-alls of a plan move equal blocks: those sent are as large as those received. A shift is
+ * one in which all goes to the next rank. Those of rows get their counts when they start
+ * (exec_rows.c).
+ */
 static void link_counts(const dsi_loaded *l, uint32_t s, uint32_t slot, size_t *counts)
 {
     const dsi_step *step = &l->plan->steps[s];
     const size_t n_ranks = (size_t)((const dsi_comm_attrs *)step->attrs)->n_ranks;
     dsi_comm_part *parts = l->parts + (size_t)slot * l->plan->n_refs + step->in_at;
-    for (size_t i = 0; i < step->n_parts && carries_rows(step); ++i) {
+    for (size_t i = 0; i < step->n_parts && is_uneven(step); ++i) {
         parts[i].counts_in = counts + 2 * i * n_ranks;
         parts[i].counts_out = counts + (2 * i + 1) * n_ranks;
+        for (size_t r = 0; r < n_ranks && is_shift(step); ++r) {
+            const size_t rank = l->comms[s]->rank;
+            counts[2 * i * n_ranks + r] = r == (rank + 1) % n_ranks ? parts[i].count : 0;
+            counts[(2 * i + 1) * n_ranks + r] =
+                r == (rank + n_ranks - 1) % n_ranks ? parts[i].count : 0;
+        }
     }
-    for (size_t i = 0; i < counts_of(step) && !carries_rows(step); ++i) {
+    for (size_t i = 0; i < counts_of(step) && !is_uneven(step); ++i) {
         dsi_comm_part *part = &parts[i / n_ranks];
         counts[i] = part->count / n_ranks;
         part->counts_in = part->counts_out = counts + i / n_ranks * n_ranks;

@@ -3,6 +3,7 @@
 #ifndef DSI_NN_NN_H
 #define DSI_NN_NN_H
 
+#include "op/ops.h"
 #include <deepspeed/nn.h>
 
 enum { DSI_NN_MAX_DEPTH = 16, DSI_NN_PATH_BYTES = 1024 };
@@ -32,6 +33,10 @@ ds_value dsi_nn_matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init i
 void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);
 void dsi_nn_apply_all(ds_nn *nn, const ds_op *op, const void *attrs, const ds_value *in,
                       uint32_t n_in, ds_value *out);
+
+/* The numbers of n rows along dim 1 of (B,n,..): of positions in the order in which ranks share
+ * them. */
+dsi_row_numbers_attrs dsi_nn_row_numbers(const ds_trace *trace, int64_t n);
 
 /* ds_nn_linear_cross_entropy() with something added to the loss; extra DS_NONE: nothing. */
 ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets,

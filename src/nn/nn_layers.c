@@ -210,10 +210,26 @@ static bool drops(const ds_nn *nn, double p)
     return p > 0.0 && dsi_nn_draws(nn);
 }
 
-/* 0, 1, 2 …: what a rank knows its part of the heads or positions by. */
+/* 0, 1, 2 …: what a rank knows its part of the heads by. */
 static ds_value numbers(ds_nn *nn, int64_t n)
 {
-    const dsi_vocab_attrs attrs = {.n_rows = n};
+    const dsi_row_numbers_attrs attrs = {.n_rows = n};
+    return ds_nn_apply(nn, &dsi_op_row_numbers, &attrs, NULL, 0);
+}
+
+dsi_row_numbers_attrs dsi_nn_row_numbers(const ds_trace *trace, int64_t n)
+{
+    const bool in_parts = trace->sequence_ranks > 1 && n == trace->seq_length;
+    return (dsi_row_numbers_attrs){.n_rows = n,
+                                   .n_parts = in_parts ? trace->sequence_ranks : 0,
+                                   .halves =
+                                       in_parts && trace->sequence_form == DS_SEQUENCE_RING_HALVES};
+}
+
+/* The same of positions. */
+static ds_value row_numbers(ds_nn *nn, int64_t n)
+{
+    const dsi_row_numbers_attrs attrs = dsi_nn_row_numbers(&nn->trace, n);
     return ds_nn_apply(nn, &dsi_op_row_numbers, &attrs, NULL, 0);
 }
 
@@ -225,7 +241,7 @@ static ds_value shared_rows(ds_nn *nn, ds_value x, int64_t *n_rows_out)
         return DS_NONE;
     }
     *n_rows_out = shape.dims[1];
-    return numbers(nn, shape.dims[1]);
+    return row_numbers(nn, shape.dims[1]);
 }
 
 ds_value ds_nn_dropout(ds_nn *nn, ds_value x, double p)
@@ -285,13 +301,20 @@ static void unpack(ds_nn *nn, const dsi_attention_attrs *attrs, ds_value *q, ds_
     *q = slice_last(nn, packed, 0, q_width);
 }
 
+/* Whether keys and values travel among the ranks that share a sequence. */
+static bool is_ring(const ds_nn *nn)
+{
+    return nn->trace.sequence_ranks > 1 && nn->trace.sequence_form != DS_SEQUENCE_HEADS;
+}
+
 /* Whether ranks that share sequences need q, k and v apart: packed ones are cut by heads where
  * there are as many of keys as of queries, by one axis alone. */
 static bool unpacks(const ds_nn *nn, const dsi_attention_attrs *a)
 {
     const int64_t ranks = nn->trace.sequence_ranks;
     return a->packed != 0 && ranks > 1 &&
-           (nn->trace.head_ranks > ranks || a->n_kv_heads != a->n_heads || a->n_heads % ranks != 0);
+           (is_ring(nn) || nn->trace.head_ranks > ranks || a->n_kv_heads != a->n_heads ||
+            a->n_heads % ranks != 0);
 }
 
 static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
@@ -329,7 +352,7 @@ static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value sl
 
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
  * new there (a cap, a position bias) would be left out in silence. */
-_Static_assert(sizeof(dsi_attention_attrs) == 12 * sizeof(int64_t),
+_Static_assert(sizeof(dsi_attention_attrs) == 13 * sizeof(int64_t),
                "attention has a new attribute: have attention_paged pass it on or refuse it");
 
 static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
@@ -460,8 +483,9 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
                            : dropout            ? 6
                                                 : 4);
     }
-    if (attrs.n_heads % nn->trace.head_ranks != 0 || attrs.n_kv_heads % nn->trace.head_ranks != 0) {
-        in[ROWS] = numbers(nn, nn->trace.seq_length); /* too few heads: a part of the queries */
+    if (is_ring(nn) || attrs.n_heads % nn->trace.head_ranks != 0 ||
+        attrs.n_kv_heads % nn->trace.head_ranks != 0) {
+        in[ROWS] = row_numbers(nn, nn->trace.seq_length); /* not by heads: a part of the queries */
     }
     return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, 8);
 }

@@ -78,7 +78,8 @@ static ds_status check_rng(const ds_infer *call, uint32_t i)
     return DS_OK;
 }
 
-/* heads and rows at inputs at and at+1: which of all heads and of all queries these are. */
+/* heads, rows and keys at inputs at, at+1 and at+2: which of all heads, queries and keys these are.
+ */
 static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
 {
     const dsi_attention_attrs *a = call->attrs;
@@ -87,8 +88,17 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
                                "all_heads is %lld, expected n_heads or more with heads, else 0",
                                (long long)a->all_heads);
     }
+    const bool has_keys = dsi_op_has(call, at + 2);
+    if ((has_keys && !dsi_op_has(call, at + 1)) ||
+        (has_keys ? a->all_keys < d->tk : a->all_keys != 0)) {
+        return dsi_op_bad_attr(call,
+                               "all_keys is %lld, expected %lld or more with keys, which go with "
+                               "rows, else 0",
+                               (long long)a->all_keys, (long long)d->tk);
+    }
     DS_TRY(dsi_op_may(call, at, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
-    return dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq));
+    DS_TRY(dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq)));
+    return dsi_op_may(call, at + 2, "keys", DS_DTYPE_I32, ds_shape_1d(d->tk));
 }
 
 static ds_shape lse_shape(const ds_infer *call, const dims *d)
@@ -165,9 +175,10 @@ static ds_status attention_grad(ds_grad *call)
     if (call->d_out[0] == DS_NONE) {
         return DS_OK;
     }
-    if (input(call, 4) != DS_NONE) {
+    if (input(call, 4) != DS_NONE || input(call, 8) != DS_NONE) {
         return ds_fail(ds_graph_ctx(call->graph), DS_ERR_UNSUPPORTED,
-                       "attention: no gradient with an offset (input 4), which is for generation");
+                       "attention: no gradient with an offset (input 4), which is for generation, "
+                       "nor with keys (input 8), which are a part of all");
     }
     const ds_value in[10] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
                              call->out[0],   call->out[1],   input(call, 3), input(call, 5),
@@ -190,6 +201,7 @@ static const ds_attr attention_attrs[] = {
     DSI_ATTR_REAL(dsi_attention_attrs, scale),   DSI_ATTR_REAL(dsi_attention_attrs, dropout),
     DSI_ATTR_INT(dsi_attention_attrs, site),     DSI_ATTR_INT(dsi_attention_attrs, all_heads),
     DSI_ATTR_REAL(dsi_attention_attrs, cap),     DSI_ATTR_REAL(dsi_attention_attrs, alibi),
+    DSI_ATTR_INT(dsi_attention_attrs, all_keys),
 };
 
 /* numbers: where heads and rows are. Queries are cut along the sequence where they say which they
@@ -260,18 +272,19 @@ const ds_op dsi_op_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t", .out = "bth bht", .split = "hbt",
+    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t s", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_attention, .local = attention_local),
-    .doc =
-        "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
-        "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)] → y (B,Tq,H·D), lse f32 "
-        "(B,H,Tq): softmax(scale·q·kᵀ)·v "
-        "over the keys that causality, window and first leave visible; a query that sees none "
-        "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
-        "position. "
-        "heads, rows: which of all_heads and of all queries these are, ascending by one.",
+    .doc = "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
+           "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)], [keys i32 (Tk)] → y "
+           "(B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
+           "over the keys that causality, window and first leave visible; a query that sees none "
+           "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
+           "position. "
+           "heads, rows, keys: which of all_heads, of all queries and of all_keys these are, "
+           "ascending "
+           "by one.",
     .n_in_min = 1,
-    .n_in_max = 8,
+    .n_in_max = 9,
     .n_out = 2,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),
@@ -323,14 +336,15 @@ const ds_op dsi_op_attention_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t", .out = "bth bsh bsh",
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t s", .out = "bth bsh bsh",
                        .split = "hbt", .sums = "t", .linear = "0",
                        .adapt = adapt_attention_backward, .local = attention_backward_local),
-    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows] → dq or dpacked, "
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [keys] → dq or "
+           "dpacked, "
            "[dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,
-    .n_in_max = 10,
+    .n_in_max = 11,
     .n_out = 3,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),

@@ -92,6 +92,14 @@ static ds_status all_to_all_infer(ds_infer *call)
     return DS_OK;
 }
 
+static ds_status shift_infer(ds_infer *call)
+{
+    DS_TRY(check_attrs(call, call->attrs));
+    DS_TRY(need_x(call, false));
+    call->out[0] = call->in[0];
+    return DS_OK;
+}
+
 /* table i32 (n_ranks,E+1) of all ranks' offsets, rows → rows of dims. */
 static ds_status exchange_infer(ds_infer *call)
 {
@@ -163,6 +171,9 @@ const ds_op dsi_op_all_to_all =
     COMM_OP("all_to_all", DS_CLASS_COMM, DS_ROLE_ALL_TO_ALL, 1, all_to_all_infer, NULL,
             "x, whose first dim is n_ranks equal blocks → block i is what rank i has as the block "
             "of this rank's index.");
+const ds_op dsi_op_shift =
+    COMM_OP("shift", DS_CLASS_COMM, DS_ROLE_SHIFT, 1, shift_infer, NULL,
+            "x → x of the rank before, the first rank having that of the last.");
 const ds_op dsi_op_dispatch_rows = COMM_OP(
     "dispatch_rows", DS_CLASS_COMM, DS_ROLE_DISPATCH_ROWS, 2, exchange_infer, NULL,
     "table i32 (n_ranks,E+1): each rank's offsets of its rows sorted by expert; rows (R,C) → "
@@ -184,6 +195,7 @@ ds_comm_op dsi_op_collective(const ds_op *op)
     case DS_ROLE_ALL_REDUCE:
         return DS_COMM_ALL_REDUCE;
     case DS_ROLE_ALL_TO_ALL:
+    case DS_ROLE_SHIFT:
     case DS_ROLE_DISPATCH_ROWS:
     case DS_ROLE_RETURN_ROWS:
         return DS_COMM_ALL_TO_ALL;

@@ -29,6 +29,7 @@ enum {
                                      exact sum, else one that all have */
     DSI_PLACE_EXPERTS = 1 << 25, /* between rows that ranks along ep, sp have of their own and those
                                     of the experts that they have */
+    DSI_PLACE_TURNS = 1 << 26,   /* parts go from rank to rank, in a ring */
     DSI_PLACE_PART = 1 << 22     /* knows by the numbers of its rows which a part of a table has */
 };
 

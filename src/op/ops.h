@@ -85,7 +85,12 @@ extern const ds_op dsi_op_embedding_dw;
 typedef struct dsi_vocab_attrs {
     int64_t n_rows; /* of the whole table */
 } dsi_vocab_attrs;
-/* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has. */
+/* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has.
+ * n_parts above 1: in the order of a sequence that so many ranks share (sequence_order.h): part i
+ * has what part i - turn, counted around, has in that order; halves: each part is two pieces. */
+typedef struct dsi_row_numbers_attrs {
+    int64_t n_rows, n_parts, turn, halves;
+} dsi_row_numbers_attrs;
 extern const ds_op dsi_op_row_numbers;
 /* embedding_part: table (V,C), ids i32 (..), rows i32 (V) → (..,C), rows: -0 where the part lacks
  * the id; the sum over all parts is the embedding, bit for bit. */
@@ -266,6 +271,7 @@ typedef struct dsi_attention_attrs {
     int64_t all_heads; /* with `heads`: how many there are in all, for those numbers; else 0 */
     double cap;        /* 0: none; scores become cap·tanh(score/cap) */
     double alibi;      /* 0: none; position biases whose slopes are 2^(-alibi) at least */
+    int64_t all_keys;  /* with `keys`: how many there are in all; else 0 */
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
@@ -278,6 +284,39 @@ extern const ds_op dsi_op_attention;
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
  * attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
+
+/* ---- attention_part.c ---------------------------------------------------------------------- */
+typedef struct dsi_turn_attrs {
+    int64_t part; /* positions of a part */
+} dsi_turn_attrs;
+/* turn_parts: x (B,T,C) → along T each part in the place of the next, the last in the first's. No
+ * kernels: localize makes a `shift` of it where ranks have a part each. */
+extern const ds_op dsi_op_turn_parts;
+
+typedef struct dsi_attention_part_attrs {
+    int64_t n_heads, n_kv_heads, head_dim, causal, window; /* as in attention */
+    double scale;
+    double dropout; /* on probabilities; needs rng */
+    int64_t site;
+    int64_t all_heads; /* with `heads`, as there */
+    double cap, alibi;
+    int64_t all_keys; /* positions of the whole sequence */
+    int64_t part;     /* positions of a part */
+    int64_t last;     /* 1: nothing comes behind: y, or dq, is of q's type */
+} dsi_attention_part_attrs;
+/* attention_part: q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T): which of all positions
+ * these are, ascending by one in a few runs, [first], [rng], [heads], [y, lse of parts before] → y,
+ * lse. Each part of the queries sees of the keys in its place those that attention would let it
+ * see. Runs of queries by runs of keys, in the order in which they stand, are merged into (y, lse):
+ *     top = max(lse, lse'), w = exp(lse - top), w' = exp(lse' - top)
+ *     y = (w·y + w'·y') / (w + w'), lse = top + log(w + w')
+ * in fp32; what sees no key adds nothing. */
+extern const ds_op dsi_op_attention_part;
+/* attention_part_backward: dy, q, k, v, y, lse (of all keys), rows, keys, [first], [rng], [heads],
+ * [dq, dk, dv f32] → dq, dk, dv: those of each pair of runs, of q's type, added in that order in
+ * fp32.
+ */
+extern const ds_op dsi_op_attention_part_backward;
 
 /* ---- cross_entropy.c ----------------------------------------------------------------------- */
 typedef struct dsi_ce_attrs {
@@ -758,7 +797,7 @@ typedef struct dsi_comm_attrs {
     int64_t n_dims, dims[DS_MAX_DIMS];
 } dsi_comm_attrs;
 extern const ds_op dsi_op_take_slice, dsi_op_take_term, dsi_op_reduce_scatter, dsi_op_all_reduce,
-    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_dispatch_rows, dsi_op_return_rows,
+    dsi_op_all_gather, dsi_op_all_to_all, dsi_op_shift, dsi_op_dispatch_rows, dsi_op_return_rows,
     dsi_op_gather_store;
 /* What the communicator is asked for by an operator of class COMM; DS_COMM_OP_COUNT: nothing, as
  * by any other. */

@@ -28,12 +28,26 @@ static ds_status check_part(const ds_infer *call, uint32_t rows, int64_t part)
 
 static const ds_attr vocab_attrs[] = {DSI_ATTR_INT(dsi_vocab_attrs, n_rows)};
 
+static const ds_attr row_numbers_attrs[] = {
+    DSI_ATTR_INT(dsi_row_numbers_attrs, n_rows),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, n_parts),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, turn),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, halves),
+};
+
 static ds_status row_numbers_infer(ds_infer *call)
 {
-    const dsi_vocab_attrs *a = call->attrs;
+    const dsi_row_numbers_attrs *a = call->attrs;
     if (a->n_rows < 1 || a->n_rows > INT32_MAX) {
         return dsi_op_bad_attr(call, "n_rows is %lld, expected 1 to %d", (long long)a->n_rows,
                                INT32_MAX);
+    }
+    if (a->n_parts < 0 || (a->n_parts > 0 && a->n_rows % a->n_parts != 0) || a->turn < 0 ||
+        (a->turn > 0 && a->turn >= a->n_parts)) {
+        return dsi_op_bad_attr(call,
+                               "n_parts is %lld and turn %lld, expected a divisor of %lld, and "
+                               "below it",
+                               (long long)a->n_parts, (long long)a->turn, (long long)a->n_rows);
     }
     call->out[0] = dsi_meta_of(DS_DTYPE_I32, ds_shape_1d(a->n_rows));
     return DS_OK;
@@ -46,13 +60,14 @@ const ds_op dsi_op_row_numbers = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
     .place = DSI_PLACE(.out = "_"),
-    .doc = "→ i32 (n_rows): 0, 1, 2 …",
+    .doc = "→ i32 (n_rows): 0, 1, 2 …; with n_parts in the order of a sequence that so many ranks "
+           "share, in halves or not, its parts turned so often.",
     .n_in_min = 0,
     .n_in_max = 0,
     .n_out = 1,
-    .attrs_bytes = sizeof(dsi_vocab_attrs),
-    .attrs = vocab_attrs,
-    .n_attrs = DSI_N(vocab_attrs),
+    .attrs_bytes = sizeof(dsi_row_numbers_attrs),
+    .attrs = row_numbers_attrs,
+    .n_attrs = DSI_N(row_numbers_attrs),
     .infer = row_numbers_infer,
     .cost = dsi_cost_elementwise,
 };

@@ -49,8 +49,9 @@ static int64_t rows_of(const parter *p, const dsi_node_info *node)
 static ds_status make_part(parter *p, ds_node n, const ds_value *in, ds_value *out)
 {
     const dsi_vocab_attrs attrs = {.n_rows = rows_of(p, &p->r.from->nodes[n])};
+    const dsi_row_numbers_attrs numbers = {.n_rows = attrs.n_rows};
     ds_value made[DS_MAX_OUT];
-    DS_TRY(ds_graph_apply(p->r.to, &dsi_op_row_numbers, &attrs, in, 0, made));
+    DS_TRY(ds_graph_apply(p->r.to, &dsi_op_row_numbers, &numbers, in, 0, made));
     const ds_value part[3] = {in[TABLE], in[IDS], made[0]};
     DS_TRY(ds_graph_apply(p->r.to, &dsi_op_embedding_part, &attrs, part, 3, made));
     out[0] = made[0];
@@ -109,7 +110,7 @@ static ds_status make_loss(parter *p, ds_node n, const ds_value *in, ds_value *o
 {
     const dsi_node_info *node = &p->r.from->nodes[n];
     const dsi_linear_ce_attrs *a = node->attrs;
-    const dsi_vocab_attrs numbers = {.n_rows = rows_of(p, node)};
+    const dsi_row_numbers_attrs numbers = {.n_rows = rows_of(p, node)};
     const dsi_ce_part_attrs attrs = {.back.ce = a->ce, .n_rows = numbers.n_rows};
     ds_value made[DS_MAX_OUT];
     DS_TRY(ds_graph_apply(p->r.to, &dsi_op_row_numbers, &numbers, in, 0, made));

@@ -97,6 +97,10 @@ ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node);
 ds_status dsi_localize_experts(dsi_localizing *l, const dsi_node_info *node, const ds_value *in,
                                ds_value *value_out);
 
+/* localize_turn.c: parts of a sequence that go to the next rank. in: the operand, local. */
+ds_status dsi_localize_turn(dsi_localizing *l, const dsi_node_info *node, const ds_value *in,
+                            ds_value *value_out);
+
 /* localize_box.c: moves of values that are cut along dims; those of flat values are the special
  * case without such a cut. Each may be made where the function before says that it is one. *value:
  * local, in the row-major order of its placement, of whatever shape. */

@@ -44,7 +44,7 @@ static bool all_take_part(const ds_graph *g, ds_value v, const dsi_mesh *mesh)
     return all;
 }
 
-static ds_status check_length(const ds_graph *g, uint32_t ranks, int64_t length)
+ds_status dsi_sequence_check_length(ds_ctx *ctx, uint32_t ranks, int64_t length)
 {
     const int64_t below = length / ranks * ranks;
     if (length % ranks == 0) {
@@ -54,7 +54,7 @@ static ds_status check_length(const ds_graph *g, uint32_t ranks, int64_t length)
     while (length % fewer != 0) {
         --fewer;
     }
-    return ds_fail(g->ctx, DS_ERR_CONFIG,
+    return ds_fail(ctx, DS_ERR_CONFIG,
                    "sequence_parallel_size is %u, which does not divide the seq_length %lld; the "
                    "nearest that goes is a seq_length of %lld or %lld, or sequence_parallel_size "
                    "%u",
@@ -63,9 +63,8 @@ static ds_status check_length(const ds_graph *g, uint32_t ranks, int64_t length)
 }
 
 ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_t seq_length,
-                             dsi_place_on *on_out)
+                             bool all, dsi_place_on *on_out)
 {
-    DS_TRY(check_length(graph, mesh->size[DSI_AXIS_SP], seq_length));
     for (ds_value v = 0; v < graph->n_values; ++v) {
         const dsi_value_info *info = &graph->values[v];
         if (info->producer != DS_NONE || info->cell == DS_NONE ||
@@ -74,9 +73,15 @@ ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_
         }
         const ds_shape shape = info->meta.shape;
         const bool is_along = shape.n_dims > SEQUENCE_DIM && shape.dims[SEQUENCE_DIM] == seq_length;
-        on_out[info->cell] = is_along && all_take_part(graph, v, mesh)
-                                 ? (dsi_place_on){DSI_SHARD, SEQUENCE_DIM, 0}
-                                 : (dsi_place_on){0};
+        const bool is_cut = is_along && all_take_part(graph, v, mesh);
+        if (is_along && !is_cut && all) {
+            return ds_fail(graph->ctx, DS_ERR_UNSUPPORTED,
+                           "input %s is read whole, which sequence_parallel.load_balance does not "
+                           "go with; set it to false",
+                           ds_cells_get(graph->cells, info->cell)->name);
+        }
+        on_out[info->cell] =
+            is_cut ? (dsi_place_on){DSI_SHARD, SEQUENCE_DIM, 0} : (dsi_place_on){0};
     }
     return DS_OK;
 }

@@ -77,7 +77,9 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     const dsi_comm_attrs *attrs = step->attrs;
     const uint32_t n = (uint32_t)attrs->n_ranks;
     sim.stream = DSI_STREAM_COMM;
-    sim.coll = dsi_op_collective(step->op);
+    sim.coll = step->op->role == DS_ROLE_SHIFT
+                   ? DS_COMM_SEND /* to one rank, all at the same time */
+                   : dsi_op_collective(step->op);
     const uint32_t apart = attrs->stride > 1 ? (uint32_t)attrs->stride : 1;
     const uint32_t local = ranks_per_node > apart ? ranks_per_node / apart : 1;
     sim.group = (dsi_group){n, n < local ? n : local};

@@ -154,6 +154,7 @@ static void measure(const dsi_plan *plan, const dsi_step *step, double *carried,
         *carried += (double)ds_meta_bytes(gathers ? out : in);
     }
     *sent = *carried * (n - 1.0) / n * (step->op->role == DS_ROLE_ALL_REDUCE ? 2.0 : 1.0);
+    *sent = step->op->role == DS_ROLE_SHIFT ? *carried : *sent; /* all to the next rank */
 }
 
 static void count_collective(dsi_plan_report *r, const dsi_step *step)

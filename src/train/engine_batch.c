@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the caller of an engine brings with a call: batches, gradients of outputs, the random state.
  * Actions of the engine's programs (engine_program.c). */
+#include "op/sequence_order.h"
 #include "train/engine_actions.h"
 #include "train/engine_pipe.h"
 #include "train/half_copy.h"
@@ -10,6 +11,32 @@
 #include <string.h>
 
 enum { NAME_BYTES = 256 };
+
+/* This rank's part of the sequences; in halves it is two pieces of each (op/sequence_order.h). */
+static ds_status write_part(ds_engine *engine, ds_cell cell, ds_meta meta, const void *data)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    const dsi_place_on on = engine->places[cell].at.on[DSI_AXIS_SP];
+    const bool halves = engine->spec.train.sequence_form == DS_SEQUENCE_RING_HALVES;
+    if (!halves || on.kind != DSI_SHARD || on.dim != 1) {
+        return dsi_engine_put_cell(engine, cell, 0, ds_shape_count(meta.shape), data, meta.dtype);
+    }
+    const int64_t n_parts = mesh->size[DSI_AXIS_SP];
+    const int64_t part = dsi_mesh_coords(mesh, ds_comm_rank(engine->comm)).at[DSI_AXIS_SP];
+    const int64_t length = meta.shape.dims[1];
+    const int64_t n_rows = meta.shape.dims[0];
+    const int64_t width = n_rows > 0 ? ds_shape_count(meta.shape) / (n_rows * length) : 0;
+    const size_t each = (size_t)width * ds_dtype_bytes(meta.dtype);
+    for (int64_t b = 0; b < n_rows; ++b) {
+        for (int r = 0; r < DSI_SEQUENCE_RUNS; ++r) {
+            const dsi_sequence_run run = dsi_sequence_run_of(length, n_parts, true, part, r);
+            const int64_t to = b * length + part * (length / n_parts) + run.at;
+            const char *from = (const char *)data + (size_t)(b * length + run.from) * each;
+            DS_TRY(dsi_engine_put_cell(engine, cell, to * width, run.n * width, from, meta.dtype));
+        }
+    }
+    return DS_OK;
+}
 
 /* Copies one tensor into the input cell PREFIX/NAME. */
 static ds_status write_input(ds_engine *engine, const char *prefix, const ds_named_tensor *named)
@@ -30,9 +57,8 @@ static ds_status write_input(ds_engine *engine, const char *prefix, const ds_nam
         return ds_fail(engine->ctx, DS_ERR_SHAPE, "input %s: expected %s, got %s", named->name,
                        ds_meta_text(want, a, sizeof a), ds_meta_text(got, b, sizeof b));
     }
-    if (dsi_engine_is_cut(engine, cell)) { /* this rank's part of the sequences */
-        return dsi_engine_put_cell(engine, cell, 0, ds_shape_count(want.shape), named->tensor.data,
-                                   want.dtype);
+    if (dsi_engine_is_cut(engine, cell)) {
+        return write_part(engine, cell, want, named->tensor.data);
     }
     return dsi_exec_write(engine->exec, cell, 0, named->tensor.data, ds_meta_bytes(want));
 }

@@ -65,9 +65,12 @@
 #define ATT_SAVED(a)  FORWARD(&dsi_op_attention, a, 6, {1, 2, 3, 6, -1, 7}, {4, 5})
 #define ATT_PLAIN(a)  FORWARD(&dsi_op_attention, a, 3, {1, 2, 3}, {4, 5})
 #define ATT_PACKED(a) FORWARD(&dsi_op_attention, a, 1, {1}, {4, 5})
-#define CE_SAVED(a)   FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5, -1})
-#define CE_KEPT       FORWARD(&dsi_op_cross_entropy, CE(0), 2, {2, 3}, {-1, 4, 5})
-#define LOGPROB(a)    FORWARD(&dsi_op_linear_logprob, a, 3, {1, 2, 3}, {-1, 4})
+#define RING(...)     ATTRS(dsi_attention_part_attrs, __VA_ARGS__)
+#define RING_HEADS                                                                                 \
+    .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .causal = 1, .scale = 0.35, .all_keys = 60
+#define CE_SAVED(a) FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5, -1})
+#define CE_KEPT     FORWARD(&dsi_op_cross_entropy, CE(0), 2, {2, 3}, {-1, 4, 5})
+#define LOGPROB(a)  FORWARD(&dsi_op_linear_logprob, a, 3, {1, 2, 3}, {-1, 4})
 #define PREF(k, ...)                                                                               \
     ATTRS(dsi_preference_attrs, .loss = DS_PREFERENCE_##k, .beta = 0.3, __VA_ARGS__)
 #define PAIRS      "stat[6,7] i32[6,7]<9m - f32[6]"
@@ -175,7 +178,10 @@ const op_case op_cases[] = {
      ATTRS(dsi_embedding_dw_attrs, .n_rows = 11)},
     {&dsi_op_embedding_dw, "adds", "i32[20]<131 act[20,64] f32[131,64]",
      ATTRS(dsi_embedding_dw_attrs, .n_rows = 131)},
-    {&dsi_op_row_numbers, "131", "", ATTRS(dsi_vocab_attrs, .n_rows = 131),
+    {&dsi_op_row_numbers, "131", "", ATTRS(dsi_row_numbers_attrs, .n_rows = 131),
+     .flags = OP_EXACT | OP_NO_GRAD},
+    {&dsi_op_row_numbers, "of parts in halves", "",
+     ATTRS(dsi_row_numbers_attrs, .n_rows = 132, .n_parts = 4, .turn = 3, .halves = 1),
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_embedding_part, "tokens", "act[11,33] i32[2,7]<11 i32[11]p",
      ATTRS(dsi_vocab_attrs, .n_rows = 11), .flags = OP_EXACT | OP_NO_GRAD},
@@ -363,6 +369,35 @@ const op_case op_cases[] = {
     {&dsi_op_attention, "dropout of a part",
      "act[2,7,24] act[2,20,24] act[2,20,24] - - i64[4]r i32[3]p2 i32[7]p13", ATT(SHARE),
      .loose = 2},
+    {&dsi_op_attention_part, "the first of a ring",
+     "act[2,14,32] act[2,14,16] act[2,14,16] i32[14]p20 i32[14]p20", RING(RING_HEADS, .part = 7),
+     .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_attention_part, "the last of a ring, documents, dropout",
+     "act[2,14,32] act[2,14,16] act[2,14,16] i32[14]p40 i32[14]p2 i32[2,14]d i64[4]r - "
+     "stat[2,14,32] stat[2,4,14]",
+     RING(RING_HEADS, .part = 14, .last = 1, .dropout = 0.25, .site = 5), .loose = 2,
+     .flags = OP_NO_GRAD},
+    {&dsi_op_attention_part_backward, "the first of a ring",
+     "act[2,14,32] act[2,14,32] act[2,14,16] act[2,14,16] act[2,14,32] stat[2,4,14] i32[14]p20 "
+     "i32[14]p20",
+     RING(RING_HEADS, .part = 14), .loose = 4, .flags = OP_NO_GRAD,
+     .forward = FORWARD(&dsi_op_attention_part, RING(RING_HEADS, .part = 14, .last = 1), 5,
+                        {1, 2, 3, 6, 7}, {4, 5})},
+    {&dsi_op_attention_part_backward, "the last of a ring",
+     "act[2,14,32] act[2,14,32] act[2,14,16] act[2,14,16] act[2,14,32] stat[2,4,14] i32[14]p20 "
+     "i32[14]p20 - - - stat[2,14,32] stat[2,14,16] stat[2,14,16]",
+     RING(RING_HEADS, .part = 7, .last = 1), .loose = 4, .flags = OP_NO_GRAD,
+     .forward = FORWARD(&dsi_op_attention_part, RING(RING_HEADS, .part = 7, .last = 1), 5,
+                        {1, 2, 3, 6, 7}, {4, 5})},
+    {&dsi_op_attention, "a part of the keys, dropout",
+     "act[2,7,24] act[2,20,24] act[2,20,24] - - i64[4]r i32[3]p2 i32[7]p40 i32[20]p28",
+     ATT(SHARE, .all_keys = 52), .loose = 2, .flags = OP_NO_GRAD},
+    {&dsi_op_attention_backward, "a part of the keys, dropout",
+     "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
+     "i32[3]p2 i32[7]p40 i32[20]p25",
+     ATT(SHARE, .all_keys = 52), .loose = 4, .flags = OP_NO_GRAD,
+     .forward = FORWARD(&dsi_op_attention, ATT(SHARE, .all_keys = 52), 9,
+                        {1, 2, 3, 6, -1, 7, 8, 9, 10}, {4, 5})},
     {&dsi_op_attention_backward, "a part of the queries",
      "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
      "i32[3]p2 i32[7]p13",

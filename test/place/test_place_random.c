@@ -693,6 +693,10 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_gather_offsets,
                                        &dsi_op_expert_segments,
                                        &dsi_op_to_experts,
+                                       &dsi_op_turn_parts,
+                                       &dsi_op_attention_part,
+                                       &dsi_op_attention_part_backward,
+                                       &dsi_op_shift,
                                        &dsi_op_from_experts};
     bool left = false;
     for (size_t i = 0; i < sizeof out / sizeof out[0]; ++i) {

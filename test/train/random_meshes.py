@@ -149,6 +149,7 @@ class Case:
         if self.pp > 1 and rng.random() < 0.6:
             self.draw_order(rng)
         self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
+        self.ring = draw(rng, None, True, True, False) if self.sp > 1 else None  # ring attention, in halves or not
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
         if self.order == "interleaved":  # which takes rounds of as many micro-batches as stages
             self.accumulation = self.pp * rng.randint(1, 2)
@@ -267,6 +268,8 @@ class Case:
                 config["zero_optimization"] = {"stage": 3, **self.quantized}
             config["tensor_parallel"] = {"autotp_size": self.tp}
             config["sequence_parallel_size"] = self.sp
+            if self.ring is not None:
+                config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
             if self.ep > 1:
@@ -277,7 +280,7 @@ class Case:
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
         return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
-                f"{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
@@ -305,6 +308,9 @@ FIXED = [
     ((1, 1, 3, 2), 1, 18, 2, MOE, {}),  # the largest gradient of a stage with experts that others share was completed on all stages
     ((1, 1, 2, 3), 1, 24, 2, {**LLAMA, "num_hidden_layers": 3, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 24},
      {}),  # a table of all positions was made by the second stage, which the first one read in its backward phase
+    ((1, 1, 3, 1), 2, 33, 1, {**GPT2, "resid_pdrop": 0.1, "ring": True}, {}),  # a part of 11 positions in halves, everything dropped
+    ((1, 2, 2, 2), 2, 18, 2, {**LLAMA, "num_key_value_heads": 2, "ring": True}, {}),  # a ring beside tp and stages
+    ((1, 1, 4, 1), 1, 28, 1, {**LLAMA, "hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1, "ring": False}, {}),
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
     ((1, 2, 1, 1), 2, 12, 1, OLMOE, {}),  # clipped queries were cut by heads, which the norm before them could not take back
     ((1, 2, 1, 2), 2, 12, 4, {**LLAMA, "num_hidden_layers": 5}, {"schedule": "interleaved"}),
@@ -316,8 +322,9 @@ FIXED = [
 def fixed_case(i):
     """Case -1 - i: as drawn, but for what FIXED says; ZeRO 3."""
     case = Case(random.Random(i))
-    (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, case.model, flags = FIXED[i]
-    case.quantized = {}
+    (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, model, flags = FIXED[i]
+    case.model = dict(model)
+    case.quantized, case.ring = {}, case.model.pop("ring", None)
     case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}

@@ -65,8 +65,8 @@ typedef struct attn_data {
     const char *q, *k, *v;
     const int32_t *first, *offset; /* NULL: absent */
     const int64_t *rng;            /* NULL: no dropout */
-    int64_t head0, row0;           /* numbers of the first head and query among all */
-    int64_t all_heads, all_rows;
+    int64_t head0, row0, key0;     /* numbers of the first head, query and key among all */
+    int64_t all_heads, all_rows, all_keys;
 } attn_data;
 
 static inline const void *attn_input(const ds_kernel_call *call, uint32_t i)
@@ -79,7 +79,8 @@ static inline int64_t attn_first_number(const int32_t *numbers)
     return numbers != NULL ? numbers[0] : 0;
 }
 
-/* first_at, rng_at: where those inputs stand, and behind rng heads and rows; offset_at 0: none. */
+/* first_at, rng_at: where those inputs stand, and behind rng heads, rows and keys; offset_at 0:
+ * none. */
 static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shape *s, uint32_t at,
                                      uint32_t first_at, uint32_t offset_at, uint32_t rng_at)
 {
@@ -90,6 +91,8 @@ static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shap
     const char *v = is_packed ? q : call->in[at + 2].data;
     const int32_t *heads = attn_input(call, rng_at + 1);
     const int32_t *rows = attn_input(call, rng_at + 2);
+    const int32_t *keys = attn_input(call, rng_at + 3);
+    const int64_t all_keys = keys != NULL ? s->a->all_keys : s->n_keys;
     return (attn_data){.q = q,
                        .k = k + s->k_at * each,
                        .v = v + s->v_at * each,
@@ -98,8 +101,10 @@ static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shap
                        .rng = s->a->dropout > 0.0 ? attn_input(call, rng_at) : NULL,
                        .head0 = attn_first_number(heads),
                        .row0 = attn_first_number(rows),
+                       .key0 = attn_first_number(keys),
                        .all_heads = heads != NULL ? s->a->all_heads : s->n_heads,
-                       .all_rows = rows != NULL ? s->n_keys : s->n_queries};
+                       .all_rows = rows != NULL ? all_keys : s->n_queries,
+                       .all_keys = all_keys};
 }
 
 /* Element index of query (b,i), head h, in a tensor with `stride` elements a token. */
@@ -123,7 +128,7 @@ static inline int64_t attn_stat_at(const attn_shape *s, int64_t b, int64_t h, in
 /* Where query i of sample b stands among the keys. */
 static inline int64_t attn_position(const attn_data *x, int64_t b, int64_t i)
 {
-    return x->row0 + i + (x->offset != NULL ? x->offset[b] : 0);
+    return x->row0 - x->key0 + i + (x->offset != NULL ? x->offset[b] : 0);
 }
 
 static inline float attn_slope(const attn_shape *s, const attn_data *x, int64_t h)
@@ -147,8 +152,8 @@ static inline attn_span attn_visible(const attn_shape *s, const attn_data *x, in
     if (s->a->window > 0 && position - s->a->window + 1 > v.first) {
         v.first = position - s->a->window + 1;
     }
-    if (x->first != NULL && x->first[b * s->n_queries + i] > v.first) {
-        v.first = x->first[b * s->n_queries + i];
+    if (x->first != NULL && x->first[b * s->n_queries + i] - x->key0 > v.first) {
+        v.first = x->first[b * s->n_queries + i] - x->key0;
     }
     if (v.last < v.first) {
         v = (attn_span){0, 0};

@@ -9,6 +9,8 @@
 
 typedef const ds_kernel *const *family;
 
+extern const ds_kernel *const dsi_attention_part_family[];
+
 #ifdef DSI_HAVE_amx
 extern const ds_kernel *const dsi_bf16_attention_family_amx[];
 #endif
@@ -45,6 +47,7 @@ static const family families[] = {
     dsi_gemm_family_avx2,
     dsi_block_family_avx2,
 #endif
+    dsi_attention_part_family,
 #define X(name) dsi_ref_##name,
     DSI_REF_FAMILY_LIST(X) DSI_REF_SINGLE_LIST(X)
 #undef X

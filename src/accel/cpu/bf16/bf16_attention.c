@@ -89,7 +89,7 @@ DSI_INLINE vf probabilities(const block *q, int64_t t, int64_t k0, int64_t n, vf
 {
     const attn_dropout *drop = &q->job->drop;
     const attn_elements base =
-        drops ? attn_elements_of(drop, &q->job->s, q->b, q->h, q->i + t * 16) : (attn_elements){0};
+        drops ? attn_elements_of(drop, q->b, q->h, q->i + t * 16) : (attn_elements){0};
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     for (int64_t j = 0; j < n; j += 4) {
         const float *rows = q->w->scores + (j / 16 * Q_TILES + t) * 256 + j % 16 * 16;

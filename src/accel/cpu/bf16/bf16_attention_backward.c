@@ -179,7 +179,7 @@ DSI_INLINE lanes lanes_of(const head *x, int64_t q, bool drops)
                .first = vi_load(x->w->first + q),
                .last = vi_load(x->w->last + q)};
     if (drops) {
-        l.base = attn_elements_of(&x->job->drop, &x->job->s, x->b, x->h, q);
+        l.base = attn_elements_of(&x->job->drop, x->b, x->h, q);
     }
     return l;
 }

@@ -17,8 +17,9 @@ typedef struct layout {
     int64_t q_stride, kv_stride; /* elements a token */
     int64_t k_at, v_at;          /* first element of k and v in a token */
     int64_t n_batch, n_queries, n_keys;
-    int64_t d, group;                         /* head dim; query heads a kv head */
-    int64_t head0, row0, all_heads, all_rows; /* which of all heads and queries these are */
+    int64_t d, group;          /* head dim; query heads a kv head */
+    int64_t head0, row0, key0; /* which of all heads, queries and keys these are */
+    int64_t all_heads, all_rows, all_keys;
 } layout;
 
 /* numbers: where heads and rows are. */
@@ -38,11 +39,14 @@ static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t number
                 .group = a->n_heads / a->n_kv_heads};
     const ds_tensor *heads = ref_in(call, numbers);
     const ds_tensor *rows = ref_in(call, numbers + 1);
+    const ds_tensor *keys = ref_in(call, numbers + 2);
     l.n_keys = l.k->meta.shape.dims[1];
+    l.all_keys = keys != NULL ? a->all_keys : l.n_keys;
+    l.key0 = keys != NULL ? ((const int32_t *)keys->data)[0] : 0;
     l.head0 = heads != NULL ? ((const int32_t *)heads->data)[0] : 0;
     l.row0 = rows != NULL ? ((const int32_t *)rows->data)[0] : 0;
     l.all_heads = heads != NULL ? a->all_heads : a->n_heads;
-    l.all_rows = rows != NULL ? l.n_keys : l.n_queries;
+    l.all_rows = rows != NULL ? l.all_keys : l.n_queries;
     l.kv_stride = l.k->meta.shape.dims[2];
     l.k_at = packed ? a->n_heads * l.d : 0;
     l.v_at = packed ? (a->n_heads + a->n_kv_heads) * l.d : 0;
@@ -67,7 +71,7 @@ typedef struct span {
 
 static int64_t position_of(const layout *l, const ds_tensor *offset, int64_t b, int64_t i)
 {
-    return l->row0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
+    return l->row0 - l->key0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
 }
 
 static span visible(const layout *l, const ds_tensor *first, const ds_tensor *offset, int64_t b,
@@ -82,7 +86,7 @@ static span visible(const layout *l, const ds_tensor *first, const ds_tensor *of
         s.first = position - l->a->window + 1;
     }
     if (first != NULL) {
-        const int64_t lowest = ((const int32_t *)first->data)[b * l->n_queries + i];
+        const int64_t lowest = ((const int32_t *)first->data)[b * l->n_queries + i] - l->key0;
         s.first = lowest > s.first ? lowest : s.first;
     }
     if (s.last < s.first) {
@@ -97,7 +101,8 @@ static real dropout_factor(const layout *l, const ds_tensor *rng, int64_t b, int
 {
     const int64_t *r = rng->data;
     const int64_t head = (r[2] + b) * l->all_heads + l->head0 + h;
-    const uint64_t element = (uint64_t)((head * l->all_rows + l->row0 + i) * l->n_keys + j);
+    const uint64_t element =
+        (uint64_t)((head * l->all_rows + l->row0 + i) * l->all_keys + l->key0 + j);
     const uint32_t word =
         dsi_rng_u32((uint64_t)r[0], (uint32_t)l->a->site, (uint32_t)r[1], element);
     return dsi_rng_unit(word) >= (float)l->a->dropout ? R(1.0) / (R(1.0) - (real)l->a->dropout)

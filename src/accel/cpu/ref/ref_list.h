@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The families of reference kernels, one a file: X(name) for ref_<name>.c. */
+/* The families of reference kernels, one a file: X(name) for ref_<name>.c; attention_part is in
+ * attn_part.c, on those of attention. */
 #ifndef DSI_ACCEL_CPU_REF_LIST_H
 #define DSI_ACCEL_CPU_REF_LIST_H
 
@@ -32,6 +33,7 @@
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \
     X(lamb)                                                                                        \
+    X(attention_part)                                                                              \
     X(quant)                                                                                       \
     X(block_linear)                                                                                \
     X(weight_norms)                                                                                \

@@ -7,9 +7,10 @@
 /* Where the elements of a call stand among those of all samples. */
 typedef struct draw {
     const int64_t *rng;
-    int64_t sample; /* elements of a sample, of which this call has … */
-    int64_t all;    /* … of so many */
-    int64_t first;  /* from this one on */
+    int64_t sample;      /* elements of a sample here */
+    int64_t all;         /* of a whole one */
+    int64_t row;         /* elements of a row of dim 1, where … */
+    const int32_t *rows; /* … these rows of it are here; NULL: all of them */
     uint32_t site;
 } draw;
 
@@ -17,16 +18,22 @@ static draw draw_of(const ds_kernel_call *call, int64_t site, int64_t n_rows)
 {
     const ds_shape shape = call->in[0].meta.shape;
     const int64_t sample = shape.dims[0] > 0 ? ds_shape_count(shape) / shape.dims[0] : 0;
-    const int64_t row = n_rows > 0 ? sample / shape.dims[1] : 0;
-    const int64_t first = n_rows > 0 ? ((const int32_t *)call->in[2].data)[0] * row : 0;
-    return (draw){call->in[1].data, sample, n_rows > 0 ? n_rows * row : sample, first,
-                  (uint32_t)site};
+    const bool has_rows = n_rows > 0 && sample > 0;
+    const int64_t row = has_rows ? sample / shape.dims[1] : 0;
+    return (draw){.rng = call->in[1].data,
+                  .sample = sample,
+                  .all = has_rows ? n_rows * row : sample,
+                  .row = row,
+                  .rows = has_rows ? call->in[2].data : NULL,
+                  .site = (uint32_t)site};
 }
 
 /* The random word of element i. */
 static uint32_t word_of(const draw *d, int64_t i)
 {
-    const int64_t element = (d->rng[2] + i / d->sample) * d->all + d->first + i % d->sample;
+    const int64_t at = i % d->sample;
+    const int64_t within = d->rows != NULL ? d->rows[at / d->row] * d->row + at % d->row : at;
+    const int64_t element = (d->rng[2] + i / d->sample) * d->all + within;
     return dsi_rng_u32((uint64_t)d->rng[0], d->site, (uint32_t)d->rng[1], (uint64_t)element);
 }
 

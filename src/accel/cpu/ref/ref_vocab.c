@@ -2,15 +2,24 @@
 /* Reference kernels of the operators on a part of the vocabulary. */
 #include "accel/cpu/ref/ref_real.h"
 #include "op/ops.h"
+#include "op/sequence_order.h"
 
 #include <string.h>
 
 static ds_status row_numbers_run(const ds_kernel_call *call)
 {
+    const dsi_row_numbers_attrs *a = call->sig->attrs;
+    const int64_t n_parts = a->n_parts > 1 ? a->n_parts : 1;
     int32_t *out = call->out[0].data;
-    const int64_t n = ds_shape_count(call->out[0].meta.shape);
-    for (int64_t i = 0; i < n; ++i) {
-        out[i] = (int32_t)i;
+    for (int64_t part = 0; part < n_parts; ++part) {
+        const int64_t from = (part - a->turn + n_parts) % n_parts;
+        for (int r = 0; r < DSI_SEQUENCE_RUNS; ++r) {
+            const dsi_sequence_run run =
+                dsi_sequence_run_of(a->n_rows, n_parts, a->halves != 0 && n_parts > 1, from, r);
+            for (int64_t i = 0; i < run.n; ++i) {
+                out[part * (a->n_rows / n_parts) + run.at + i] = (int32_t)(run.from + i);
+            }
+        }
     }
     return DS_OK;
 }

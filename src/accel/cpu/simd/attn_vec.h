@@ -114,9 +114,10 @@ typedef struct attn_dropout {
     uint64_t seed;
     uint32_t site, step;
     float p, factor;             /* factor = 1/(1-p) */
-    int64_t n_keys;              /* keys of the operator: elements a query */
-    bool by_four;                /* n_keys is a multiple of 4 */
+    int64_t n_keys;              /* all keys: elements a query */
+    bool by_four;                /* n_keys is a multiple of 4, and so is the first key's number */
     int64_t sample, head0, row0; /* numbers of the first sample, head and query among all */
+    int64_t key0;                /* and of the first key */
     int64_t all_heads, all_rows;
 } attn_dropout;
 
@@ -130,11 +131,12 @@ static inline attn_dropout attn_dropout_of(const attn_shape *s, const attn_data 
                           .step = (uint32_t)x->rng[1],
                           .p = (float)s->a->dropout,
                           .factor = 1.0f / (1.0f - (float)s->a->dropout),
-                          .n_keys = s->n_keys,
-                          .by_four = s->n_keys % 4 == 0,
+                          .n_keys = x->all_keys,
+                          .by_four = x->all_keys % 4 == 0 && x->key0 % 4 == 0,
                           .sample = x->rng[2],
                           .head0 = x->head0,
                           .row0 = x->row0,
+                          .key0 = x->key0,
                           .all_heads = x->all_heads,
                           .all_rows = x->all_rows};
 }
@@ -144,15 +146,15 @@ typedef struct attn_elements {
     vi low, high;
 } attn_elements;
 
-static inline attn_elements attn_elements_of(const attn_dropout *drop, const attn_shape *s,
-                                             int64_t b, int64_t h, int64_t i)
+static inline attn_elements attn_elements_of(const attn_dropout *drop, int64_t b, int64_t h,
+                                             int64_t i)
 {
     int32_t low[VF_WIDTH];
     int32_t high[VF_WIDTH];
     const int64_t head = (drop->sample + b) * drop->all_heads + drop->head0 + h;
     const int64_t row = head * drop->all_rows + drop->row0 + i;
     for (int64_t lane = 0; lane < VF_WIDTH; ++lane) {
-        const uint64_t element = (uint64_t)((row + lane) * s->n_keys);
+        const uint64_t element = (uint64_t)((row + lane) * drop->n_keys + drop->key0);
         low[lane] = (int32_t)(uint32_t)element;
         high[lane] = (int32_t)(uint32_t)(element >> 32);
     }

@@ -88,7 +88,7 @@ static void drop_four(const block *q, attn_elements base, int64_t j, int64_t n, 
 
 static void drop_scores(const block *q, int64_t lane, int64_t k0, int64_t n)
 {
-    const attn_elements base = attn_elements_of(&q->job->drop, &q->job->s, q->b, q->h, q->i + lane);
+    const attn_elements base = attn_elements_of(&q->job->drop, q->b, q->h, q->i + lane);
     for (int64_t j = 0; j < n; j += 4) {
         drop_four(q, base, k0 + j, attn_min(4, n - j), q->w->scores + j * ATTN_QUERIES + lane);
     }

@@ -143,9 +143,8 @@ static void gradients(const head *x, const block *at, int64_t lane)
     const vi first = vi_load(w->first + at->q0 + lane);
     const vi last = vi_load(w->last + at->q0 + lane);
     const bool drops = job->x.rng != NULL;
-    const attn_elements base =
-        drops ? attn_elements_of(&job->drop, &job->s, x->b, x->h, at->q0 + lane)
-              : (attn_elements){vi_set(0), vi_set(0)};
+    const attn_elements base = drops ? attn_elements_of(&job->drop, x->b, x->h, at->q0 + lane)
+                                     : (attn_elements){vi_set(0), vi_set(0)};
     vf keep[4] = {vf_set(1.0f), vf_set(1.0f), vf_set(1.0f), vf_set(1.0f)};
     for (int64_t j = 0; j < at->n; ++j) {
         float *score = w->scores + j * ATTN_QUERIES + lane;

@@ -14,6 +14,8 @@ typedef struct dropout_job {
     ds_dtype type;
     uint64_t seed, first_element;
     size_t sample, all; /* elements of a sample, here and in the whole tensor */
+    size_t turn;        /* those of a sample's first run of rows; behind it … */
+    uint64_t gap;       /* … so many elements of others lie between */
     uint32_t site, step;
     int32_t threshold; /* kept when word>>8 >= threshold */
     float scale;
@@ -70,15 +72,34 @@ static void dropout_range(const void *opaque, size_t begin, size_t end)
     uint32_t words[WORDS + VF_WIDTH];
     for (size_t i = begin, n = 0; i < end; i += n) {
         const size_t b = i / job->sample;
-        const size_t last =
-            job->all == job->sample || end < (b + 1) * job->sample ? end : (b + 1) * job->sample;
+        const size_t turn = b * job->sample + job->turn;
+        const bool in_first = i < turn;
+        const size_t run = in_first && job->turn < job->sample ? turn : (b + 1) * job->sample;
+        const bool is_one = job->all == job->sample && job->turn == job->sample;
+        const size_t last = is_one || end < run ? end : run;
         n = last - i < DROPOUT_BLOCK ? last - i : DROPOUT_BLOCK;
-        const uint64_t element = job->first_element + b * (job->all - job->sample) + i;
+        const uint64_t element =
+            job->first_element + b * (job->all - job->sample) + i + (in_first ? 0 : job->gap);
         const size_t skip = (size_t)(element & 3);
         const size_t quad = 4 * VL_WIDTH;
         philox_words(job, element >> 2, (skip + n + quad - 1) / quad * quad, words);
         DSI_BY_TYPE(job->type, drop(job, i, n, words + skip, T))
     }
+}
+
+/* The first of n rows that does not follow the one before by one; n: none. Not more than one. */
+static ds_status find_turn(const ds_kernel_call *call, const int32_t *rows, size_t n,
+                           size_t *turn_out)
+{
+    *turn_out = n;
+    for (size_t i = 1; rows != NULL && i < n; ++i) {
+        if (rows[i] != rows[i - 1] + 1 && *turn_out < n) {
+            return ds_fail(call->ctx, DS_ERR_UNSUPPORTED,
+                           "dropout: rows are three runs or more, expected at most two");
+        }
+        *turn_out = rows[i] != rows[i - 1] + 1 ? i : *turn_out;
+    }
+    return DS_OK;
 }
 
 static ds_status dropout_run(const ds_kernel_call *call)
@@ -94,8 +115,12 @@ static ds_status dropout_run(const ds_kernel_call *call)
     const size_t sample = n / (size_t)dims[0];
     const size_t row = attrs->n_rows > 0 ? sample / (size_t)dims[1] : 0;
     const size_t all = attrs->n_rows > 0 ? (size_t)attrs->n_rows * row : sample;
-    const size_t first =
-        attrs->n_rows > 0 ? (size_t)((const int32_t *)call->in[2].data)[0] * row : 0;
+    const int32_t *rows = attrs->n_rows > 0 ? call->in[2].data : NULL;
+    const size_t n_rows = rows != NULL ? (size_t)dims[1] : 0;
+    const size_t first = rows != NULL ? (size_t)rows[0] * row : 0;
+    size_t turn = 0;
+    DS_TRY(find_turn(call, rows, n_rows, &turn));
+    const int64_t gap = turn < n_rows ? (rows[turn] - rows[turn - 1] - 1) * (int64_t)row : 0;
     const float p = (float)attrs->p;
     const double steps = (double)p * 0x1p24; /* word>>8 counts 2^-24 */
     const int32_t whole = (int32_t)steps;
@@ -106,6 +131,8 @@ static ds_status dropout_run(const ds_kernel_call *call)
                              (uint64_t)rng[2] * all + first,
                              sample,
                              all,
+                             turn < n_rows ? turn * row : sample,
+                             (uint64_t)gap, /* modulo 2^64, as it may be negative */
                              (uint32_t)attrs->site,
                              (uint32_t)rng[1],
                              (double)whole < steps ? whole + 1 : whole,
