@@ -46,11 +46,26 @@ static ds_value dense_weight(ds_nn *nn, const ds_experts_params *p, const char *
                        false);
 }
 
+/* The part of the shared expert that its gate lets through, as wide as y (..,C). */
+static ds_value shared_part(ds_nn *nn, const ds_experts_params *p, ds_value x, ds_value y)
+{
+    const ds_shape shape = ds_nn_meta(nn, x).shape;
+    const ds_value part =
+        ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared_gate, 1, ds_shape_last(shape)), false,
+                     DS_DTYPE_F32); /* (..,1) */
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
+    }
+    ds_shape lead = shape;
+    lead.dims[--lead.n_dims] = 0;
+    const ds_value expand[2] = {ds_nn_sigmoid(nn, ds_nn_reshape(nn, part, lead)), y};
+    return ds_nn_apply(nn, &dsi_op_expand_last, NULL, expand, 2);
+}
+
 /* What the shared expert makes of x (..,C), times its own gate. */
 static ds_value shared_expert(ds_nn *nn, const ds_experts_params *p, ds_value x)
 {
-    const ds_shape shape = ds_nn_meta(nn, x).shape;
-    const int64_t width = ds_shape_last(shape);
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
     const int64_t inner = p->shared_width;
     const ds_value gate =
         ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared[0], inner, width), false, 0);
@@ -58,15 +73,7 @@ static ds_value shared_expert(ds_nn *nn, const ds_experts_params *p, ds_value x)
         ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared[1], inner, width), false, 0);
     const ds_value y = ds_nn_matmul(nn, ds_nn_glu(nn, gate, up, p->activation),
                                     dense_weight(nn, p, p->shared[2], width, inner), false, 0);
-    const ds_value part = ds_nn_matmul(nn, x, dense_weight(nn, p, p->shared_gate, 1, width), false,
-                                       DS_DTYPE_F32); /* (..,1) */
-    if (ds_nn_status(nn) < 0) {
-        return DS_NONE;
-    }
-    ds_shape lead = shape;
-    lead.dims[--lead.n_dims] = 0;
-    const ds_value expand[2] = {ds_nn_sigmoid(nn, ds_nn_reshape(nn, part, lead)), y};
-    return ds_nn_mul(nn, y, ds_nn_apply(nn, &dsi_op_expand_last, NULL, expand, 2));
+    return p->shared_gate != NULL ? ds_nn_mul(nn, y, shared_part(nn, p, x, y)) : y;
 }
 
 static ds_value sum_of(ds_nn *nn, ds_value before, ds_value more)
@@ -84,12 +91,30 @@ static void add_load(ds_nn *nn, ds_router_load *load, ds_value logits, ds_value 
     load->n_tokens += ds_shape_rows(ds_nn_meta(nn, logits).shape);
 }
 
+/* f32 whatever the model's precision, and frozen: what it holds is set while a model is trained
+ * from the load of its experts, which is not built. */
+static ds_value choice_bias(ds_nn *nn, const ds_experts_params *p)
+{
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, p->choice_bias, path, sizeof path);
+    return dsi_nn_cell(nn, &(ds_cell_info){.name = path,
+                                           .kind = DS_CELL_PARAM,
+                                           .meta = {DS_DTYPE_F32, ds_shape_1d(p->n_experts)},
+                                           .init = {.kind = DS_INIT_ZEROS},
+                                           .of = DS_NONE,
+                                           .no_decay = true,
+                                           .frozen = true});
+}
+
 ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
 {
     const dsi_route_attrs route = {.n_chosen = p->n_chosen,
-                                   .score = DSI_SCORE_SOFTMAX,
+                                   .score = p->sigmoid ? DSI_SCORE_SIGMOID : DSI_SCORE_SOFTMAX,
                                    .normalise = p->normalise,
-                                   .factor = 1.0};
+                                   .factor = p->factor,
+                                   .n_groups = p->n_groups,
+                                   .top_groups = p->top_groups,
+                                   .group_by = p->group_by_two ? DSI_GROUP_TOP2 : DSI_GROUP_MAX};
     const dsi_group_attrs group = {.n_experts = p->n_experts, .parts = dsi_nn_parts(nn)};
     const dsi_parts_attrs parts = {.parts = dsi_nn_parts(nn)};
     const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
@@ -98,7 +123,8 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     /* in fp32: a rounded logit may choose another expert */
     const ds_value logits = ds_nn_matmul(nn, x, dense_weight(nn, p, p->router, p->n_experts, width),
                                          false, DS_DTYPE_F32);
-    dsi_nn_apply_all(nn, &dsi_op_route, &route, &logits, 1, chosen);
+    const ds_value routed[2] = {logits, p->choice_bias != NULL ? choice_bias(nn, p) : DS_NONE};
+    dsi_nn_apply_all(nn, &dsi_op_route, &route, routed, p->choice_bias != NULL ? 2 : 1, chosen);
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
     const ds_value spread[2] = {x, grouped[0]};
     const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, &parts, spread, 2);
@@ -106,7 +132,7 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     const ds_value made = dsi_nn_experts(nn, &of, rows, grouped[1], expert_mlp, p);
     const ds_value combine[3] = {made, grouped[0], chosen[0]};
     ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, 3);
-    if (p->shared_gate != NULL) {
+    if (p->shared[0] != NULL) {
         y = ds_nn_add(nn, y, shared_expert(nn, p, x));
     }
     if (load != NULL && ds_nn_status(nn) >= 0) {

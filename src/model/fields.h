@@ -117,6 +117,9 @@ ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules
  * rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
                        int64_t max_positions, ds_rope_params *rope, ds_longrope *longrope);
+/* Of DeepSeek, after ds_rope_read: what attention's scores are times, the square of yarn's factor
+ * for mscale_all_dim, of any type but default. */
+ds_status ds_rope_score_factor(const ds_reader *reader, double *factor_out);
 void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

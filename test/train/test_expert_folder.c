@@ -13,8 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const families[] = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
-static const uint32_t shares[] = {5, 3, 2, 7, 5}; /* ranks that divide its experts */
+static const char *const families[] = {"mixtral",    "qwen2_moe", "qwen3_moe",   "olmoe",
+                                       "granitemoe", "glm4_moe",  "deepseek_v2", "deepseek_v3"};
+static const uint32_t shares[] = {5, 3, 2, 7, 5, 4, 7, 2}; /* ranks that divide its experts */
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static void check_same_tensors(ds_ctx *ctx, const char *name, const char *a, const char *b)
