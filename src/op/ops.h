@@ -272,9 +272,19 @@ typedef struct dsi_attention_attrs {
  * Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
-/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
- * attrs. No offset: training only. */
+/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [dlse f32
+ * (B,H,Tq)] → dq | dpacked, dk, dv; same attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
+
+/* ---- attention_sinks.c --------------------------------------------------------------------- */
+typedef struct dsi_sinks_attrs {
+    int64_t n_heads;
+} dsi_sinks_attrs;
+/* attention_sinks: y (B,T,H·D) and lse f32 (B,H,T) of attention, sinks (H) → (B,T,H·D): what
+ * attention gives with one more key for each head, whose score is its sink and whose value is zero:
+ * y·sigmoid(lse - sink). attention_sinks_backward: dy, y, lse, sinks → dy of attention, dlse f32
+ * (B,H,T), dsinks f32 (H), in the order of samples and positions. */
+extern const ds_op dsi_op_attention_sinks, dsi_op_attention_sinks_backward;
 
 /* ---- cross_entropy.c ----------------------------------------------------------------------- */
 typedef struct dsi_ce_attrs {
