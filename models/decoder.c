@@ -189,7 +189,9 @@ static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t la
                                                   .scale = c->attention_scale,
                                                   .dropout = c->attention_dropout,
                                                   .cap = c->attention_cap,
-                                                  .alibi = c->alibi});
+                                                  .alibi = c->alibi,
+                                                  .sinks = c->sinks,
+                                                  .sinks_std = c->initializer_range});
 }
 
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
@@ -265,7 +267,14 @@ static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_ro
         .factor = c->expert_factor,
         .n_groups = c->n_groups,
         .top_groups = c->top_groups,
-        .group_by_two = c->group_by_two};
+        .group_by_two = c->group_by_two,
+        .router_bias = names->router_bias,
+        .gate_up_bias = names->gate_up_bias,
+        .down_bias = names->down_bias,
+        .transposed = names->transposed,
+        .alternate = names->alternate,
+        .limit = c->glu_limit,
+        .alpha = c->glu_alpha};
     ds_nn_push(nn, "%s", names->scope);
     const bool balances = c->balance && ds_nn_trace(nn)->mode != DS_TRACE_GENERATE;
     const ds_value y = ds_model_experts(nn, x, &params, balances ? load : NULL);
@@ -432,7 +441,7 @@ const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
                    "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere gemma gemma2 "
                    "gemma3_text olmo gptj opt falcon bloom mpt cohere2 glm4_moe "
-                   "deepseek_v2 deepseek_v3",
+                   "deepseek_v2 deepseek_v3 gpt_oss",
     .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

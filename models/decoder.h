@@ -64,6 +64,8 @@ typedef struct ds_expert_names {
     const char *gate_up;                 /* instead of gate and up, where it is not NULL */
     const char *shared_gate, *shared[3]; /* of an expert that every token goes to, or NULL */
     const char *choice_bias;             /* of the choice of experts, or NULL */
+    const char *router_bias, *gate_up_bias, *down_bias; /* or NULL */
+    bool transposed, alternate;                         /* of ds_experts_params */
 } ds_expert_names;
 
 /* Resolved: no value here depends on whether its key was there. */
@@ -82,6 +84,7 @@ typedef struct ds_decoder_config {
     ds_rope_params local_rope;        /* of layers with a window, where local is true */
     double attention_cap, logits_cap; /* soft caps; 0: none */
     double alibi;                     /* of ds_attention_params */
+    const char *sinks;                /* likewise */
     const ds_decoder_names *names;
     ds_norm norm;
     ds_qk_norm qk_norm;
@@ -98,12 +101,13 @@ typedef struct ds_decoder_config {
     /* experts, where n_experts is above 0 */
     const ds_expert_names *expert_names;
     int64_t n_experts, n_chosen, expert_width;
-    int64_t shared_width;       /* of an expert that every token goes to; 0: none */
-    double router_noise;        /* on what routers read in training, which is not built */
-    double balance_factor;      /* of the loss that balances the routers */
-    bool normalise;             /* a token's weights sum to 1 */
-    bool sigmoid, group_by_two; /* of ds_experts_params, as n_groups and top_groups */
-    double expert_factor;       /* of a token's weights */
+    int64_t shared_width;        /* of an expert that every token goes to; 0: none */
+    double router_noise;         /* on what routers read in training, which is not built */
+    double balance_factor;       /* of the loss that balances the routers */
+    bool normalise;              /* a token's weights sum to 1 */
+    bool sigmoid, group_by_two;  /* of ds_experts_params, as n_groups and top_groups */
+    double expert_factor;        /* of a token's weights */
+    double glu_limit, glu_alpha; /* of ds_experts_params */
     int64_t n_groups, top_groups;
     bool balance;                       /* that loss is there */
     bool dense[DS_MODEL_MAX_LAYERS];    /* layers with an MLP instead */
@@ -153,7 +157,7 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
     ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
     ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_glm4_moe, ds_kind_deepseek_v2,
-    ds_kind_deepseek_v3;
+    ds_kind_deepseek_v3, ds_kind_gpt_oss;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -172,6 +176,9 @@ ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c
 /* Likewise of experts in groups, behind the first layers: by_two: of ds_experts_params. */
 ds_status ds_decoder_grouped_experts(const ds_reader *reader, ds_decoder_config *config,
                                      bool by_two);
+/* Layers that predict further tokens, 1 when absent. Whatever has another type counts for nothing,
+ * as no layer of transformers' models has it. */
+void ds_decoder_ahead(const ds_reader *reader, ds_decoder_config *config);
 /* For families whose layers take hidden_size over the heads and whose rotary positions take
  * head_dim: the key must say the same, or nothing. */
 ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *config);
@@ -204,11 +211,6 @@ int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
     {                                                                                              \
         key, DS_FIELD_INT, DS_FIELD_ALIAS, offsetof(ds_decoder_config, member), 0, 1, INT32_MAX,   \
             NULL, NULL                                                                             \
-    }
-#define DS_DECODER_ALIAS_INT(key, member)                                                          \
-    {                                                                                              \
-        key, DS_FIELD_INT, DS_FIELD_ALIAS, offsetof(ds_decoder_config, member), 0, INT32_MIN,      \
-            INT32_MAX, NULL, NULL                                                                  \
     }
 /* Of families with experts; a family says how many there are, and calls ds_decoder_experts(). */
 #define DS_DECODER_EXPERTS(chosen, factor)                                                         \

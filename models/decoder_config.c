@@ -16,6 +16,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,        &ds_kind_gptj,
     &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,       &ds_kind_mpt,
     &ds_kind_cohere2,    &ds_kind_glm4_moe,    &ds_kind_deepseek_v2, &ds_kind_deepseek_v3,
+    &ds_kind_gpt_oss,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -129,6 +130,16 @@ ds_status ds_decoder_grouped_experts(const ds_reader *reader, ds_decoder_config 
     }
     DS_TRY(ds_decoder_experts(reader, c));
     return check_groups(reader, c, by_two ? 2 : 1);
+}
+
+void ds_decoder_ahead(const ds_reader *reader, ds_decoder_config *c)
+{
+    static const char *const keys[] = {"num_mtp_layers", "num_nextn_predict_layers"};
+    c->n_ahead = 1;
+    for (size_t i = 0; i < 2; ++i) {
+        const json_t *value = json_object_get(reader->json, keys[i]);
+        c->n_ahead = json_is_integer(value) ? json_integer_value(value) : c->n_ahead;
+    }
 }
 
 ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *c)

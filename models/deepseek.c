@@ -36,6 +36,7 @@ static const ds_field deepseek_v2_fields[] = {
     DS_DECODER_ANY_INT("n_group", DS_FIELD_INT | DS_FIELD_NULL, n_groups, DS_DECODER_NO_INT),
     DS_DECODER_ANY_INT("topk_group", DS_FIELD_INT | DS_FIELD_NULL, top_groups, DS_DECODER_NO_INT),
     DS_DECODER_ANY_INT("first_k_dense_replace", DS_FIELD_INT, first_dense, 0),
+    DS_FIELD_CHECK("attention_dropout", DS_FIELD_REAL),
     DS_FIELD_CHECK("topk_method", DS_FIELD_TEXT | DS_FIELD_NULL),    /* read by resolve() */
     DS_FIELD_CHECK("norm_topk_prob", DS_FIELD_BOOL | DS_FIELD_NULL), /* no layer has it */
     DS_FIELD_CHECK("head_dim", DS_FIELD_INT | DS_FIELD_NULL),        /* nor this */
@@ -53,8 +54,7 @@ static const ds_field deepseek_v3_fields[] = {
     DS_DECODER_ANY_INT("first_k_dense_replace", DS_FIELD_INT, first_dense, 3),
     DS_DECODER_APPLIED("norm_topk_prob", DS_FIELD_BOOL | DS_FIELD_NULL, normalise, true, 0, 1),
     DS_DECODER_APPLIED("rope_interleave", DS_FIELD_BOOL | DS_FIELD_NULL, rope_pairs, true, 0, 1),
-    DS_DECODER_ANY_INT("num_nextn_predict_layers", DS_FIELD_INT, n_ahead, 1),
-    DS_DECODER_ALIAS_INT("num_mtp_layers", n_ahead),
+    DS_FIELD_CHECK("num_mtp_layers", DS_FIELD_INT), /* read by resolve() */
 };
 
 #define NAMES                                                                                      \
@@ -106,6 +106,7 @@ static ds_status resolve_deepseek_v3(const ds_reader *reader, ds_decoder_config 
 {
     const json_t *head_dim = json_object_get(reader->json, "head_dim");
     c->expert_names = &v3_names;
+    ds_decoder_ahead(reader, c);
     c->sigmoid = true;
     if (head_dim != NULL &&
         !(json_is_integer(head_dim) && json_integer_value(head_dim) == c->head_dim)) {

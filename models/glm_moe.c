@@ -29,8 +29,7 @@ static const ds_field fields[] = {
     DS_DECODER_SIZE("topk_group", top_groups, 1),
     DS_DECODER_SWITCH("norm_topk_prob", normalise, true),
     DS_DECODER_ANY_INT("first_k_dense_replace", DS_FIELD_INT, first_dense, 1),
-    DS_DECODER_ANY_INT("num_nextn_predict_layers", DS_FIELD_INT, n_ahead, 1),
-    DS_DECODER_ALIAS_INT("num_mtp_layers", n_ahead),
+    DS_FIELD_CHECK("num_mtp_layers", DS_FIELD_INT), /* read by resolve() */
     DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
     DS_FIELD_REFUSE("sliding_window", NULL, DS_DECODER_ONLY_CACHE),
 };
@@ -49,6 +48,7 @@ static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     c->qk_norm = c->norm_heads ? DS_QK_HEAD : DS_QK_NONE;
     c->expert_names = &names;
+    ds_decoder_ahead(reader, c);
     c->sigmoid = true;
     DS_TRY(ds_decoder_grouped_experts(reader, c, true));
     return ds_decoder_windows(reader, c, false, 0, "");

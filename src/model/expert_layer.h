@@ -31,6 +31,14 @@ typedef struct ds_experts_params {
     int64_t n_groups, top_groups; /* n_groups above 1: experts side by side are in so many groups,
                                      and a token's are of the best top_groups of them */
     bool group_by_two; /* a group is as good as its best two experts together; else as the best */
+    /* gpt-oss, with gate_up alone */
+    const char *router_bias;              /* (E); NULL: there is none */
+    const char *gate_up_bias, *down_bias; /* (E,2F), (E,C); NULL: there are none */
+    bool transposed;                      /* gate_up is (E,C,2F), down (E,F,C) */
+    bool alternate;                       /* gate and up are columns of gate_up in turns */
+    double limit; /* default 0: none; gate stays below it, up within ± of it, and an expert makes
+                     (up + 1)·gate·sigmoid(alpha·gate) of them */
+    double alpha;
 } ds_experts_params;
 
 /* What the routers of a model did so far: for the loss that balances them. Zeroed at first, with

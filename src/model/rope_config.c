@@ -399,7 +399,19 @@ ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int6
                      .longrope = longrope};
     *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
-    return read_inner(&r);
+    const json_t *parameters = json_object_get(reader->json, "rope_parameters");
+    json_t *absent = NULL;
+    if (rules->absent != NULL && r.inner.json == r.outer.json &&
+        (parameters == NULL || json_is_null(parameters))) {
+        absent = json_loads(rules->absent, 0, NULL);
+        r.inner.json = absent;
+        if (absent == NULL) {
+            return ds_fail(reader->ctx, DS_ERR_NOMEM, "no memory");
+        }
+    }
+    const ds_status status = read_inner(&r);
+    json_decref(absent);
+    return status;
 }
 
 ds_status ds_rope_score_factor(const ds_reader *reader, double *factor_out)

@@ -64,7 +64,8 @@ static void greedy_like_transformers(void **state)
                                         "glm4_moe",
                                         "deepseek_v2",
                                         "deepseek_v3",
-                                        "deepseek_v3_halves"};
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -110,7 +111,8 @@ static void pieces_agree(void **state)
                                         "deepseek_v2",
                                         "deepseek_v2_groups",
                                         "deepseek_v3",
-                                        "deepseek_v3_halves"};
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -212,7 +214,8 @@ static void steps_like_prompts(void **state)
                                         "deepseek_v2",
                                         "deepseek_v2_groups",
                                         "deepseek_v3",
-                                        "deepseek_v3_halves"};
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

@@ -59,7 +59,8 @@ static const char *const variants[] = {"gpt2",
                                        "deepseek_v2",
                                        "deepseek_v2_groups",
                                        "deepseek_v3",
-                                       "deepseek_v3_halves"};
+                                       "deepseek_v3_halves",
+                                       "gpt_oss"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 10 };
 
 /* Those without an oracle in ref/. */
@@ -100,7 +101,8 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "deepseek_v2",
                                                    "deepseek_v2_groups",
                                                    "deepseek_v3",
-                                                   "deepseek_v3_halves"};
+                                                   "deepseek_v3_halves",
+                                                   "gpt_oss"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

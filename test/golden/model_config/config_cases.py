@@ -155,6 +155,11 @@ BASES = {
     "deepseek_v3_halves": ("deepseek_v3", dict(LATENT, **dict(GROUPED, first_k_dense_replace=0, n_group=2),
                                                q_lora_rank=None, v_head_dim=16, rope_interleave=False,
                                                attention_bias=True)),
+    "gpt_oss": ("gpt_oss", dict(LLAMA, head_dim=16, num_local_experts=5, num_experts_per_tok=2, sliding_window=7,
+                                swiglu_limit=1.5)),
+    "gpt_oss_plain": ("gpt_oss", dict(LLAMA, head_dim=12, num_local_experts=4, num_experts_per_tok=1, sliding_window=5,
+                                      attention_bias=False, tie_word_embeddings=True, rope_parameters=None,
+                                      layer_types=["full_attention", "sliding_attention"])),
 }
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
              "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3")
@@ -428,6 +433,8 @@ FAMILY_KEYS["falcon"] = {
     "new_decoder_architecture": ([True, False, None], 0.1), "multi_query": ([True, False], 0.1),
     "parallel_attn": ([True, False], 0.1), "bias": ([True, False], 0.1), "n_embed": ([32], 0.5),
     "ffn_hidden_size": ([24, None], 0.5), "activation": LLAMAS["hidden_act"]}
+FAMILY_KEYS["gpt_oss"] = {**ROUTER, "num_local_experts": ([5], 0.5), "num_experts": ([5], 0.5),
+                          "swiglu_limit": ([7.0, 0.5, 1.5], 0.15), "swiglu_alpha": ([1.702, 1.0, -1.0], 0.15)}
 GROUPED_KEYS = {
     "n_routed_experts": ([8], 0.5), "n_group": ([1, 2, 4, 8], 0.2), "topk_group": ([1, 2, 4], 0.2),
     "num_experts_per_tok": ([1, 2, 3, 4], 0.2), "moe_intermediate_size": ([16], 0.5), "n_shared_experts": ([1], 0.5),

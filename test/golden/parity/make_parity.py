@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, CohereConfig, DeepseekV2Config,
                           DeepseekV3Config, FalconConfig, Gemma2Config,
-                          Gemma3TextConfig, GemmaConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig,
+                          Gemma3TextConfig, GemmaConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig, GptOssConfig,
                           GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, MptConfig,
                           Olmo2Config, OlmoConfig, OlmoeConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig,
                           Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
@@ -197,12 +197,17 @@ VARIANTS = {
                                               "rope_parameters": rope("yarn", theta=100.0, factor=4.0, mscale=0.7,
                                                                       mscale_all_dim=0.7,
                                                                       original_max_position_embeddings=64)}),
+    # the window in layer 0; bounds of the gate that many meet
+    "gpt_oss": GptOssConfig(**{**LLAMA, **EXPERTS, "head_dim": 8, "intermediate_size": 16, "num_local_experts": 5,
+                               "num_experts_per_tok": 2, "sliding_window": 7, "swiglu_limit": 1.5,
+                               "rope_parameters": rope("yarn", theta=100.0, factor=4.0, truncate=False,
+                                                       original_max_position_embeddings=64)}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
           "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms",
-          "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves")
+          "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves", "gpt_oss")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -303,12 +308,12 @@ def stored_gradients(model):
     grads = {}
     for name, p in model.named_parameters():
         kind = model.config.model_type
-        if name.endswith("experts.gate_up_proj") and kind != "granitemoe":
+        if name.endswith("experts.gate_up_proj") and kind not in ("granitemoe", "gpt_oss"):
             gate, up = p.grad.chunk(2, dim=1)
             of = name.removesuffix("gate_up_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
             names = ("w1", "w3") if kind == "mixtral" else ("gate_proj", "up_proj")
             grads |= {f"{of}*.{names[0]}.weight": gate, f"{of}*.{names[1]}.weight": up}
-        elif name.endswith("experts.down_proj") and kind != "granitemoe":
+        elif name.endswith("experts.down_proj") and kind not in ("granitemoe", "gpt_oss"):
             of = name.removesuffix("down_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
             grads[f"{of}*.{'w2' if kind == 'mixtral' else 'down_proj'}.weight"] = p.grad
         elif kind == "mixtral" and name.endswith("mlp.gate.weight"):
