@@ -6,6 +6,7 @@
 
 #include "model/expert_layer.h"
 #include "model/family.h"
+#include "model/latent_attention.h"
 
 #include <math.h>
 
@@ -146,11 +147,28 @@ typedef struct decoder_inputs {
     ds_value table, local; /* rotary positions; local: of layers with a window */
 } decoder_inputs;
 
-static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
-                          const decoder_inputs *in)
+static ds_value latent_attention(ds_nn *nn, const ds_decoder_config *c, ds_value x,
+                                 const decoder_inputs *in)
+{
+    return ds_model_latent_attention(nn, x, in->table, in->first,
+                                     &(ds_latent_params){.n_heads = c->n_heads,
+                                                         .q_rank = c->q_rank,
+                                                         .kv_rank = c->kv_rank,
+                                                         .plain = c->plain_dim,
+                                                         .rotated = c->head_dim,
+                                                         .value = c->value_dim,
+                                                         .eps = 1e-6, /* whatever rms_norm_eps is */
+                                                         .scale = c->attention_scale,
+                                                         .dropout = c->attention_dropout,
+                                                         .init_std = c->initializer_range,
+                                                         .pairs = c->rope_pairs,
+                                                         .bias = c->qkv_bias});
+}
+
+static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
+                               const decoder_inputs *in)
 {
     ds_value qkv[3] = {DS_NONE, DS_NONE, DS_NONE};
-    ds_nn_push(nn, "%s", c->names->attention);
     project_qkv(nn, c, x, qkv);
     const ds_decoder_names *names = c->names;
     ds_value q =
@@ -163,15 +181,25 @@ static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, 
         q = rotate(nn, c, q, table);
         k = rotate(nn, c, k, table);
     }
-    const ds_value y = ds_nn_attention(nn, q, k, v, in->first,
-                                       &(ds_attention_params){.n_heads = c->n_heads,
-                                                              .n_kv_heads = c->n_kv_heads,
-                                                              .head_dim = c->head_dim,
-                                                              .window = ds_decoder_window(c, layer),
-                                                              .scale = c->attention_scale,
-                                                              .dropout = c->attention_dropout,
-                                                              .cap = c->attention_cap,
-                                                              .alibi = c->alibi});
+    return ds_nn_attention(nn, q, k, v, in->first,
+                           &(ds_attention_params){.n_heads = c->n_heads,
+                                                  .n_kv_heads = c->n_kv_heads,
+                                                  .head_dim = c->head_dim,
+                                                  .window = ds_decoder_window(c, layer),
+                                                  .scale = c->attention_scale,
+                                                  .dropout = c->attention_dropout,
+                                                  .cap = c->attention_cap,
+                                                  .alibi = c->alibi,
+                                                  .sinks = c->sinks,
+                                                  .sinks_std = c->initializer_range});
+}
+
+static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
+                          const decoder_inputs *in)
+{
+    ds_nn_push(nn, "%s", c->names->attention);
+    const ds_value y =
+        c->kv_rank > 0 ? latent_attention(nn, c, x, in) : full_attention(nn, c, layer, x, in);
     const ds_value out = project(nn, c, c->names->out, y, c->hidden_size, c->o_bias);
     ds_nn_pop(nn);
     return ds_nn_dropout(nn, out, c->residual_dropout);
@@ -228,7 +256,20 @@ static ds_value experts(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_ro
         .gate_up = names->gate_up,
         .shared_gate = names->shared_gate,
         .shared_width = c->shared_width,
-        .shared = {names->shared[0], names->shared[1], names->shared[2]}};
+        .shared = {names->shared[0], names->shared[1], names->shared[2]},
+        .sigmoid = c->sigmoid,
+        .choice_bias = names->choice_bias,
+        .factor = c->expert_factor,
+        .n_groups = c->n_groups,
+        .top_groups = c->top_groups,
+        .group_by_two = c->group_by_two,
+        .router_bias = names->router_bias,
+        .gate_up_bias = names->gate_up_bias,
+        .down_bias = names->down_bias,
+        .transposed = names->transposed,
+        .alternate = names->alternate,
+        .limit = c->glu_limit,
+        .alpha = c->glu_alpha};
     ds_nn_push(nn, "%s", names->scope);
     const bool balances = c->balance && ds_nn_trace(nn)->mode != DS_TRACE_GENERATE;
     const ds_value y = ds_model_experts(nn, x, &params, balances ? load : NULL);
@@ -394,10 +435,12 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
 const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
                    "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere gemma gemma2 "
-                   "gemma3_text olmo gptj opt falcon bloom mpt cohere2",
+                   "gemma3_text olmo gptj opt falcon bloom mpt cohere2 glm4_moe "
+                   "deepseek_v2 deepseek_v3 gpt_oss",
     .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,
+    .ignores = ds_decoder_ignores,
     .trace = decoder_trace,
     .print = ds_decoder_print,
 };

@@ -63,6 +63,9 @@ typedef struct ds_expert_names {
     const char *gate, *up, *down;
     const char *gate_up;                 /* instead of gate and up, where it is not NULL */
     const char *shared_gate, *shared[3]; /* of an expert that every token goes to, or NULL */
+    const char *choice_bias;             /* of the choice of experts, or NULL */
+    const char *router_bias, *gate_up_bias, *down_bias; /* or NULL */
+    bool transposed, alternate;                         /* of ds_experts_params */
 } ds_expert_names;
 
 /* Resolved: no value here depends on whether its key was there. */
@@ -81,6 +84,7 @@ typedef struct ds_decoder_config {
     ds_rope_params local_rope;        /* of layers with a window, where local is true */
     double attention_cap, logits_cap; /* soft caps; 0: none */
     double alibi;                     /* of ds_attention_params */
+    const char *sinks;                /* likewise */
     const ds_decoder_names *names;
     ds_norm norm;
     ds_qk_norm qk_norm;
@@ -92,13 +96,19 @@ typedef struct ds_decoder_config {
     bool rounded_scale;   /* embedding_scale is rounded to the model's dtype */
     bool residual_normed; /* what attention and MLP add to is the norm of x */
     bool tied, qkv_bias, o_bias, mlp_bias;
+    /* latent attention, where kv_rank is above 0: of ds_latent_params. head_dim is `rotated` */
+    int64_t q_rank, kv_rank, plain_dim, value_dim;
     /* experts, where n_experts is above 0 */
     const ds_expert_names *expert_names;
     int64_t n_experts, n_chosen, expert_width;
-    int64_t shared_width;               /* of an expert that every token goes to; 0: none */
-    double router_noise;                /* on what experts and routers read in training */
-    double balance_factor;              /* of the loss that balances the routers */
-    bool normalise;                     /* a token's weights sum to 1 */
+    int64_t shared_width;        /* of an expert that every token goes to; 0: none */
+    double router_noise;         /* on what experts and routers read in training */
+    double balance_factor;       /* of the loss that balances the routers */
+    bool normalise;              /* a token's weights sum to 1 */
+    bool sigmoid, group_by_two;  /* of ds_experts_params, as n_groups and top_groups */
+    double expert_factor;        /* of a token's weights */
+    double glu_limit, glu_alpha; /* of ds_experts_params */
+    int64_t n_groups, top_groups;
     bool balance;                       /* that loss is there */
     bool dense[DS_MODEL_MAX_LAYERS];    /* layers with an MLP instead */
     double clip_qkv;                    /* q, k and v stay within ± of it; infinite: no bounds */
@@ -111,6 +121,9 @@ typedef struct ds_decoder_config {
     bool use_window;
     double logit_scale;
     int64_t max_window_layers, pad_id, interval, sparse_step, query_scalar;
+    int64_t first_dense, n_shared; /* layers without experts at the bottom; shared experts */
+    int64_t n_ahead; /* layers behind the last that predict further tokens: files may hold them */
+    bool norm_heads;
 } ds_decoder_config;
 
 typedef struct ds_decoder_kind {
@@ -143,7 +156,8 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe, ds_kind_stablelm,
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
     ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
-    ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2;
+    ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_glm4_moe, ds_kind_deepseek_v2,
+    ds_kind_deepseek_v3, ds_kind_gpt_oss;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -159,11 +173,18 @@ void ds_decoder_clip(const ds_reader *reader, ds_decoder_config *config);
 ds_status ds_decoder_pattern(const ds_reader *reader, ds_decoder_config *config, int64_t pattern);
 /* Checks what belongs to experts together. */
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
+/* Likewise of experts in groups, behind the first layers: by_two: of ds_experts_params. */
+ds_status ds_decoder_grouped_experts(const ds_reader *reader, ds_decoder_config *config,
+                                     bool by_two);
+/* Layers that predict further tokens, 1 when absent. Whatever has another type counts for nothing,
+ * as no layer of transformers' models has it. */
+void ds_decoder_ahead(const ds_reader *reader, ds_decoder_config *config);
 /* For families whose layers take hidden_size over the heads and whose rotary positions take
  * head_dim: the key must say the same, or nothing. */
 ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *config);
 
 ds_status ds_decoder_read(const ds_reader *reader, void *config, ds_model_info *info);
+bool ds_decoder_ignores(const void *config, const char *name);
 void ds_decoder_print(const char *model_type, const void *config, FILE *out);
 int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
 
@@ -196,6 +217,15 @@ int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
     DS_DECODER_SIZE("num_experts_per_tok", n_chosen, chosen),                                      \
         DS_DECODER_SWITCH("output_router_logits", balance, false),                                 \
         DS_DECODER_REAL("router_aux_loss_coef", balance_factor, factor, HUGE_VAL)
+
+/* Of families with experts in groups; see ds_decoder_grouped_experts(). */
+#define DS_DECODER_GROUPED(width, n, n_always, weights_factor)                                     \
+    DS_DECODER_SIZE("moe_intermediate_size", expert_width, width),                                 \
+        DS_DECODER_SIZE("n_routed_experts", n_experts, n),                                         \
+        DS_DECODER_SIZE("n_shared_experts", n_shared, n_always),                                   \
+        DS_DECODER_APPLIED("routed_scaling_factor", DS_FIELD_REAL, expert_factor, weights_factor,  \
+                           -HUGE_VAL, HUGE_VAL),                                                   \
+        DS_FIELD_CHECK("output_router_logits", DS_FIELD_BOOL) /* there is no loss of balance */
 
 /* Fields of all, with the same defaults. */
 #define DS_DECODER_COMMON(tied_default)                                                            \

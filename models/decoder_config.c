@@ -5,15 +5,18 @@
 #include <math.h>
 #include <string.h>
 
+enum { MOST_GROUPS = 64 }; /* of the operator route */
+
 static const ds_decoder_kind *const kinds[] = {
-    &ds_kind_llama,      &ds_kind_mistral,     &ds_kind_qwen2,     &ds_kind_qwen3,
-    &ds_kind_olmo2,      &ds_kind_granite,     &ds_kind_smollm3,   &ds_kind_starcoder2,
-    &ds_kind_mixtral,    &ds_kind_qwen3_moe,   &ds_kind_qwen2_moe, &ds_kind_olmoe,
-    &ds_kind_granitemoe, &ds_kind_stablelm,    &ds_kind_phi3,      &ds_kind_glm,
-    &ds_kind_glm4,       &ds_kind_gpt_neox,    &ds_kind_cohere,    &ds_kind_gemma,
-    &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,      &ds_kind_gptj,
-    &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,     &ds_kind_mpt,
-    &ds_kind_cohere2,
+    &ds_kind_llama,      &ds_kind_mistral,     &ds_kind_qwen2,       &ds_kind_qwen3,
+    &ds_kind_olmo2,      &ds_kind_granite,     &ds_kind_smollm3,     &ds_kind_starcoder2,
+    &ds_kind_mixtral,    &ds_kind_qwen3_moe,   &ds_kind_qwen2_moe,   &ds_kind_olmoe,
+    &ds_kind_granitemoe, &ds_kind_stablelm,    &ds_kind_phi3,        &ds_kind_glm,
+    &ds_kind_glm4,       &ds_kind_gpt_neox,    &ds_kind_cohere,      &ds_kind_gemma,
+    &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,        &ds_kind_gptj,
+    &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,       &ds_kind_mpt,
+    &ds_kind_cohere2,    &ds_kind_glm4_moe,    &ds_kind_deepseek_v2, &ds_kind_deepseek_v3,
+    &ds_kind_gpt_oss,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -100,6 +103,45 @@ ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c
                          (long long)c->n_chosen, (long long)c->n_experts);
 }
 
+static ds_status check_groups(const ds_reader *reader, const ds_decoder_config *c, int64_t least)
+{
+    const int64_t each = c->n_groups > 0 ? c->n_experts / c->n_groups : 0;
+    if (c->n_groups < 1 || c->n_groups > MOST_GROUPS || c->n_experts % c->n_groups != 0 ||
+        each < least) {
+        char expected[96];
+        (void)snprintf(expected, sizeof expected,
+                       "1 to %d, and a divisor of the number of experts, %lld, with %lld or more "
+                       "a group",
+                       MOST_GROUPS, (long long)c->n_experts, (long long)least);
+        return ds_field_bad(reader, "n_group", expected);
+    }
+    return c->top_groups >= 1 && c->top_groups <= c->n_groups && c->n_chosen <= c->top_groups * each
+               ? DS_OK
+               : ds_field_bad(reader, "topk_group",
+                              "1 to n_group, and groups with num_experts_per_tok experts");
+}
+
+ds_status ds_decoder_grouped_experts(const ds_reader *reader, ds_decoder_config *c, bool by_two)
+{
+    c->group_by_two = by_two;
+    c->shared_width = c->n_shared * c->expert_width;
+    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        c->dense[layer] = layer < c->first_dense;
+    }
+    DS_TRY(ds_decoder_experts(reader, c));
+    return check_groups(reader, c, by_two ? 2 : 1);
+}
+
+void ds_decoder_ahead(const ds_reader *reader, ds_decoder_config *c)
+{
+    static const char *const keys[] = {"num_mtp_layers", "num_nextn_predict_layers"};
+    c->n_ahead = 1;
+    for (size_t i = 0; i < 2; ++i) {
+        const json_t *value = json_object_get(reader->json, keys[i]);
+        c->n_ahead = json_is_integer(value) ? json_integer_value(value) : c->n_ahead;
+    }
+}
+
 ds_status ds_decoder_check_head_dim(const ds_reader *reader, const ds_decoder_config *c)
 {
     const json_t *value = json_object_get(reader->json, "head_dim");
@@ -163,7 +205,7 @@ static int64_t reach_of(const ds_decoder_config *c)
 static void set_defaults(ds_decoder_config *c)
 {
     c->window = c->head_dim = c->n_kv_heads = c->embedding_width = DS_NO_INT;
-    c->embedding_scale = c->residual_scale = c->logits_divisor = 1.0;
+    c->embedding_scale = c->residual_scale = c->logits_divisor = c->expert_factor = 1.0;
     c->clip_qkv = HUGE_VAL;
 }
 
@@ -214,6 +256,17 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     info->embedding = c->names->embedding;
     info->head = c->names->head;
     return DS_OK;
+}
+
+/* Layers behind the last predict further tokens; transformers' models leave them out as well. */
+bool ds_decoder_ignores(const void *opaque, const char *name)
+{
+    const ds_decoder_config *c = opaque;
+    const size_t n = strlen(c->names->base_prefix);
+    long long layer = 0;
+    return c->n_ahead > 0 && strncmp(name, c->names->base_prefix, n) == 0 &&
+           sscanf(name + n, "layers.%9lld.", &layer) == 1 && layer >= c->n_layers &&
+           layer < c->n_layers + c->n_ahead;
 }
 
 void ds_decoder_print(const char *model_type, const void *opaque, FILE *out)

@@ -37,7 +37,8 @@ typedef struct ds_hf_export_params {
 DS_API ds_status ds_hf_export_begin(ds_ctx *ctx, const ds_hf_export_params *params,
                                     ds_hf_export **export_out);
 
-/* Adds a tensor under its Hugging Face name. The source is copied; its name and data are borrowed
+/* Adds a tensor under its Hugging Face name, of the dtype that the source says, else of the
+ * export's. The source is copied; its name and data are borrowed
  * until the finish. */
 DS_API ds_status ds_hf_export_add(ds_hf_export *export_, const ds_tensor_source *source);
 

@@ -231,7 +231,10 @@ typedef struct ds_attention_params {
     double alibi;   /* default 0: none; linear position biases, of causal attention alone: a score
                        is less by slope·distance, slopes of heads from 2^(-alibi/p) down to
                        2^-alibi, p the largest power of two up to n_heads */
-    DS_RESERVED(5);
+    const char *sinks; /* default NULL: none; name of a parameter (H) of the scope: a score for each
+                          head that is in the sum under its softmax, and adds no value */
+    double sinks_std;  /* of their start; default 0: 0.02 */
+    DS_RESERVED(3);
 } ds_attention_params;
 /* Attention, causal unless all_keys. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q
  * packed (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask),

@@ -8,6 +8,7 @@
 #include "ckpt/ckpt_internal.h"
 
 #include "base/reserved.h"
+#include "ckpt/model_weights.h"
 #include "ckpt/stacked.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
@@ -109,6 +110,14 @@ static bool is_real(ds_dtype dtype)
            dtype == DS_DTYPE_F64;
 }
 
+static bool stays_f32(const ds_checkpoint_tensor *t)
+{
+    const size_t n = strlen(t->name);
+    const size_t end = strlen(DSI_CHOICE_BIAS);
+    return t->meta.dtype == DS_DTYPE_F32 && n >= end &&
+           strcmp(t->name + n - end, DSI_CHOICE_BIAS) == 0;
+}
+
 static ds_status choose(ds_ctx *ctx, ds_checkpoint *c, const ds_checkpoint_export_params *params,
                         source *sources, size_t *n_out, ds_checkpoint_export_info *info)
 {
@@ -134,7 +143,8 @@ static ds_status choose(ds_ctx *ctx, ds_checkpoint *c, const ds_checkpoint_expor
         }
         info->n_trained += !frozen;
         info->trained_elements += frozen ? 0 : count;
-        sources[n++] = (source){c, t, is_real(t->meta.dtype) ? params->dtype : t->meta.dtype};
+        sources[n++] =
+            (source){c, t, is_real(t->meta.dtype) && !stays_f32(t) ? params->dtype : t->meta.dtype};
     }
     if (n == 0) {
         return ds_fail(ctx, DS_ERR_NOT_FOUND, "%s holds no weights to export",
@@ -153,6 +163,7 @@ static ds_tensor_source as_tensor(source *s)
 {
     return (ds_tensor_source){.name = s->tensor->name,
                               .meta = {s->dtype, s->tensor->meta.shape},
+                              .stored = s->dtype,
                               .fill = fill,
                               .user = s};
 }

@@ -259,7 +259,8 @@ ds_status ds_hf_export_add(ds_hf_export *e, const ds_tensor_source *source)
         e->capacity = capacity;
     }
     e->sources[e->n] = *source;
-    if (e->dtype != DS_DTYPE_NONE && is_real(source->meta.dtype)) {
+    if (e->dtype != DS_DTYPE_NONE && source->stored == DS_DTYPE_NONE &&
+        is_real(source->meta.dtype)) {
         e->sources[e->n].stored = e->dtype;
     }
     ++e->n;

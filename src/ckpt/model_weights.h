@@ -9,6 +9,9 @@
 /* The head of a reward model, which stands in the place of the output projection: a folder of a
  * language model has none, and its projection is not read. */
 #define DSI_SCORE_HEAD "score.weight"
+/* What stays in f32 whatever a folder's dtype is, as in transformers: which experts are chosen goes
+ * by it. */
+#define DSI_CHOICE_BIAS "e_score_correction_bias"
 
 /* The tensors of one parameter, alike and one behind the other: one, or those that a stacked
  * parameter stands for (stacked.h). n 0: none, as of the head of scores where the files have none.

@@ -21,10 +21,25 @@ typedef struct ds_experts_params {
     const char *gate, *up, *down; /* weights (E,F,C), (E,F,C), (E,C,F); names as stored */
     const char *gate_up;          /* instead of gate and up where it is not NULL: (E,2F,C), gate
                                      before up */
-    const char *shared_gate; /* weight (1,C): one more expert, of shared_width, that every token
-                                goes to, times the sigmoid of this; NULL: there is none */
     int64_t shared_width;
-    const char *shared[3]; /* its gate, up and down */
+    const char *shared[3];   /* gate, up and down of one more expert, of shared_width, that every
+                                token goes to; NULL: there is none */
+    const char *shared_gate; /* weight (1,C): it counts times the sigmoid of this; NULL: times 1 */
+    bool sigmoid;            /* a token's scores are sigmoids of logits; else their softmax */
+    const char *choice_bias; /* f32 (E), which no training changes: added to scores where experts
+                                are chosen, not where they are weighed; NULL: there is none */
+    double factor;           /* of weights */
+    int64_t n_groups, top_groups; /* n_groups above 1: experts side by side are in so many groups,
+                                     and a token's are of the best top_groups of them */
+    bool group_by_two; /* a group is as good as its best two experts together; else as the best */
+    /* gpt-oss, with gate_up alone */
+    const char *router_bias;              /* (E); NULL: there is none */
+    const char *gate_up_bias, *down_bias; /* (E,2F), (E,C); NULL: there are none */
+    bool transposed;                      /* gate_up is (E,C,2F), down (E,F,C) */
+    bool alternate;                       /* gate and up are columns of gate_up in turns */
+    double limit; /* default 0: none; gate stays below it, up within ± of it, and an expert makes
+                     (up + 1)·gate·sigmoid(alpha·gate) of them */
+    double alpha;
 } ds_experts_params;
 
 /* What the routers of a model did so far: for the loss that balances them. Zeroed at first, with

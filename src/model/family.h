@@ -14,6 +14,8 @@ typedef struct ds_family {
     /* Reads config.json into config (config_bytes, zeroed) and info, whose architecture is set. */
     ds_status (*read)(const ds_reader *reader, void *config, ds_model_info *info);
     ds_model_fn trace;
+    /* Whether files may hold this tensor for nothing, besides `ignored`; NULL: none. */
+    bool (*ignores)(const void *config, const char *name);
     /* Writes config as it is resolved, a line "key: value" each. */
     void (*print)(const char *model_type, const void *config, FILE *out);
 } ds_family;

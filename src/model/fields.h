@@ -99,10 +99,11 @@ ds_status ds_longrope_read(const ds_reader *outer, const ds_reader *inner, int64
 
 /* What a family's class does with its rotary positions. */
 typedef struct ds_rope_rules {
-    double theta;     /* when absent */
-    double partial;   /* share of a head that is rotated, when absent; 0: always all of it */
-    bool null_is_all; /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
-    bool plain;       /* no scaling but longrope, which yarn and su are too */
+    double theta;       /* when absent */
+    double partial;     /* share of a head that is rotated, when absent; 0: always all of it */
+    bool null_is_all;   /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
+    bool plain;         /* no scaling but longrope, which yarn and su are too */
+    const char *absent; /* rope_parameters where there are none, as JSON; NULL: none */
     const char *theta_key;   /* outside of rope_parameters; NULL: rope_theta */
     const char *partial_key; /* likewise; NULL: partial_rotary_factor */
 } ds_rope_rules;
@@ -117,6 +118,9 @@ ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules
  * rope_config.c. */
 ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
                        int64_t max_positions, ds_rope_params *rope, ds_longrope *longrope);
+/* Of DeepSeek, after ds_rope_read: what attention's scores are times, the square of yarn's factor
+ * for mscale_all_dim, of any type but default. */
+ds_status ds_rope_score_factor(const ds_reader *reader, double *factor_out);
 void ds_rope_print(const ds_rope_params *rope, FILE *out);
 
 #endif

@@ -495,5 +495,6 @@ bool ds_model_ignores(const ds_model *model, const char *tensor_name)
         list += length;
         list += strspn(list, " ");
     }
-    return false;
+    return model->family != NULL && model->family->ignores != NULL &&
+           model->family->ignores(model->config, tensor_name);
 }

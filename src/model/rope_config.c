@@ -171,6 +171,15 @@ static ds_status read_yarn(const rope_reader *r)
     return DS_OK;
 }
 
+/* rope_type, or type; left where there is neither. */
+static ds_status read_type_name(const rope_reader *r, const char **name_out)
+{
+    const bool newer = json_object_get(r->inner.json, "rope_type") != NULL;
+    return r->inner.json != r->outer.json
+               ? ds_field_text(&r->inner, newer ? "rope_type" : "type", name_out)
+               : DS_OK;
+}
+
 static ds_status read_type(const rope_reader *r)
 {
     static const struct {
@@ -184,10 +193,7 @@ static ds_status read_type(const rope_reader *r)
                  {"yarn", DS_ROPE_YARN, read_yarn},
                  {"llama3", DS_ROPE_LLAMA3, read_llama3}};
     const char *name = "default";
-    const bool newer = json_object_get(r->inner.json, "rope_type") != NULL;
-    if (r->inner.json != r->outer.json) {
-        DS_TRY(ds_field_text(&r->inner, newer ? "rope_type" : "type", &name));
-    }
+    DS_TRY(read_type_name(r, &name));
     if (r->rules->plain &&
         (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) {
         if (strcmp(name, "su") == 0 &&
@@ -393,7 +399,42 @@ ds_status ds_rope_read(const ds_reader *reader, const ds_rope_rules *rules, int6
                      .longrope = longrope};
     *rope = (ds_rope_params){.head_dim = head_dim, .theta = rules->theta, .factor = 1.0};
     DS_TRY(find_inner(&r));
-    return read_inner(&r);
+    const json_t *parameters = json_object_get(reader->json, "rope_parameters");
+    json_t *absent = NULL;
+    if (rules->absent != NULL && r.inner.json == r.outer.json &&
+        (parameters == NULL || json_is_null(parameters))) {
+        absent = json_loads(rules->absent, 0, NULL);
+        r.inner.json = absent;
+        if (absent == NULL) {
+            return ds_fail(reader->ctx, DS_ERR_NOMEM, "no memory");
+        }
+    }
+    const ds_status status = read_inner(&r);
+    json_decref(absent);
+    return status;
+}
+
+ds_status ds_rope_score_factor(const ds_reader *reader, double *factor_out)
+{
+    rope_reader r = {.outer = *reader};
+    const char *type = "default";
+    double all_dims = 0.0;
+    double factor = 0.0;
+    *factor_out = 1.0;
+    DS_TRY(find_inner(&r));
+    if (r.inner.json == r.outer.json) {
+        return DS_OK;
+    }
+    DS_TRY(read_type_name(&r, &type));
+    if (strcmp(type, "default") == 0) {
+        return DS_OK;
+    }
+    DS_TRY(optional(&r, "mscale_all_dim", &all_dims));
+    if (all_dims != 0.0) {
+        DS_TRY(positive(&r, "mscale_all_dim", "factor", &factor));
+        *factor_out = pow(mscale_of(factor, all_dims), 2.0);
+    }
+    return DS_OK;
 }
 
 void ds_rope_print(const ds_rope_params *r, FILE *out)

@@ -317,9 +317,24 @@ static bool unpacks(const ds_nn *nn, const dsi_attention_attrs *a)
             a->n_heads % ranks != 0);
 }
 
+/* What attention gives, less the part that sinks take of it. */
+static ds_value behind_sinks(ds_nn *nn, const ds_attention_params *p, const ds_value *made)
+{
+    if (p->sinks == NULL || ds_nn_status(nn) < 0) {
+        return ds_nn_status(nn) < 0 ? DS_NONE : made[0];
+    }
+    const dsi_sinks_attrs attrs = {.n_heads = p->n_heads};
+    const ds_value in[3] = {
+        made[0], made[1],
+        ds_nn_param(nn, p->sinks, ds_shape_1d(p->n_heads), normal(p->sinks_std), false)};
+    return ds_nn_apply(nn, &dsi_op_attention_sinks, &attrs, in, 3);
+}
+
 static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                     const ds_attention_params *params,
                                      const dsi_attention_attrs *attrs)
 {
+    ds_value made[DS_MAX_OUT];
     const ds_value offset =
         ds_nn_input(nn, "kv_offset", DS_DTYPE_I32, ds_shape_1d(nn->trace.batch));
     if (k == DS_NONE) {
@@ -331,7 +346,8 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
         heads};
     dsi_attention_attrs separate = *attrs;
     separate.packed = 0;
-    return ds_nn_apply(nn, &dsi_op_attention, &separate, in, heads != DS_NONE ? 7 : 5);
+    dsi_nn_apply_all(nn, &dsi_op_attention, &separate, in, heads != DS_NONE ? 7 : 5, made);
+    return behind_sinks(nn, params, made);
 }
 
 /* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
@@ -449,17 +465,19 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
                        "their own keys up to each position only");
             return DS_NONE;
         }
-        if (params->cap != 0.0 || params->alibi > 0.0) {
+        if (params->cap != 0.0 || params->alibi > 0.0 || params->sinks != NULL) {
             ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                        "ds_nn_attention: %s is not built for sequences that share a batch; "
                        "ds_generate has it",
-                       params->cap != 0.0 ? "a soft cap of scores" : "a bias of positions (ALiBi)");
+                       params->cap != 0.0    ? "a soft cap of scores"
+                       : params->alibi > 0.0 ? "a bias of positions (ALiBi)"
+                                             : "a sink of scores");
             return DS_NONE;
         }
         return attention_paged(nn, q, k, v, &attrs);
     }
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
-        return attention_with_cache(nn, q, k, v, &attrs);
+        return attention_with_cache(nn, q, k, v, params, &attrs);
     }
     if (unpacks(nn, &attrs)) {
         unpack(nn, &attrs, &q, &k, &v);
@@ -477,17 +495,21 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         attrs.all_heads = attrs.n_heads;
         in[HEADS] = numbers(nn, attrs.n_heads);
     }
+    ds_value made[DS_MAX_OUT];
     if (nn->trace.sequence_ranks < 2) {
-        return ds_nn_apply(nn, &dsi_op_attention, &attrs, in,
-                           in[HEADS] != DS_NONE ? 7
-                           : dropout            ? 6
-                                                : 4);
+        dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in,
+                         in[HEADS] != DS_NONE ? 7
+                         : dropout            ? 6
+                                              : 4,
+                         made);
+        return behind_sinks(nn, params, made);
     }
     if (is_ring(nn) || attrs.n_heads % nn->trace.head_ranks != 0 ||
         attrs.n_kv_heads % nn->trace.head_ranks != 0) {
         in[ROWS] = row_numbers(nn, nn->trace.seq_length); /* not by heads: a part of the queries */
     }
-    return ds_nn_apply(nn, &dsi_op_attention, &attrs, in, 8);
+    dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in, 8, made);
+    return behind_sinks(nn, params, made);
 }
 
 /* extra: what is added to the loss, or DS_NONE. */

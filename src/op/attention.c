@@ -171,21 +171,20 @@ static ds_value input(const ds_grad *call, uint32_t i)
 static ds_status attention_grad(ds_grad *call)
 {
     dsi_grad_clear(call);
-    DS_TRY(dsi_grad_refuse(call, 1, "lse"));
     if (call->d_out[0] == DS_NONE) {
-        return DS_OK;
+        return dsi_grad_refuse(call, 1, "lse");
     }
     if (input(call, 4) != DS_NONE || input(call, 8) != DS_NONE) {
         return ds_fail(ds_graph_ctx(call->graph), DS_ERR_UNSUPPORTED,
                        "attention: no gradient with an offset (input 4), which is for generation, "
                        "nor with keys (input 8), which are a part of all");
     }
-    const ds_value in[10] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
+    const ds_value in[12] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
                              call->out[0],   call->out[1],   input(call, 3), input(call, 5),
-                             input(call, 6), input(call, 7)};
+                             input(call, 6), input(call, 7), DS_NONE,        call->d_out[1]};
+    const uint32_t n = call->d_out[1] != DS_NONE ? 12 : call->n_in > 6 ? 10 : 8;
     ds_value outs[DS_MAX_OUT];
-    DS_TRY(
-        dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, call->n_in > 6 ? 10 : 8, outs));
+    DS_TRY(dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, n, outs));
     for (uint32_t i = 0; i < 3; ++i) {
         if (outs[i] != DS_NONE) {
             DS_TRY(dsi_grad_give(call, i, outs[i]));
@@ -309,6 +308,7 @@ static ds_status attention_backward_infer(ds_infer *call)
     DS_TRY(dsi_op_may(call, 6, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
     DS_TRY(check_rng(call, 7));
     DS_TRY(check_numbers(call, 8, &d));
+    DS_TRY(dsi_op_may(call, 11, "dlse", dsi_stat_dtype(act), lse_shape(call, &d)));
     for (uint32_t i = 0; i < (a->packed != 0 ? 1U : 3U); ++i) {
         call->out[i] = call->in[1 + i];
     }
@@ -319,6 +319,9 @@ static void adapt_attention_backward(ds_place_case *c)
 {
     const dsi_attention_attrs *a = c->attrs;
     adapt_heads(c, 1, dsi_place_has(c, 7), 8);
+    if (dsi_place_has(c, 11)) { /* linear in dy and dlse together */
+        c->group[0] |= 1u << 11;
+    }
     if (a->packed != 0) {
         c->out[0][2] = c->in[1][2];
         c->out_blocks[0] = c->in_blocks[1];
@@ -336,15 +339,14 @@ const ds_op dsi_op_attention_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t s", .out = "bth bsh bsh",
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t s bht", .out = "bth bsh bsh",
                        .split = "hbt", .sums = "t", .linear = "0",
                        .adapt = adapt_attention_backward, .local = attention_backward_local),
-    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [keys] → dq or "
-           "dpacked, "
-           "[dk], [dv]: the "
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [keys], [dlse f32 "
+           "(B,H,Tq)] → dq or dpacked, [dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,
-    .n_in_max = 11,
+    .n_in_max = 12,
     .n_out = 3,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),

@@ -50,6 +50,8 @@ static const ds_op *const all[] = {
     &dsi_op_turn_parts,
     &dsi_op_attention_part,
     &dsi_op_attention_part_backward,
+    &dsi_op_attention_sinks,
+    &dsi_op_attention_sinks_backward,
     &dsi_op_linear_cross_entropy,
     &dsi_op_linear_cross_entropy_backward,
     &dsi_op_linear_cross_entropy_dx,

@@ -281,8 +281,8 @@ typedef struct dsi_attention_attrs {
  * Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
-/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng] → dq | dpacked, dk, dv; same
- * attrs. No offset: training only. */
+/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [keys],
+ * [dlse f32 (B,H,Tq)] → dq | dpacked, dk, dv; same attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
 
 /* ---- attention_part.c ---------------------------------------------------------------------- */
@@ -317,6 +317,15 @@ extern const ds_op dsi_op_attention_part;
  * fp32.
  */
 extern const ds_op dsi_op_attention_part_backward;
+/* ---- attention_sinks.c --------------------------------------------------------------------- */
+typedef struct dsi_sinks_attrs {
+    int64_t n_heads;
+} dsi_sinks_attrs;
+/* attention_sinks: y (B,T,H·D) and lse f32 (B,H,T) of attention, sinks (H) → (B,T,H·D): what
+ * attention gives with one more key for each head, whose score is its sink and whose value is zero:
+ * y·sigmoid(lse - sink). attention_sinks_backward: dy, y, lse, sinks → dy of attention, dlse f32
+ * (B,H,T), dsinks f32 (H), in the order of samples and positions. */
+extern const ds_op dsi_op_attention_sinks, dsi_op_attention_sinks_backward;
 
 /* ---- cross_entropy.c ----------------------------------------------------------------------- */
 typedef struct dsi_ce_attrs {
@@ -406,7 +415,7 @@ typedef struct dsi_dropout_attrs {
 /* rng i64 (4): {seed, step, first global sample of this micro-batch, 0}. Element e of a tensor
  * with B samples of S elements: counter element = (rng[2]·S + e), site, step; kept when
  * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng, [rows i32 (T)] → y; its
- * gradient is dropout of dy. rows: the numbers of the rows of dim 1, ascending by one; e counts as
+ * gradient is dropout of dy. rows: the numbers of the rows of dim 1, ascending; e counts as
  * in the tensor with all n_rows of them.
  */
 extern const ds_op dsi_op_dropout;

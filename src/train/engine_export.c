@@ -78,7 +78,7 @@ static bool is_fetched(const ds_engine *engine, ds_cell c)
 static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, shard_tensor *cut)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-    ds_tensor_source source = {.name = cell->name, .meta = cell->meta};
+    ds_tensor_source source = {.name = cell->name, .meta = cell->meta, .stored = cell->meta.dtype};
     if (is_fetched(engine, c)) {
         source.fill = fill_cut;
         source.user = cut;

@@ -48,9 +48,24 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {
-        "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm",   "gpt_neox",      "phi3",
-        "glm4", "cohere",      "gemma2",  "gemma3",    "opt_behind", "stablelm_norms"};
+    static const char *const names[] = {"gpt2",
+                                        "llama3_tied",
+                                        "mixtral",
+                                        "qwen3_moe",
+                                        "stablelm",
+                                        "gpt_neox",
+                                        "phi3",
+                                        "glm4",
+                                        "cohere",
+                                        "gemma2",
+                                        "gemma3",
+                                        "opt_behind",
+                                        "stablelm_norms",
+                                        "glm4_moe",
+                                        "deepseek_v2",
+                                        "deepseek_v3",
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -61,17 +76,43 @@ static void greedy_like_transformers(void **state)
 static void pieces_agree(void **state)
 {
     ds_ctx *ctx = *state;
-    static const char *const names[] = {"mistral",       "qwen3",      "rope_yarn",
-                                        "gpt2",          "olmo2",      "granite",
-                                        "smollm3",       "starcoder2", "stablelm_parallel",
-                                        "gpt_neox",      "phi3",       "phi3_heads",
-                                        "phi3_longrope", "glm",        "glm4",
-                                        "cohere",        "gemma",      "gemma2",
-                                        "gemma3",        "olmo",       "gptj",
-                                        "opt",           "falcon",     "falcon_groups",
-                                        "falcon_heads",  "bloom",      "mpt",
-                                        "cohere_norms",  "cohere2",    "opt_behind",
-                                        "stablelm_norms"};
+    static const char *const names[] = {"mistral",
+                                        "qwen3",
+                                        "rope_yarn",
+                                        "gpt2",
+                                        "olmo2",
+                                        "granite",
+                                        "smollm3",
+                                        "starcoder2",
+                                        "stablelm_parallel",
+                                        "gpt_neox",
+                                        "phi3",
+                                        "phi3_heads",
+                                        "phi3_longrope",
+                                        "glm",
+                                        "glm4",
+                                        "cohere",
+                                        "gemma",
+                                        "gemma2",
+                                        "gemma3",
+                                        "olmo",
+                                        "gptj",
+                                        "opt",
+                                        "falcon",
+                                        "falcon_groups",
+                                        "falcon_heads",
+                                        "bloom",
+                                        "mpt",
+                                        "cohere_norms",
+                                        "cohere2",
+                                        "opt_behind",
+                                        "stablelm_norms",
+                                        "glm4_moe",
+                                        "deepseek_v2",
+                                        "deepseek_v2_groups",
+                                        "deepseek_v3",
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -138,17 +179,43 @@ static void steps_like_prompts_of(ds_ctx *ctx, const char *name, ds_dtype dtype)
 
 static void steps_like_prompts(void **state)
 {
-    static const char *const names[] = {"mistral",       "qwen3",      "llama3_tied",
-                                        "gpt2",          "olmo2",      "granite",
-                                        "smollm3",       "starcoder2", "stablelm_parallel",
-                                        "gpt_neox",      "phi3",       "phi3_heads",
-                                        "phi3_longrope", "glm",        "glm4",
-                                        "cohere",        "gemma",      "gemma2",
-                                        "gemma3",        "olmo",       "gptj",
-                                        "opt",           "falcon",     "falcon_groups",
-                                        "falcon_heads",  "bloom",      "mpt",
-                                        "cohere_norms",  "cohere2",    "opt_behind",
-                                        "stablelm_norms"};
+    static const char *const names[] = {"mistral",
+                                        "qwen3",
+                                        "llama3_tied",
+                                        "gpt2",
+                                        "olmo2",
+                                        "granite",
+                                        "smollm3",
+                                        "starcoder2",
+                                        "stablelm_parallel",
+                                        "gpt_neox",
+                                        "phi3",
+                                        "phi3_heads",
+                                        "phi3_longrope",
+                                        "glm",
+                                        "glm4",
+                                        "cohere",
+                                        "gemma",
+                                        "gemma2",
+                                        "gemma3",
+                                        "olmo",
+                                        "gptj",
+                                        "opt",
+                                        "falcon",
+                                        "falcon_groups",
+                                        "falcon_heads",
+                                        "bloom",
+                                        "mpt",
+                                        "cohere_norms",
+                                        "cohere2",
+                                        "opt_behind",
+                                        "stablelm_norms",
+                                        "glm4_moe",
+                                        "deepseek_v2",
+                                        "deepseek_v2_groups",
+                                        "deepseek_v3",
+                                        "deepseek_v3_halves",
+                                        "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

@@ -35,7 +35,7 @@ ROWS = [
     ("qlora", 1, 1, {}, QLORA, None, False), ("qlora pp", 2, 1, PP, QLORA, "qlora", True),
     ("qlora sp", 2, 2, SP, QLORA, "qlora", False),
 ]
-EXPERTS = ("num_experts", "num_local_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def train(build: pathlib.Path, ranks: int, stage: int, keys: dict, flags: list):
@@ -70,6 +70,12 @@ def write_model(folder: pathlib.Path) -> bool:
     return any(key in config for key in EXPERTS)
 
 
+def adapted() -> list:
+    """Layers of a family with experts that get adapters."""
+    latent = "kv_lora_rank" in json.loads(pathlib.Path("model.json").read_text())
+    return ["kv_a_proj_with_mqa", "kv_b_proj"] if latent else ["q_proj", "v_proj"]
+
+
 def judge(name: str, row: tuple, got: dict) -> str:
     variant, _, _, _, _, against, exact = row
     losses, base = got[variant], got.get(against)
@@ -101,7 +107,7 @@ def main() -> int:
                 variant, ranks, stage, keys, flags, _, _ = row
                 if "ep" in variant.split() and not experts:
                     continue
-                targets = ["--lora_targets", "q_proj", "v_proj"] if flags and experts else []
+                targets = ["--lora_targets", *adapted()] if flags and experts else []
                 got[variant] = train(build, ranks, stage, keys, flags + targets)
                 said.append(f"{variant}: {judge(name, row, got)}")
                 bad += said[-1].count("WRONG") + said[-1].count("REFUSED")

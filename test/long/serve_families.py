@@ -10,8 +10,8 @@ import sys
 import urllib.request
 
 PROMPT, TOKENS = "$%!", 12
-REFUSED = ("a bias of positions (ALiBi) is not built", "a soft cap of scores is not built", "rotary positions are dynamic",
-           "is above n_positions")
+REFUSED = ("a bias of positions (ALiBi) is not built", "a soft cap of scores is not built", "a sink of scores is not built",
+           "rotary positions are dynamic", "is above n_positions")
 
 
 def serve(build: pathlib.Path, model: pathlib.Path):

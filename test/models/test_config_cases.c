@@ -45,12 +45,14 @@ static const char *const refused_here[] = {
     "\"qk_ln\": ",
     "tokens; 1 to 1 are possible",
     "above the model's 16 positions", /* longrope */
+    "above the model's 32 positions", /* likewise */
     "parameters for each type of layer",
     "activation \"tanh\" is not supported",
     "\"alibi\": ",
     "\"output_attentions\": ",
     "\"slow_but_exact\" must be",
     "\"sliding_window\" must be at least 1",
+    "\"topk_group\" must be",
 };
 
 static const int shown[N_SHOWN] = {0, 7, 19, VOCAB - 1};

@@ -54,7 +54,13 @@ static const char *const variants[] = {"gpt2",
                                        "cohere_norms",
                                        "cohere2",
                                        "opt_behind",
-                                       "stablelm_norms"};
+                                       "stablelm_norms",
+                                       "glm4_moe",
+                                       "deepseek_v2",
+                                       "deepseek_v2_groups",
+                                       "deepseek_v3",
+                                       "deepseek_v3_halves",
+                                       "gpt_oss"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 20 };
 
 /* Those without an oracle in ref/. */
@@ -90,7 +96,13 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "cohere2",
                                                    "opt_behind",
                                                    "stablelm_norms",
-                                                   "phi3_longrope"};
+                                                   "phi3_longrope",
+                                                   "glm4_moe",
+                                                   "deepseek_v2",
+                                                   "deepseek_v2_groups",
+                                                   "deepseek_v3",
+                                                   "deepseek_v3_halves",
+                                                   "gpt_oss"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

@@ -398,6 +398,15 @@ const op_case op_cases[] = {
      ATT(SHARE, .all_keys = 52), .loose = 4, .flags = OP_NO_GRAD,
      .forward = FORWARD(&dsi_op_attention, ATT(SHARE, .all_keys = 52), 9,
                         {1, 2, 3, 6, -1, 7, 8, 9, 10}, {4, 5})},
+    {&dsi_op_attention_backward, "what comes to lse",
+     "act[2,33,64] act[2,33,64] act[2,33,32] act[2,33,32] act[2,33,64] stat[2,4,33] i32[2,33]d - - "
+     "- - stat[2,4,33]",
+     ATT(GROUPED), .loose = 4,
+     .forward = FORWARD(&dsi_op_attention, ATT(GROUPED), 4, {1, 2, 3, 6}, {4, 5})},
+    {&dsi_op_attention_sinks, "odd", "act[2,7,15] stat[2,3,7]~3 act[3]~2",
+     ATTRS(dsi_sinks_attrs, .n_heads = 3)},
+    {&dsi_op_attention_sinks_backward, "odd", "act[2,7,15] act[2,7,15] stat[2,3,7]~3 act[3]~2",
+     ATTRS(dsi_sinks_attrs, .n_heads = 3), .loose = 2},
     {&dsi_op_attention_backward, "a part of the queries",
      "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
      "i32[3]p2 i32[7]p13",

@@ -120,6 +120,13 @@ static void what_is_sharded(void **state)
     static const char own_norms[] = /* norms.*, of each head */
         "q_proj.weight 0, k_proj.weight 0, v_proj.weight 0, *.weight 0, *.weight 0, "
         "o_proj.weight 1, gate_proj.weight 0, up_proj.weight 0, down_proj.weight 1";
+    static const char
+        latent[] = /* attention is whole: all heads share a key; experts, shared ones */
+        "gate_proj.weight 1, up_proj.weight 1, down_proj.weight 2, gate_proj.weight 0, "
+        "up_proj.weight 0, down_proj.weight 1";
+    static const char sinks[] =
+        "q_proj.weight 0, q_proj.bias 0, k_proj.weight 0, k_proj.bias 0, "
+        "v_proj.weight 0, v_proj.bias 0, self_attn.sinks 0, o_proj.weight 1";
     static const char gpt2[] = /* q, k and v are packed */
         "c_attn.weight 1/3, c_attn.bias 0/3, c_proj.weight 0, c_fc.weight 1, c_fc.bias 0, "
         "c_proj.weight 0";
@@ -165,6 +172,9 @@ static void what_is_sharded(void **state)
         {"cohere2", 2, all},
         {"opt_behind", 2, opt},
         {"stablelm_norms", 2, own_norms},
+        {"deepseek_v2_groups", 2, latent},
+        {"deepseek_v3_halves", 2, latent},
+        {"gpt_oss", 2, sinks}, /* columns of gate and up in turns, of stacked experts */
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

@@ -13,8 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const families[] = {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe"};
-static const uint32_t shares[] = {5, 3, 2, 7, 5}; /* ranks that divide its experts */
+static const char *const families[] = {"mixtral",     "qwen2_moe",   "qwen3_moe",
+                                       "olmoe",       "granitemoe",  "glm4_moe",
+                                       "deepseek_v2", "deepseek_v3", "gpt_oss"};
+static const uint32_t shares[] = {5, 3, 2, 7, 5, 4, 7, 2, 5}; /* ranks that divide its experts */
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static void check_same_tensors(ds_ctx *ctx, const char *name, const char *a, const char *b)
@@ -40,11 +42,12 @@ static void check_same_tensors(ds_ctx *ctx, const char *name, const char *a, con
 typedef struct job {
     const char *name, *folder;
     uint32_t stage, ep;
+    bool narrow; /* bf16 */
 } job;
 
 static ds_status save_one(ds_ctx *ctx, dsi_comm *world, const job *j, const parity_case *p)
 {
-    dsi_engine_spec spec = parity_spec(p, DS_DTYPE_F32, DS_ISA_REF);
+    dsi_engine_spec spec = parity_spec(p, j->narrow ? DS_DTYPE_BF16 : DS_DTYPE_F32, DS_ISA_REF);
     const ds_engine_params params = {
         .model = p->model, .seq_length = p->n_seq, .weights = p->folder, .comm = world};
     ds_engine *engine = NULL;
@@ -80,12 +83,43 @@ static void folders_are_written_as_they_are_read(void **state)
         golden_path(from, sizeof from, "parity/%s", families[i]);
         assert_int_equal(sim_ranks_run(1, NULL, save_rank, &j), 0);
         check_same_tensors(ctx, families[i], from, scratch_path(scratch, "one"));
-        j = (job){families[i], scratch_path(scratch, "two"), 3, 1};
+        j = (job){families[i], scratch_path(scratch, "two"), 3, 1, false};
         assert_int_equal(sim_ranks_run(2, NULL, save_rank, &j), 0);
         check_same_tensors(ctx, families[i], from, scratch_path(scratch, "two"));
-        j = (job){families[i], scratch_path(scratch, "shared"), i % 4, shares[i]};
+        j = (job){families[i], scratch_path(scratch, "shared"), i % 4, shares[i], false};
         assert_int_equal(sim_ranks_run(shares[i], NULL, save_rank, &j), 0);
         check_same_tensors(ctx, families[i], from, scratch_path(scratch, "shared"));
+        scratch_remove(scratch);
+    }
+}
+
+/* What is added to scores where experts are chosen stays as it is when all else is in bf16, also
+ * where parameters are sharded. */
+static void a_bias_of_the_choice_stays_in_f32(void **state)
+{
+    static const char name[] = "model.layers.1.mlp.gate.e_score_correction_bias";
+    ds_ctx *ctx = *state;
+    for (uint32_t stage = 0; stage <= 3; stage += 3) {
+        char *scratch = scratch_make();
+        char from[PARITY_PATH];
+        ds_safetensors *want = NULL;
+        ds_safetensors *got = NULL;
+        job j = {"deepseek_v3", scratch_path(scratch, "narrow"), stage, 1, true};
+        golden_path(from, sizeof from, "parity/deepseek_v3");
+        assert_int_equal(sim_ranks_run(2, NULL, save_rank, &j), 0);
+        CHECK_OK(ctx, ds_safetensors_open_folder(ctx, from, &want));
+        CHECK_OK(ctx, ds_safetensors_open_folder(ctx, scratch_path(scratch, "narrow"), &got));
+        const ds_safetensor *x = ds_safetensors_find(want, name);
+        const ds_safetensor *y = ds_safetensors_find(got, name);
+        const ds_safetensor *head = ds_safetensors_find(got, "lm_head.weight");
+        assert_non_null(x);
+        assert_non_null(y);
+        assert_non_null(head);
+        assert_int_equal(head->meta.dtype, DS_DTYPE_BF16);
+        assert_int_equal(y->meta.dtype, DS_DTYPE_F32);
+        assert_memory_equal(x->data, y->data, ds_meta_bytes(x->meta));
+        ds_safetensors_close(&want);
+        ds_safetensors_close(&got);
         scratch_remove(scratch);
     }
 }
@@ -163,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_are_written_as_they_are_read),
+        cmocka_unit_test(a_bias_of_the_choice_stays_in_f32),
         cmocka_unit_test(wrong_experts_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

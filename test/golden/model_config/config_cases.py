@@ -45,6 +45,10 @@ BLOOM = dict(vocab_size=VOCAB, hidden_size=32, n_layer=2, initializer_range=0.2,
 MPT = dict(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.2, **NO_IDS)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
+GROUPED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=2, moe_intermediate_size=16,
+               n_shared_experts=1, first_k_dense_replace=1)
+LATENT = dict(LLAMA, num_key_value_heads=2, q_lora_rank=20, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=6,
+              v_head_dim=10)
 BASES = {
     "gpt2": ("gpt2", GPT2),
     "gpt2_untied": ("gpt2", dict(GPT2, tie_word_embeddings=False, n_inner=24)),
@@ -140,9 +144,25 @@ BASES = {
                                         rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
     "stablelm_norms_parallel": ("stablelm", dict(LAYER_NORM, qk_layernorm=True, use_parallel_residual=True,
                                                  rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
+    "glm4_moe": ("glm4_moe", dict(LLAMA, **GROUPED, head_dim=12, rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "glm4_moe_norms": ("glm4_moe", dict(LLAMA, **dict(GROUPED, n_group=1, topk_group=1, first_k_dense_replace=0),
+                                        head_dim=16, attention_bias=True, use_qk_norm=True, norm_topk_prob=False,
+                                        rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
+    "deepseek_v2": ("deepseek_v2", dict(LATENT, **dict(GROUPED, n_group=None, topk_group=None), q_lora_rank=None)),
+    "deepseek_v2_groups": ("deepseek_v2", dict(LATENT, **dict(GROUPED, n_shared_experts=2), attention_bias=True,
+                                               topk_method="group_limited_greedy", tie_word_embeddings=True)),
+    "deepseek_v3": ("deepseek_v3", dict(LATENT, **GROUPED)),
+    "deepseek_v3_halves": ("deepseek_v3", dict(LATENT, **dict(GROUPED, first_k_dense_replace=0, n_group=2),
+                                               q_lora_rank=None, v_head_dim=16, rope_interleave=False,
+                                               attention_bias=True)),
+    "gpt_oss": ("gpt_oss", dict(LLAMA, head_dim=16, num_local_experts=5, num_experts_per_tok=2, sliding_window=7,
+                                swiglu_limit=1.5)),
+    "gpt_oss_plain": ("gpt_oss", dict(LLAMA, head_dim=12, num_local_experts=4, num_experts_per_tok=1, sliding_window=5,
+                                      attention_bias=False, tie_word_embeddings=True, rope_parameters=None,
+                                      layer_types=["full_attention", "sliding_attention"])),
 }
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
-             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt")
+             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
@@ -158,8 +178,11 @@ def make_bases(folder):
                     p.copy_(torch.randn_like(p) * 0.3)
                 elif p.dim() == 1:  # norms away from 1, biases away from 0
                     p.copy_(torch.randn_like(p) * 0.3 + (0.0 if key.endswith("bias") else 1.0))
+            for key, b in model.named_buffers():
+                if key.endswith("e_score_correction_bias"):
+                    b.copy_(torch.randn_like(b) * 0.2)
         for key, p in model.named_parameters():  # sharp attention, so that positions show
-            if key.endswith(("q_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
+            if key.endswith(("q_proj.weight", "q_b_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
                 p.data *= 2.0
         model.to(torch.bfloat16).save_pretrained(pathlib.Path(folder) / name)
         for extra in (pathlib.Path(folder) / name).glob("generation_config.json"):
@@ -392,7 +415,7 @@ FAMILY_KEYS = {
     "phi3": {"resid_pdrop": DROPS},
     "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([True, False, None], 0.2)},
 }
-PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4")
+PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4", "glm4_moe")
 GEMMA_ACT = (lambda rng: rng.choice(ACTS) if rng.random() < 0.93 else rng.choice(ACTS_RARE), 0.08)
 GEMMA2 = {"hidden_activation": GEMMA_ACT, "query_pre_attn_scalar": ([5, 24, 1], 0.2),
           "final_logit_softcapping": ([None, 3.0, 1.5, 30.0, -2.0], 0.15),
@@ -410,6 +433,21 @@ FAMILY_KEYS["falcon"] = {
     "new_decoder_architecture": ([True, False, None], 0.1), "multi_query": ([True, False], 0.1),
     "parallel_attn": ([True, False], 0.1), "bias": ([True, False], 0.1), "n_embed": ([32], 0.5),
     "ffn_hidden_size": ([24, None], 0.5), "activation": LLAMAS["hidden_act"]}
+FAMILY_KEYS["gpt_oss"] = {**ROUTER, "num_local_experts": ([5], 0.5), "num_experts": ([5], 0.5),
+                          "swiglu_limit": ([7.0, 0.5, 1.5], 0.15), "swiglu_alpha": ([1.702, 1.0, -1.0], 0.15)}
+GROUPED_KEYS = {
+    "n_routed_experts": ([8], 0.5), "n_group": ([1, 2, 4, 8], 0.2), "topk_group": ([1, 2, 4], 0.2),
+    "num_experts_per_tok": ([1, 2, 3, 4], 0.2), "moe_intermediate_size": ([16], 0.5), "n_shared_experts": ([1], 0.5),
+    "first_k_dense_replace": ([1, 0, 2, -1], 0.3), "routed_scaling_factor": ([1.0, 2.5, 0.5, -1.0], 0.2),
+    "norm_topk_prob": ([True, False], 0.15), "output_router_logits": ([True, False], 0.2),
+    "num_local_experts": ([8], 0.5), "num_experts": ([8], 0.5), "num_nextn_predict_layers": ([0, 1, 2], 0.2),
+    "num_mtp_layers": ([0, 1], 0.2)}
+LATENT_KEYS = {"q_lora_rank": ([20, None], 0.3), "kv_lora_rank": ([12], 0.5), "qk_nope_head_dim": ([8], 0.5),
+               "qk_rope_head_dim": ([6], 0.5), "v_head_dim": ([10], 0.5)}
+FAMILY_KEYS["glm4_moe"] = {**GROUPED_KEYS, "use_qk_norm": ([True, False], 0.2)}
+FAMILY_KEYS["deepseek_v2"] = {**GROUPED_KEYS, **LATENT_KEYS, "topk_method": (["greedy", "group_limited_greedy"], 0.15)}
+FAMILY_KEYS["deepseek_v3"] = {**GROUPED_KEYS, **LATENT_KEYS, "rope_interleave": ([True, False, None], 0.15),
+                              "topk_method": (["noaux_tc"], 0.15), "scoring_func": (["sigmoid"], 0.15)}
 for keys in FAMILY_KEYS.values():
     assert not keys.keys() & LLAMAS.keys()
 OWN = {  # tables of families whose keys are not Llama's
@@ -435,7 +473,7 @@ OWN = {  # tables of families whose keys are not Llama's
 }
 STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
           "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
-          "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")  # which weights there are
+          "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm", "q_lora_rank", "first_k_dense_replace")  # which weights there are
 
 
 def attn_config(rng):
@@ -482,7 +520,7 @@ def mutate(rng, base, config):
             value["partial_rotary_factor"] = rng.choice([0.5, 0.25, 1.0, 1, 0.75, 0.5, 0.3, 2.0, None])
         if family == "phi3" and isinstance(value, dict) and key.startswith("rope_") and rng.random() < 0.7:
             long_scaling(rng, value)
-        if key in STORED and key in config and isinstance(value, bool) and rng.random() < 0.9:
+        if key in STORED and key in config and isinstance(value, (bool, int)) and rng.random() < 0.9:
             value = config[key]  # the other one does not go with the stored weights
         if key == "layer_types" and family in ("starcoder2", "phi3") and rng.random() < 0.7:
             value = None  # no field of it, and its masks do not go by it

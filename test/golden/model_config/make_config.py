@@ -17,7 +17,7 @@ import config_cases as cc
 import torch
 
 here = pathlib.Path(__file__).resolve().parent
-N_RANDOM, SEED, DIGITS = 300, 25, 6
+N_RANDOM, SEED, DIGITS = 300, 27, 6
 SHOWN = [0, 7, 19, cc.VOCAB - 1]  # logits of a case
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 50.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -284,6 +284,50 @@ KNOWN = [
     ("granitemoe", {"num_experts_per_tok": 5}),
     ("granitemoe", {"num_experts_per_tok": None}),
     ("granitemoe", {"num_experts": 3}),
+    ("glm4_moe", {"n_group": 3}),
+    ("glm4_moe", {"n_group": 8}),
+    ("glm4_moe", {"n_group": 1, "topk_group": 1}),
+    ("glm4_moe", {"topk_group": 5}),
+    ("glm4_moe", {"topk_group": 1, "num_experts_per_tok": 3}),
+    ("glm4_moe", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}),
+    ("glm4_moe", {"routed_scaling_factor": 2}),
+    ("glm4_moe", {"n_routed_experts": ..., "num_local_experts": 8}),
+    ("glm4_moe", {"use_qk_norm": True}),
+    ("glm4_moe", {"rope_parameters": ..., "partial_rotary_factor": None}),
+    ("glm4_moe", {"first_k_dense_replace": -1}),
+    ("glm4_moe_norms", {"output_router_logits": True, "num_nextn_predict_layers": True}),
+    ("glm4_moe_norms", {"first_k_dense_replace": ..., "head_dim": ...}),
+    ("deepseek_v2", {"num_experts_per_tok": None}),
+    ("deepseek_v2", {"topk_method": "noaux_tc"}),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy"}),
+    ("deepseek_v2", {"norm_topk_prob": True, "head_dim": 32}),
+    ("deepseek_v2", {"num_key_value_heads": 1}),
+    ("deepseek_v2", {"num_key_value_heads": None, "attention_dropout": 0}),
+    ("deepseek_v2", {"mlp_bias": True}),
+    ("deepseek_v2", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "mscale_all_dim": 0.5}}),
+    ("deepseek_v2_groups", {"n_group": 8, "topk_group": 3}),
+    ("deepseek_v2_groups", {"rope_parameters": dict(YARN, mscale=0.7, mscale_all_dim=0.7)}),
+    ("deepseek_v2_groups", {"rope_parameters": dict(YARN, factor=None, mscale_all_dim=0.7)}),
+    ("deepseek_v3", {"rope_interleave": None}),
+    ("deepseek_v3", {"head_dim": 32}),
+    ("deepseek_v3", {"rope_parameters": dict(YARN, mscale_all_dim=0.7)}),
+    ("deepseek_v3", {"rope_parameters": ..., "rope_scaling": dict(YARN, mscale=1.0, mscale_all_dim=1.0)}),
+    ("deepseek_v3", {"v_head_dim": None}),
+    ("deepseek_v3", {"num_key_value_heads": None}),
+    ("deepseek_v3", {"n_group": None}),
+    ("deepseek_v3_halves", {"norm_topk_prob": None, "rms_norm_eps": 0.1}),
+    ("deepseek_v3_halves", {"q_lora_rank": 20}),
+    ("gpt_oss", {"sliding_window": None}),
+    ("gpt_oss", {"hidden_act": "gelu", "swiglu_alpha": 1.0}),
+    ("gpt_oss", {"layer_types": FULL}),
+    ("gpt_oss", {"layer_types": ..., "sliding_window": 3}),
+    ("gpt_oss", {"rope_parameters": ..., "max_position_embeddings": 200}),
+    ("gpt_oss", {"rope_parameters": {}}),
+    ("gpt_oss", {"attn_implementation": "sdpa"}),
+    ("gpt_oss_plain", {"rope_theta": 50.0}),
+    ("gpt_oss_plain", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+    ("gpt_oss_plain", {"quantization_config": {"quant_method": "mxfp4"}}),
+    ("deepseek_v3_halves", {"quantization_config": {"quant_method": "fp8"}}),
 ]
 
 def expected(folder, length):

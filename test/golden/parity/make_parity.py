@@ -13,6 +13,7 @@ Needs torch, transformers, safetensors. Deterministic. Run: make_parity.py [OUTP
 "losses" before the variants remakes the losses of the steps alone, of models and batches that are there.
 """
 import json
+import math
 import os
 import re
 import sys
@@ -21,8 +22,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, CohereConfig, FalconConfig, Gemma2Config,
-                          Gemma3TextConfig, GemmaConfig, Glm4Config, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig,
+from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, CohereConfig, DeepseekV2Config,
+                          DeepseekV3Config, FalconConfig, Gemma2Config,
+                          Gemma3TextConfig, GemmaConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig, GptOssConfig,
                           GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, MptConfig,
                           Olmo2Config, OlmoConfig, OlmoeConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig,
                           Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
@@ -48,6 +50,11 @@ def rope(kind, theta=10000.0, **more):
 
 SMALL = {**LLAMA, "hidden_size": 48, "num_hidden_layers": 2}  # of heads of 12
 LAYER_NORM = {k: v for k, v in SMALL.items() if k != "rms_norm_eps"}
+
+GROUPED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=16,
+               first_k_dense_replace=1, routed_scaling_factor=1.5)
+LATENT = dict(SMALL, num_key_value_heads=4, q_lora_rank=20, kv_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=4,
+              v_head_dim=10)
 
 FALCON = dict(vocab_size=V, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=40,
               layer_norm_epsilon=1e-4, max_position_embeddings=256, initializer_range=0.2,
@@ -170,11 +177,38 @@ VARIANTS = {
                             init_std=0.2, **NO_IDS),
     "stablelm_norms": StableLmConfig(**{**LAYER_NORM, "layer_norm_eps": 1e-4, "qk_layernorm": True,
                                         "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    # two of four groups of experts; layer 0 has an MLP
+    "glm4_moe": Glm4MoeConfig(**{**SMALL, **GROUPED, "hidden_size": 24, "head_dim": 8, "num_hidden_layers": 3,
+                                 "attention_bias": True, "use_qk_norm": True, "n_shared_experts": 2,
+                                 "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    # heads of values of 10 dims, of keys of 12; layer 0 has an MLP
+    "deepseek_v3": DeepseekV3Config(**{**LATENT, **GROUPED, "num_hidden_layers": 3, "attention_bias": True,
+                                       "rope_parameters": rope("yarn", theta=100.0, factor=4.0, mscale=1.0,
+                                                               mscale_all_dim=0.7,
+                                                               original_max_position_embeddings=64)}),
+    # values wider than keys, queries at once, halves turn; all layers have experts
+    "deepseek_v3_halves": DeepseekV3Config(**{**LATENT, **GROUPED, "q_lora_rank": None, "v_head_dim": 16,
+                                              "rope_interleave": False, "first_k_dense_replace": 0,
+                                              "norm_topk_prob": False, "rope_parameters": rope("default")}),
+    "deepseek_v2": DeepseekV2Config(**{**LATENT, **GROUPED, "q_lora_rank": None, "n_group": None, "topk_group": None,
+                                       "n_routed_experts": 7, "n_shared_experts": 2,
+                                       "rope_parameters": rope("default")}),
+    "deepseek_v2_groups": DeepseekV2Config(**{**LATENT, **GROUPED, "topk_method": "group_limited_greedy",
+                                              "first_k_dense_replace": 0,
+                                              "rope_parameters": rope("yarn", theta=100.0, factor=4.0, mscale=0.7,
+                                                                      mscale_all_dim=0.7,
+                                                                      original_max_position_embeddings=64)}),
+    # the window in layer 0; bounds of the gate that many meet
+    "gpt_oss": GptOssConfig(**{**LLAMA, **EXPERTS, "head_dim": 8, "intermediate_size": 16, "num_local_experts": 5,
+                               "num_experts_per_tok": 2, "sliding_window": 7, "swiglu_limit": 1.5,
+                               "rope_parameters": rope("yarn", theta=100.0, factor=4.0, truncate=False,
+                                                       original_max_position_embeddings=64)}),
 }
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
-          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms")
+          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms",
+          "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves", "gpt_oss")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -192,6 +226,9 @@ def perturb(model):
                                                     "wpe.weight", "embed_in.weight", "embed_out.weight",
                                                     "word_embeddings.weight", "embed_positions.weight")):
                 p.copy_(std * torch.randn_like(p))
+        for name, b in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # 0 before training
+                b.copy_(0.2 * torch.randn_like(b))
 
 
 def load(folder, dtype):
@@ -272,12 +309,12 @@ def stored_gradients(model):
     grads = {}
     for name, p in model.named_parameters():
         kind = model.config.model_type
-        if name.endswith("experts.gate_up_proj") and kind != "granitemoe":
+        if name.endswith("experts.gate_up_proj") and kind not in ("granitemoe", "gpt_oss"):
             gate, up = p.grad.chunk(2, dim=1)
             of = name.removesuffix("gate_up_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
             names = ("w1", "w3") if kind == "mixtral" else ("gate_proj", "up_proj")
             grads |= {f"{of}*.{names[0]}.weight": gate, f"{of}*.{names[1]}.weight": up}
-        elif name.endswith("experts.down_proj") and kind != "granitemoe":
+        elif name.endswith("experts.down_proj") and kind not in ("granitemoe", "gpt_oss"):
             of = name.removesuffix("down_proj").replace("mlp", "block_sparse_moe" if kind == "mixtral" else "mlp")
             grads[f"{of}*.{'w2' if kind == 'mixtral' else 'down_proj'}.weight"] = p.grad
         elif kind == "mixtral" and name.endswith("mlp.gate.weight"):
@@ -322,6 +359,28 @@ def well_conditioned(folder, batch):
                for noise in range(1, 7))
 
 
+def grouped_clearly(gate, logits):
+    """The same where experts are in groups, and their scores are sigmoids with a bias or a softmax: no change of
+    logits by 0.015 chooses others."""
+    bias = getattr(gate, "e_score_correction_bias", None)
+
+    def scores(change):
+        return logits.softmax(-1) * math.exp(change) if bias is None else (logits + change).sigmoid() + bias
+
+    def ahead(middle, low, high, k):
+        chosen = torch.zeros_like(middle, dtype=torch.bool).scatter(-1, middle.topk(k).indices, True)
+        return chosen, bool((low.masked_fill(~chosen, math.inf).amin(-1) >
+                             high.masked_fill(chosen, -math.inf).amax(-1)).all())
+
+    found, clear = [scores(change) for change in (0, -0.015, 0.015)], True
+    if (gate.num_group or 1) > 1:
+        groups = [s.unflatten(-1, (gate.num_group, -1)).topk(1 if bias is None else 2).values.sum(-1) for s in found]
+        kept, clear = ahead(*groups, gate.topk_group)
+        kept = kept.repeat_interleave(logits.shape[-1] // gate.num_group, -1)
+        found = [s.masked_fill(~kept, -math.inf) for s in found]
+    return clear and ahead(*found, gate.top_k)[1]
+
+
 def chosen_clearly(model, batch):
     """Each token's last chosen expert is well ahead of the next, so that rounding to 16 bits chooses no other:
     tokens that go to other experts would be all that the distance to fp32 shows."""
@@ -329,7 +388,11 @@ def chosen_clearly(model, batch):
     if not hasattr(config, "num_experts_per_tok"):
         return True
     with torch.no_grad():
-        logits = torch.cat(model(input_ids=batch["tokens"], output_router_logits=True).router_logits)
+        logits = model(input_ids=batch["tokens"], output_router_logits=True).router_logits
+    gates = [m for m in model.modules() if hasattr(m, "num_group")]
+    if gates:
+        return all(grouped_clearly(*pair) for pair in zip(gates, logits, strict=True))
+    logits = torch.cat(logits)
     top = logits.topk(config.num_experts_per_tok + 1).values
     return bool((top[:, -2] - top[:, -1]).min() > 0.03)
 

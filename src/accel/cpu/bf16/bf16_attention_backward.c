@@ -39,7 +39,7 @@ typedef struct backward_job {
     int64_t used_tiles;     /* of 16 d that hold data */
     int64_t queries, keys;  /* rounded up to 32 */
     const uint16_t *dy, *y;
-    const float *lse;
+    const float *lse, *dlse; /* dlse: or NULL */
 } backward_job;
 
 /* One head in work. */
@@ -106,18 +106,21 @@ static float dot_halves(const uint16_t *a, const uint16_t *b, int64_t n)
     return vf_sum(sum);
 }
 
-/* lse in log2 units and delta = Σ dy·y of each query; queries past the end get zeros, whose rows of
- * Q and dY are zero too, so that they add nothing. */
+/* lse in log2 units and delta = Σ dy·y - dlse of each query; queries past the end get zeros, whose
+ * rows of Q and dY are zero too, so that they add nothing. */
 static void query_sums(const head *x)
 {
     const attn_shape *s = &x->job->s;
-    const float *lse = x->job->lse + attn_stat_at(s, x->b, x->h, 0);
+    const int64_t stat = attn_stat_at(s, x->b, x->h, 0);
+    const float *lse = x->job->lse + stat;
+    const float *dlse = x->job->dlse != NULL ? x->job->dlse + stat : NULL;
     for (int64_t i = 0; i < x->job->queries; ++i) {
         x->w->lse2[i] = 0.0f;
         x->w->delta[i] = 0.0f;
         if (i < s->n_queries) {
             const int64_t at = attn_query_at(s, s->y_stride, x->b, i, x->h);
-            x->w->delta[i] = dot_halves(x->job->dy + at, x->job->y + at, s->d);
+            x->w->delta[i] =
+                dot_halves(x->job->dy + at, x->job->y + at, s->d) - (dlse != NULL ? dlse[i] : 0.0f);
             x->w->lse2[i] = lse[i] == -INFINITY ? 0.0f : lse[i] * (float)ATTN_LOG2E;
         }
     }
@@ -433,6 +436,7 @@ static ds_status run(const ds_kernel_call *call)
     job.dy = call->in[0].data;
     job.y = call->in[4].data;
     job.lse = call->in[5].data;
+    job.dlse = call->sig->n_in > 11 ? call->in[11].data : NULL;
     ds_parallel(call->ctx, backward_task, &job, (uint32_t)(job.s.n_batch * job.s.n_kv));
     return DS_OK;
 }

@@ -321,14 +321,17 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     const real *q = ref_row(l->q, q_at, l->d, w->q);
     const real *dy = ref_row(&call->in[0], y_at, l->d, w->dy);
     const real *y = ref_row(&call->in[4], y_at, l->d, w->y);
-    const real lse = ref_get(&call->in[5], (b * l->a->n_heads + h) * l->n_queries + i);
     const real scale = (real)l->a->scale;
     const int64_t position = position_of(l, NULL, b, i);
+    const ds_tensor *dlse = ref_in(call, 11);
+    const int64_t lse_at = (b * l->a->n_heads + h) * l->n_queries + i;
+    const real lse = ref_get(&call->in[5], lse_at);
     real delta = R(0.0);
     for (int64_t c = 0; c < l->d; ++c) {
         delta += dy[c] * y[c];
         w->dq[c] = R(0.0);
     }
+    delta -= dlse != NULL ? ref_get(dlse, lse_at) : R(0.0);
     dots(l, q, w->k_columns, s, w->p);
     dots(l, dy, w->v_columns, s, w->dp);
     for (int64_t j = s.first; j < s.last; ++j) {

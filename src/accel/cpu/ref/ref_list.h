@@ -17,6 +17,7 @@
     X(activation)                                                                                  \
     X(rope)                                                                                        \
     X(attention)                                                                                   \
+    X(attention_sinks)                                                                             \
     X(cross_entropy)                                                                               \
     X(preference)                                                                                  \
     X(softmax)                                                                                     \

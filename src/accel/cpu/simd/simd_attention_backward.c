@@ -62,7 +62,7 @@ static void clear(float *p, int64_t n)
     memset(p, 0, (size_t)n * sizeof *p);
 }
 
-/* Σ dy·y of one query. */
+/* Σ dy·y of one query, less what comes to its lse. */
 static float delta_of(const head *x, int64_t i)
 {
     const attn_shape *s = &x->job->s;
@@ -75,7 +75,9 @@ static float delta_of(const head *x, int64_t i)
         sum = vf_fma(vf_get_n(dy, s->type, at + (size_t)c, left),
                      vf_get_n(y, s->type, at + (size_t)c, left), sum);
     }
-    return vf_sum(sum);
+    const float *dlse =
+        x->job->call->sig->n_in > 11 ? (const float *)x->job->call->in[11].data : NULL;
+    return vf_sum(sum) - (dlse != NULL ? dlse[attn_stat_at(s, x->b, x->h, i)] : 0.0f);
 }
 
 /* Operands of the head's queries; those past the end have zero rows, so that they add nothing. */
