@@ -399,8 +399,8 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
                    c->layer_dropout);
     }
     const decoder_inputs inputs = read_inputs(nn, c, positions);
-    const ds_value embedding = ds_nn_param_at(
-        nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->embedding_width), init, false);
+    const ds_value embedding = ds_nn_table_at(
+        nn, c->names->embedding, ds_shape_2d(c->vocab_size, c->embedding_width), init, c->tied);
     ds_value x = embed(nn, c, embedding, ids, positions);
     ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
     ds_nn_push(nn, "%s", c->names->base);

@@ -77,8 +77,8 @@ static void gpt2_trace(ds_nn *nn, const void *opaque)
         return;
     }
     ds_nn_push(nn, "transformer");
-    const ds_value wte =
-        ds_nn_param(nn, "wte.weight", ds_shape_2d(c->vocab_size, c->n_embd), init, false);
+    const ds_value wte = ds_nn_table_at(nn, "transformer.wte.weight",
+                                        ds_shape_2d(c->vocab_size, c->n_embd), init, c->tied);
     const ds_value wpe =
         ds_nn_param(nn, "wpe.weight", ds_shape_2d(c->n_positions, c->n_embd), init, false);
     ds_value x = ds_nn_embedding_sum(nn, wte, ids, wpe, positions); /* (B,T,C) */

@@ -20,7 +20,7 @@ enum {
     PATH_BYTES = 4096
 };
 
-static ds_status generate(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
+static ds_status generate(ds_ctx *ctx, generate_options *o, const generate_parts *all,
                           const dsi_buf *prompt, const ds_tokens *tokens)
 {
     const ds_sampling sampling = generate_sampling(o);
@@ -45,6 +45,18 @@ static ds_status generate(ds_ctx *ctx, const generate_options *o, const generate
 
 static ds_status find_models(ds_ctx *ctx, generate_options *o)
 {
+    if (ds_comm_size(o->comm) > 1 &&
+        (o->unpacked.quantize != NULL || (o->model != NULL && unpacked_is_file(o->model)))) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--quantize and GGUF files go with one rank; ds_quantize makes a folder");
+    }
+    if (o->model != NULL && unpacked_is_file(o->model) &&
+        (o->model_revision != NULL || o->adapter != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--model %s is a file: --model_revision and --adapter do not go with it",
+                       o->model);
+    }
+    DS_TRY(unpacked_open(ctx, &o->unpacked, &o->model, &o->dtype, o->tokenizer != NULL));
     const uint32_t tokenizer = o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0;
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_MODEL | tokenizer,
                          &o->model_found));
@@ -77,7 +89,7 @@ static void close_all(generate_parts *all)
 }
 
 /* The prompt's text, continued. */
-static ds_status run_text(ds_ctx *ctx, const generate_options *o, const generate_parts *all)
+static ds_status run_text(ds_ctx *ctx, generate_options *o, const generate_parts *all)
 {
     ds_tokens tokens;
     dsi_buf prompt = dsi_buf_make(PROMPT_CEILING);
@@ -97,7 +109,7 @@ static ds_status run_text(ds_ctx *ctx, const generate_options *o, const generate
 }
 
 /* The ranks above 0: they have a part of each layer, and do as rank 0 does. */
-static ds_status follow(ds_ctx *ctx, const generate_options *o, const generate_parts *all)
+static ds_status follow(ds_ctx *ctx, generate_options *o, const generate_parts *all)
 {
     ds_generator *generator = NULL;
     DS_TRY(generate_open(ctx, o, all, 0, &generator));
@@ -109,14 +121,15 @@ static ds_status follow(ds_ctx *ctx, const generate_options *o, const generate_p
 static ds_status run(ds_ctx *ctx, generate_options *o, bool *interrupted)
 {
     generate_parts all = {0};
-    DS_TRY(find_models(ctx, o));
-    ds_status status = open_all(ctx, o, &all);
+    ds_status status = find_models(ctx, o);
+    status = status < 0 ? status : open_all(ctx, o, &all);
     if (status >= 0 && ds_comm_rank(o->comm) > 0) {
         status = follow(ctx, o, &all);
     } else if (status >= 0) {
         status = o->chat ? generate_chat(ctx, o, &all, interrupted) : run_text(ctx, o, &all);
     }
     close_all(&all);
+    unpacked_remove(&o->unpacked);
     return status;
 }
 

@@ -6,11 +6,10 @@
 #include "common/environment.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
+#include "common/unpacked.h"
 #include "serve/front.h"
 
 #include <arpa/inet.h>
-#include <deepspeed/gguf.h>
-#include <dirent.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +32,11 @@ static const char after[] =
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
     "--dtype; "
-    "with --quantize in fp32, and its blocks of that type are used as they are.\n\n"
+    "with --quantize in fp32, and its blocks of that type, or with file of all types that have "
+    "products (q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k), are used as they are.\n\n"
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
-    "  ds_serve --model model.Q8_0.gguf --quantize q8_0\n"
+    "  ds_serve --model model.Q4_K_M.gguf --quantize file\n"
     "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n\n"
     "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use.";
 
@@ -84,9 +84,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_TEXT,
          .out = &o->quantize,
          .value = "TYPE",
-         .choices = "q8_0|q4_0|q4_1|q5_0|q5_1",
-         .doc = "Round the matrices of linear layers to blocks of 32 values as they are read, and "
-                "what they are multiplied with to bytes."},
+         .choices = UNPACKED_QUANTIZE_CHOICES,
+         .doc = UNPACKED_QUANTIZE_DOC},
         {.type = DSI_ARG_HEADING, .doc = "Clients"},
         {.name = "host",
          .type = DSI_ARG_TEXT,
@@ -221,8 +220,7 @@ typedef struct parts {
     ds_tokenizer_scratch *scratch;
     ds_chat *chat;
     dsi_buf keys;
-    char unpacked[2100]; /* of a GGUF file; "": none */
-    const char *gguf;    /* that file, for its blocks; NULL: none */
+    unpacked unpacked; /* a GGUF file's model */
 } parts;
 
 /* From now on they wait for wait_for_end, in all threads that are made. */
@@ -234,74 +232,21 @@ static void hold_signals(sigset_t *signals)
     (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
-/* The model of a GGUF file in a folder of its own, which is gone again when all of it is open. With
- * --quantize in fp32, and blocks of that type are taken from the file as they are. */
-static ds_status unpack(ds_ctx *ctx, serve_options *o, parts *p)
-{
-    const char *base = getenv("TMPDIR");
-    sigset_t signals;
-    hold_signals(&signals); /* so that the folder does not stay */
-    (void)snprintf(p->unpacked, sizeof p->unpacked, "%.2000s/ds_serve.XXXXXX",
-                   base != NULL && base[0] != '\0' ? base : "/tmp");
-    if (mkdtemp(p->unpacked) == NULL) {
-        const ds_status status = ds_fail(
-            ctx, DS_ERR_IO, "cannot make the folder %s for the model of %s; TMPDIR names another",
-            p->unpacked, o->model);
-        p->unpacked[0] = '\0';
-        return status;
-    }
-    const ds_gguf_params params = {.file = o->model,
-                                   .folder = p->unpacked,
-                                   .dtype = o->quantize != NULL ? DS_DTYPE_F32
-                                            : o->dtype != NULL  ? ds_dtype_from_name(o->dtype)
-                                                                : DS_DTYPE_NONE,
-                                   .no_tokenizer = o->tokenizer != NULL};
-    ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", o->model,
-           p->unpacked);
-    DS_TRY(ds_gguf_to_folder(ctx, &params));
-    p->gguf = o->quantize != NULL ? o->model : NULL;
-    if (o->dtype == NULL && o->quantize != NULL) {
-        o->dtype = "bf16"; /* of what is in no block */
-    }
-    o->model = p->unpacked;
-    return DS_OK;
-}
-
-/* What is mapped stays. */
-static void remove_unpacked(parts *p)
-{
-    char path[PATH_BYTES];
-    DIR *dir = p->unpacked[0] != '\0' ? opendir(p->unpacked) : NULL;
-    for (const struct dirent *file = dir != NULL ? readdir(dir) : NULL; file != NULL;
-         file = readdir(dir)) {
-        (void)snprintf(path, sizeof path, "%s/%s", p->unpacked, file->d_name);
-        (void)unlink(path); /* not "." and ".." */
-    }
-    if (dir != NULL) {
-        (void)closedir(dir);
-        (void)rmdir(p->unpacked);
-    }
-    p->unpacked[0] = '\0';
-}
-
-static bool is_gguf(const char *path)
-{
-    const size_t n = strlen(path);
-    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
-}
-
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
+    sigset_t signals;
     f->name = o->served_name != NULL ? o->served_name : o->model;
-    if (is_gguf(o->model)) {
+    p->unpacked.quantize = o->quantize;
+    if (unpacked_is_file(o->model)) {
         if (o->model_revision != NULL || o->adapter != NULL) {
             return ds_fail(ctx, DS_ERR_ARG,
                            "--model %s is a file: --model_revision and --adapter do not go with it",
                            o->model);
         }
-        DS_TRY(unpack(ctx, o, p));
+        hold_signals(&signals); /* also after the folder is gone */
     }
+    DS_TRY(unpacked_open(ctx, &p->unpacked, &o->model, &o->dtype, o->tokenizer != NULL));
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
                          DS_HUB_MODEL | (o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0),
                          &o->model_found));
@@ -378,11 +323,10 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     const ds_serve_params params = {
         .source = {.model = p->model,
                    .weights = o->model,
-                   .gguf = p->gguf,
+                   .gguf = unpacked_gguf(&p->unpacked),
                    .adapter = p->adapter,
                    .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
-                   .quantize =
-                       o->quantize != NULL ? ds_dtype_from_name(o->quantize) : DS_DTYPE_NONE,
+                   .quantize = unpacked_quantize(&p->unpacked),
                    .max_length = o->max_length > 0 ? o->max_length : otherwise,
                    .accelerator = o->accelerator},
         .max_sequences = o->max_sequences,
@@ -495,7 +439,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
     status = status < 0 ? status : open_server(ctx, o, f, &p);
-    remove_unpacked(&p);
+    unpacked_remove(&p.unpacked);
     status = status < 0 ? status : serve(ctx, f);
     ds_serve_destroy(&f->server);
     ds_chat_destroy(&p.chat);

@@ -45,14 +45,18 @@ typedef struct ds_generator_params {
     const ds_adapter *adapter; /* default NULL; one that was opened from a folder, beside `weights`.
                                   Borrowed, must outlive the generator. An engine's own is there
                                   anyway */
-    /* Default NONE; q8_0, q4_0, q4_1, q5_0 or q5_1: matrices of linear layers, and an output
-     * projection that is no embedding, are rounded to it as they are read, where their rows are
-     * whole blocks of 32. Beside `weights` alone, without adapter and comm. Products then round
-     * what they read to bytes, too. */
+    /* Default NONE; q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k: matrices of linear layers,
+     * and an output projection that is no embedding, are rounded to it as they are read, where
+     * their rows are whole blocks; where those of K types are whole blocks of 32 alone, to q5_0,
+     * q5_1 or q8_0 in their place. An embedding that is the output projection, too: to q8_0. Beside
+     * `weights` alone, without adapter and comm. Products then round what they read to bytes,
+     * too. */
     ds_dtype quantize;
-    const char *gguf; /* default NULL; beside `quantize`: the file that ds_gguf_to_folder made
-                         `weights` of. Its matrices that are in that type are taken block by block
-                         as they are, the others rounded. Mapped until the weights are read */
+    const char *gguf; /* default NULL; the file that ds_gguf_to_folder made `weights` of. Alone:
+                         each of these matrices has the type that it has there, block by block as
+                         it is; those in types without a product are real numbers. Beside
+                         `quantize`: matrices that are in that type are taken as they are, the
+                         others rounded. Mapped until the weights are read */
     uint32_t stages;  /* default 0: 1; else the layers are dealt to so many groups of the ranks of
                          `comm`, neighbouring ones to each, and its ranks share them within a stage:
                          a divisor of their number. The logits are those of one stage, bit for bit */

@@ -50,6 +50,13 @@ typedef enum ds_sequence_form {
     DS_SEQUENCE_RING_HALVES /* likewise, of two runs that together see as much everywhere */
 } ds_sequence_form;
 
+/* Which of the dtypes of blocks each matrix (out,in) has; NONE, or one whose blocks its rows are
+ * not whole ones of: the trace's dtype. Called while a model is traced, on that thread. */
+typedef struct ds_weight_types {
+    ds_dtype (*of)(const void *user, const char *path, ds_shape shape);
+    const void *user; /* borrowed */
+} ds_weight_types;
+
 typedef struct ds_trace {
     ds_trace_mode mode;
     ds_dtype dtype;     /* of parameters and activations */
@@ -71,11 +78,15 @@ typedef struct ds_trace {
                              they get no gradient; default NONE */
     ds_dtype weights;     /* GENERATE: of linear layers' matrices (out,in) and of an output
                              projection that is no embedding, where rows are whole blocks: q8_0,
-                             q4_0, q4_1, q5_0 or q5_1; default NONE: as dtype */
-    const ds_paged *paged; /* GENERATE: many sequences in a row; borrowed for the life of the
-                              tracer; default NULL: a cell a sequence, kv_length long */
-    int64_t sequence_form; /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
-    DS_RESERVED(1);
+                             q4_0, q4_1, q5_0, q5_1, q4_k, q5_k or q6_k. Where rows are whole blocks
+                             of 32 but not of 256: q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k. An
+                             embedding that the head reads too: q8_0. Default NONE: as dtype */
+    const ds_paged *paged;        /* GENERATE: many sequences in a row; borrowed for the life of the
+                                     tracer; default NULL: a cell a sequence, kv_length long */
+    const ds_weight_types *types; /* GENERATE: in place of `weights`, matrix by matrix; borrowed for
+                                     the life of the tracer; default NULL */
+    int64_t sequence_form;        /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
+    DS_RESERVED(4);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */
@@ -166,7 +177,11 @@ DS_API ds_value ds_nn_matmul(ds_nn *nn, ds_value x, ds_value weight, bool transp
 /* ids i32 (..) → rows of scope.name.weight (n_rows,width). */
 DS_API ds_value ds_nn_embedding(ds_nn *nn, const char *name, ds_value ids, int64_t n_rows,
                                 int64_t width, double init_std);
-/* Token plus position embedding, one rounding: tables as given values. */
+/* The table of an embedding (rows,width). That of a head, too: in the trace's type of weights. */
+DS_API ds_value ds_nn_table_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init,
+                               bool of_head);
+/* Token plus position embedding, one rounding: tables as given values. Rows of a table in blocks
+ * are rounded to the trace's dtype before the positions are added. */
 DS_API ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value pos_table,
                                     ds_value positions);
 /* name NULL: without weight, and bias must be false. */

@@ -39,6 +39,10 @@ typedef enum ds_dtype {
     DS_DTYPE_Q4_1,                  /* f16 scale and minimum, 32 half bytes */
     DS_DTYPE_Q5_0,                  /* f16 scale, 32 values of five bits */
     DS_DTYPE_Q5_1,                  /* f16 scale and minimum, 32 values of five bits */
+    DS_DTYPE_Q4_K,                  /* 256 values of four bits; scales and minima of 32 are six-bit
+                                       numbers times an f16 */
+    DS_DTYPE_Q5_K,                  /* the same of five bits */
+    DS_DTYPE_Q6_K, /* 256 values of six bits; scales of 16 are bytes times an f16 */
     DS_DTYPE_ALL
 } ds_dtype;
 

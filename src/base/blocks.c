@@ -2,6 +2,7 @@
 /* See blocks.h. */
 #include "base/blocks.h"
 
+#include "base/blocks_k.h"
 #include "base/half.h"
 
 #include <math.h>
@@ -95,10 +96,24 @@ static void quantize_range(ds_dtype dtype, const float *x, uint8_t *block)
     put_bits(dtype, q, block);
 }
 
+ds_dtype dsi_blocks_fitting(ds_dtype dtype, int64_t k)
+{
+    if (k % DSI_BLOCK != 0) {
+        return DS_DTYPE_NONE;
+    }
+    return k % dsi_block_length(dtype) == 0 ? dtype
+           : dtype == DS_DTYPE_Q4_K         ? DS_DTYPE_Q5_0
+           : dtype == DS_DTYPE_Q5_K         ? DS_DTYPE_Q5_1
+                                            : DS_DTYPE_Q8_0;
+}
+
 void dsi_blocks_quantize(ds_dtype dtype, const float *x, int64_t n, uint8_t *blocks)
 {
-    for (int64_t i = 0; i < n; i += DSI_BLOCK, blocks += dsi_block_bytes(dtype)) {
-        if (dtype == DS_DTYPE_Q8_0) {
+    const int64_t each = dsi_block_length(dtype);
+    for (int64_t i = 0; i < n; i += each, blocks += dsi_block_bytes(dtype)) {
+        if (dsi_block_is_k(dtype)) {
+            dsi_k_quantize(dtype, x + i, blocks);
+        } else if (dtype == DS_DTYPE_Q8_0) {
             quantize_q8(x + i, blocks);
         } else if (dsi_block_has_minimum(dtype)) {
             quantize_range(dtype, x + i, blocks);
@@ -111,6 +126,9 @@ void dsi_blocks_quantize(ds_dtype dtype, const float *x, int64_t n, uint8_t *blo
 /* Value i of one of ggml's blocks, from 0 on. */
 static unsigned plain_value(ds_dtype dtype, const uint8_t *block, int i)
 {
+    if (dsi_block_is_k(dtype)) {
+        return (unsigned)dsi_k_value(dtype, block, i);
+    }
     if (dtype == DS_DTYPE_Q8_0) {
         return (unsigned)((int8_t)block[2 + i] + 128);
     }
@@ -120,15 +138,34 @@ static unsigned plain_value(ds_dtype dtype, const uint8_t *block, int i)
     return dsi_block_has_fifth(dtype) ? low | (fifth[i / 8] >> i % 8 & 1u) << 4 : low;
 }
 
-static void weave_block(ds_dtype dtype, const uint8_t *from, int64_t r, uint8_t *block)
+/* Scales and minima of the 32 values of `from` that begin at `first`. */
+static void weave_head(ds_dtype dtype, const uint8_t *from, int first, int64_t r, uint8_t *block)
 {
-    uint8_t *fifth = block + dsi_block_head(dtype) * DSI_BLOCK_ROWS + 4 * r;
-    memcpy(block + 2 * r, from, 2);
-    if (dsi_block_has_minimum(dtype)) {
-        memcpy(block + 2 * (DSI_BLOCK_ROWS + r), from + 2, 2);
+    if (!dsi_block_is_k(dtype)) {
+        memcpy(block + 2 * r, from, 2);
+        if (dsi_block_has_minimum(dtype)) {
+            memcpy(block + 2 * (DSI_BLOCK_ROWS + r), from + 2, 2);
+        }
+        return;
     }
+    const int n = dsi_block_parts(dtype);
+    for (int part = 0; part < n; ++part) {
+        int scale;
+        int minimum;
+        dsi_k_part(dtype, from, first / DSI_BLOCK * n + part, &scale, &minimum);
+        block[part * DSI_BLOCK_ROWS + r] = (uint8_t)scale;
+        if (dsi_block_has_minimum(dtype)) {
+            block[DSI_BLOCK_ROWS + r] = (uint8_t)minimum;
+        }
+    }
+}
+
+static void weave_block(ds_dtype dtype, const uint8_t *from, int first, int64_t r, uint8_t *block)
+{
+    uint8_t *high = block + dsi_block_head(dtype) * DSI_BLOCK_ROWS + 4 * r;
+    weave_head(dtype, from, first, r, block);
     for (int i = 0; i < DSI_BLOCK; ++i) {
-        const unsigned value = plain_value(dtype, from, i);
+        const unsigned value = plain_value(dtype, from, first + i);
         uint8_t *at = block + dsi_block_values(dtype) * DSI_BLOCK_ROWS + 4 * r + i % 4;
         if (dtype == DS_DTYPE_Q8_0) {
             at[i / 4 * 64] = (uint8_t)value;
@@ -136,7 +173,9 @@ static void weave_block(ds_dtype dtype, const uint8_t *from, int64_t r, uint8_t 
         }
         at[i / 8 * 64] |= (uint8_t)(i / 4 % 2 == 0 ? value & 15 : value << 4);
         if (dsi_block_has_fifth(dtype)) {
-            fifth[i % 4] |= (uint8_t)(value >> 4 << i / 4);
+            high[i % 4] |= (uint8_t)(value >> 4 << i / 4);
+        } else if (dtype == DS_DTYPE_Q6_K) {
+            high[i / 16 * 64 + i % 4] |= (uint8_t)(value >> 4 << 2 * (i / 4 % 4));
         }
     }
 }
@@ -144,12 +183,68 @@ static void weave_block(ds_dtype dtype, const uint8_t *from, int64_t r, uint8_t 
 void dsi_blocks_weave(ds_dtype dtype, const uint8_t *rows, int64_t n_rows, size_t row_bytes,
                       int64_t k, uint8_t *panel)
 {
-    const int64_t each = dsi_block_bytes(dtype);
+    const int64_t length = dsi_block_length(dtype);
+    const int64_t front = dsi_block_front(dtype);
     memset(panel, 0, dsi_panel_bytes(dtype, k));
     for (int64_t b = 0; b < k / DSI_BLOCK; ++b) {
+        const int64_t first = b * DSI_BLOCK % length;
         for (int64_t r = 0; r < n_rows; ++r) {
-            weave_block(dtype, rows + (size_t)r * row_bytes + b * each, r,
-                        panel + b * each * DSI_BLOCK_ROWS);
+            const uint8_t *from =
+                rows + (size_t)r * row_bytes + b * DSI_BLOCK / length * dsi_block_bytes(dtype);
+            for (int64_t i = 0; i < front && first == 0; i += 2) {
+                memcpy(panel + dsi_block_front_at(dtype, b) + i * DSI_BLOCK_ROWS + 2 * r,
+                       from + dsi_k_front_at(dtype) + i, 2);
+            }
+            weave_block(dtype, from, (int)first, r, panel + dsi_block_at(dtype, b));
         }
     }
+}
+
+/* ---- panels, value by value ------------------------------------------------------------------ */
+
+static float half_at(const uint8_t *at, int64_t r)
+{
+    return dsi_f16_to_f32((uint16_t)(at[2 * r] | at[2 * r + 1] << 8));
+}
+
+float dsi_block_scale(ds_dtype dtype, const uint8_t *panel, int64_t b, int64_t r, int part)
+{
+    const uint8_t *block = panel + dsi_block_at(dtype, b);
+    if (!dsi_block_is_k(dtype)) {
+        return half_at(block, r);
+    }
+    const uint8_t sc = block[part * DSI_BLOCK_ROWS + r];
+    return half_at(panel + dsi_block_front_at(dtype, b), r) *
+           (float)(dtype == DS_DTYPE_Q6_K ? (int8_t)sc : sc);
+}
+
+float dsi_block_minimum(ds_dtype dtype, const uint8_t *panel, int64_t b, int64_t r)
+{
+    const uint8_t *block = panel + dsi_block_at(dtype, b);
+    if (!dsi_block_has_minimum(dtype)) {
+        return 0.0f;
+    }
+    if (!dsi_block_is_k(dtype)) {
+        return half_at(block + 2 * DSI_BLOCK_ROWS, r);
+    }
+    const float dmin = half_at(panel + dsi_block_front_at(dtype, b) + 2 * DSI_BLOCK_ROWS, r);
+    return dmin * -(float)block[DSI_BLOCK_ROWS + r];
+}
+
+int dsi_block_value(ds_dtype dtype, const uint8_t *panel, int64_t b, int64_t r, int64_t i)
+{
+    const uint8_t *block = panel + dsi_block_at(dtype, b);
+    const uint8_t *bytes = block + dsi_block_values(dtype) * DSI_BLOCK_ROWS + 4 * r + i % 4;
+    const uint8_t *high = block + dsi_block_head(dtype) * DSI_BLOCK_ROWS + 4 * r;
+    if (dtype == DS_DTYPE_Q8_0) {
+        return bytes[i / 4 * 64] - 128;
+    }
+    const uint8_t both = bytes[i / 8 * 64];
+    int q = i / 4 % 2 == 0 ? both & 15 : both >> 4;
+    if (dsi_block_has_fifth(dtype)) {
+        q |= (high[i % 4] >> (i / 4) & 1) << 4;
+    } else if (dtype == DS_DTYPE_Q6_K) {
+        q |= (high[i / 16 * 64 + i % 4] >> 2 * (i / 4 % 4) & 3) << 4;
+    }
+    return q - dsi_block_offset(dtype);
 }

@@ -17,6 +17,9 @@ static const dtype_row dtype_rows[DS_DTYPE_ALL] = {[DS_DTYPE_NONE] = {"none", "N
                                                    [DS_DTYPE_Q4_1] = {"q4_1", "", 0},
                                                    [DS_DTYPE_Q5_0] = {"q5_0", "", 0},
                                                    [DS_DTYPE_Q5_1] = {"q5_1", "", 0},
+                                                   [DS_DTYPE_Q4_K] = {"q4_k", "", 0},
+                                                   [DS_DTYPE_Q5_K] = {"q5_k", "", 0},
+                                                   [DS_DTYPE_Q6_K] = {"q6_k", "", 0},
 #define X(id, text, st, n) [DS_DTYPE_##id] = {text, st, n},
                                                    DS_DTYPE_LIST(X)
 #undef X
@@ -147,7 +150,7 @@ static size_t blocks_bytes(ds_meta meta)
 {
     const int64_t last = ds_shape_last(meta.shape);
     const int64_t panels = (ds_shape_rows(meta.shape) + DSI_BLOCK_ROWS - 1) / DSI_BLOCK_ROWS;
-    if (last % DSI_BLOCK != 0 || last > INT32_MAX || panels > INT32_MAX) {
+    if (last % dsi_block_length(meta.dtype) != 0 || last > INT32_MAX || panels > INT32_MAX) {
         return SIZE_MAX;
     }
     return (size_t)panels * dsi_panel_bytes(meta.dtype, last);

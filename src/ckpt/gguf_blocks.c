@@ -55,38 +55,32 @@ void dsi_gguf_blocks_close(dsi_gguf_blocks **blocks)
     *blocks = NULL;
 }
 
-/* ggml's number of a dtype of blocks. */
-static uint32_t type_id(ds_dtype dtype)
+static const dsi_gguf_source *find(const dsi_gguf_blocks *b, const char *name)
 {
-    switch (dtype) {
-    case DS_DTYPE_Q8_0:
-        return 8;
-    case DS_DTYPE_Q4_0:
-        return 2;
-    case DS_DTYPE_Q4_1:
-        return 3;
-    case DS_DTYPE_Q5_0:
-        return 6;
-    case DS_DTYPE_Q5_1:
-        return 7;
-    default:
-        return UINT32_MAX; /* none */
+    for (size_t i = 0; i < dsi_gguf_n_tensors(b->gguf); ++i) {
+        if (strcmp(b->sources[i].name, name) == 0) {
+            return &b->sources[i];
+        }
     }
+    return NULL;
+}
+
+ds_dtype dsi_gguf_blocks_type(const dsi_gguf_blocks *b, const char *name, ds_shape shape)
+{
+    const dsi_gguf_source *s = find(b, name);
+    const bool fits = s != NULL && s->layout != DSI_GGUF_TRANSPOSED && shape.n_dims == 2 &&
+                      ds_shape_equal(s->tensor->shape, shape);
+    const ds_dtype dtype = fits ? dsi_gguf_dtype_of(s->tensor->type->id) : DS_DTYPE_NONE;
+    return dsi_is_blocks(dtype) ? dtype : DS_DTYPE_NONE;
 }
 
 const uint8_t *dsi_gguf_blocks_row(const dsi_gguf_blocks *b, const char *name, ds_meta meta,
                                    int64_t r)
 {
-    const size_t row_bytes =
-        (size_t)(ds_shape_last(meta.shape) / DSI_BLOCK * dsi_block_bytes(meta.dtype));
-    for (size_t i = 0; i < dsi_gguf_n_tensors(b->gguf); ++i) {
-        const dsi_gguf_source *s = &b->sources[i];
-        if (strcmp(s->name, name) == 0) {
-            const bool same = s->layout != DSI_GGUF_TRANSPOSED && meta.shape.n_dims == 2 &&
-                              s->tensor->type->id == type_id(meta.dtype) &&
-                              ds_shape_equal(s->tensor->shape, meta.shape);
-            return same ? s->tensor->data + (size_t)dsi_gguf_stored_row(s, r) * row_bytes : NULL;
-        }
+    if (dsi_gguf_blocks_type(b, name, meta.shape) != meta.dtype) {
+        return NULL;
     }
-    return NULL;
+    const dsi_gguf_source *s = find(b, name);
+    return s->tensor->data + (size_t)dsi_gguf_stored_row(s, r) *
+                                 dsi_block_row_bytes(meta.dtype, ds_shape_last(meta.shape));
 }

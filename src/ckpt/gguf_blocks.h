@@ -15,6 +15,9 @@ typedef struct dsi_gguf_blocks dsi_gguf_blocks;
 /* Errors: those of dsi_gguf_open, ERR_UNSUPPORTED (a tensor without a place), ERR_SHAPE. */
 ds_status dsi_gguf_blocks_open(ds_ctx *ctx, const char *path, dsi_gguf_blocks **blocks_out);
 void dsi_gguf_blocks_close(dsi_gguf_blocks **blocks); /* NULL is accepted */
+/* The dtype of blocks that the folder's matrix `name` has in the file. NONE: it has none of ours,
+ * is of another shape, transposed, or not there. */
+ds_dtype dsi_gguf_blocks_type(const dsi_gguf_blocks *blocks, const char *name, ds_shape shape);
 /* Row r of the folder's matrix `name`, whose meta is a dtype of blocks and its shape. NULL: the
  * file has the matrix in another type, or transposed, or not at all. Borrowed. Pre: r is a row. */
 const uint8_t *dsi_gguf_blocks_row(const dsi_gguf_blocks *blocks, const char *name, ds_meta meta,

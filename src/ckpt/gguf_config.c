@@ -34,6 +34,17 @@ ds_status dsi_gguf_arch_of(ds_ctx *ctx, const dsi_gguf *g, const dsi_gguf_arch *
                    e->texts[0].data);
 }
 
+const dsi_gguf_arch *dsi_gguf_arch_of_model(const char *model_type)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; ++i) {
+        if (strcmp(model_type, archs[i].model_type) == 0 ||
+            (i == 0 && strcmp(model_type, "mistral") == 0)) {
+            return &archs[i];
+        }
+    }
+    return NULL;
+}
+
 const dsi_gguf_entry *dsi_gguf_field(const dsi_gguf *g, const char *key)
 {
     char whole[KEY_BYTES];

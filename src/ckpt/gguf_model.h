@@ -57,10 +57,34 @@ ds_status dsi_gguf_config(ds_ctx *ctx, const dsi_gguf *gguf, json_t **config_out
 ds_status dsi_gguf_place(ds_ctx *ctx, const dsi_gguf *gguf, const dsi_gguf_tensor *tensor,
                          dsi_gguf_source *source_out);
 
+/* The other way: where the folder's tensor `name` goes in a file; an empty name for what the file
+ * does not have (of_keys: the heads of PAIRS are those of keys). Errors: ERR_UNSUPPORTED names the
+ * tensor. */
+typedef struct dsi_gguf_target {
+    char name[DSI_GGUF_NAME_BYTES];
+    dsi_gguf_layout layout;
+    bool of_keys;
+} dsi_gguf_target;
+ds_status dsi_gguf_place_back(ds_ctx *ctx, const dsi_gguf_arch *arch, const char *name,
+                              dsi_gguf_target *target_out);
+/* The architecture of a config.json's model_type; NULL: none is written. */
+const dsi_gguf_arch *dsi_gguf_arch_of_model(const char *model_type);
+
 /* Whether the permutation and the transposition fit the tensor. Errors: ERR_SHAPE. */
 ds_status dsi_gguf_check_layout(ds_ctx *ctx, const dsi_gguf_source *source);
 /* The file's row that is row r here: of PAIRS the halves of a head are interleaved. */
 int64_t dsi_gguf_stored_row(const dsi_gguf_source *source, int64_t r);
+
+/* How text is cut into words, by the name that tokenizer.ggml.pre has for it. */
+typedef struct dsi_gguf_cutting {
+    const char *name;
+    const char *regex; /* NULL: GPT-2's, which ByteLevel has */
+    bool digits;       /* each digit is a word */
+    bool whole;        /* a word that is a token is not put together */
+} dsi_gguf_cutting;
+
+/* The first name that cuts so; NULL: none. cutting->name is not looked at. */
+const char *dsi_gguf_cutting_name(const dsi_gguf_cutting *cutting);
 
 /* What both kinds need. */
 typedef struct dsi_gguf_tokens {

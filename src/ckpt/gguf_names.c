@@ -132,3 +132,62 @@ ds_status dsi_gguf_place(ds_ctx *ctx, const dsi_gguf *g, const dsi_gguf_tensor *
     }
     return DS_OK;
 }
+
+/* The layer of a folder's "HEAD.7.REST"; -1: another name. */
+static int64_t folder_layer(const char *name, const char *head, const char **rest_out)
+{
+    const size_t skip = strlen(head);
+    int64_t layer = 0;
+    size_t at = skip + 1;
+    if (strncmp(name, head, skip) != 0 || name[skip] != '.') {
+        return -1;
+    }
+    for (; at < skip + 7 && name[at] >= '0' && name[at] <= '9'; ++at) {
+        layer = 10 * layer + name[at] - '0';
+    }
+    if (at == skip + 1 || name[at] != '.') {
+        return -1;
+    }
+    *rest_out = name + at + 1;
+    return layer;
+}
+
+/* Buffers that old files of GPT-2 hold beside its parameters. */
+static bool is_buffer(const dsi_gguf_arch *a, const char *rest)
+{
+    return a->gpt2 ? strcmp(rest, "attn.bias") == 0 || strcmp(rest, "attn.masked_bias") == 0
+                   : strcmp(rest, "self_attn.rotary_emb.inv_freq") == 0;
+}
+
+ds_status dsi_gguf_place_back(ds_ctx *ctx, const dsi_gguf_arch *a, const char *name,
+                              dsi_gguf_target *target)
+{
+    static const char stem[] = "transformer.";
+    char whole[DSI_GGUF_NAME_BYTES];
+    const bool short_name =
+        a->gpt2 && strncmp(name, stem, sizeof stem - 1) != 0 && strcmp(name, "lm_head.weight") != 0;
+    (void)snprintf(whole, sizeof whole, "%s%s", short_name ? stem : "", name);
+    const char *rest = whole;
+    const int64_t layer = folder_layer(whole, a->gpt2 ? "transformer.h" : "model.layers", &rest);
+    const pair *p = layer < 0 ? (a->gpt2 ? gpt2 : decoder) : a->gpt2 ? gpt2_layer : decoder_layer;
+    while (p->file != NULL && strcmp(rest, p->here) != 0) {
+        ++p;
+    }
+    *target = (dsi_gguf_target){.layout = p->layout, .of_keys = p->keys};
+    if (p->file == NULL) {
+        return layer >= 0 && is_buffer(a, rest)
+                   ? DS_OK
+                   : ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                             "the tensor %s has no name in a GGUF file of %s that is known here",
+                             name, a->name);
+    }
+    if (p->layout == DSI_GGUF_PAIRS && !a->pairs) {
+        target->layout = DSI_GGUF_SAME;
+    }
+    if (layer < 0) {
+        (void)snprintf(target->name, sizeof target->name, "%s", p->file);
+    } else {
+        (void)snprintf(target->name, sizeof target->name, "blk.%lld.%s", (long long)layer, p->file);
+    }
+    return DS_OK;
+}

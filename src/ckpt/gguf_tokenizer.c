@@ -61,20 +61,13 @@ static json_t *text(dsi_gguf_text t)
 
 /* ---- how text is cut into words -------------------------------------------------------------- */
 
-typedef struct cutting {
-    const char *name;  /* tokenizer.ggml.pre */
-    const char *regex; /* NULL: GPT-2's, which ByteLevel has */
-    bool digits;       /* each digit is a word */
-    bool whole;        /* a word that is a token is not put together */
-} cutting;
-
 #define CASES "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define REST  "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static const char llama3[] = CASES "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" REST;
 static const char qwen2[] = CASES "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" REST;
 
-static const cutting cuttings[] = {
+static const dsi_gguf_cutting cuttings[] = {
     {.name = "gpt-2"},
     {.name = "gpt2"},
     {.name = "phi-2"},
@@ -89,7 +82,21 @@ static const cutting cuttings[] = {
     {.name = "command-r", .digits = true},
 };
 
-static ds_status find_cutting(const dsi_gguf_tokens *p, const cutting **cutting_out)
+const char *dsi_gguf_cutting_name(const dsi_gguf_cutting *c)
+{
+    for (size_t i = 0; i < sizeof cuttings / sizeof cuttings[0]; ++i) {
+        const dsi_gguf_cutting *known = &cuttings[i];
+        const bool same = c->regex == NULL || known->regex == NULL
+                              ? c->regex == known->regex
+                              : strcmp(c->regex, known->regex) == 0;
+        if (same && known->digits == c->digits && known->whole == c->whole) {
+            return known->name;
+        }
+    }
+    return NULL;
+}
+
+static ds_status find_cutting(const dsi_gguf_tokens *p, const dsi_gguf_cutting **cutting_out)
 {
     const dsi_gguf_entry *pre = key(p->gguf, "pre");
     if (pre == NULL || pre->kind != DSI_GGUF_TEXT) {
@@ -117,7 +124,7 @@ static json_t *byte_level(bool use_regex)
                      "trim_offsets", 0, "use_regex", (int)use_regex);
 }
 
-static json_t *pre_tokenizer(const cutting *c)
+static json_t *pre_tokenizer(const dsi_gguf_cutting *c)
 {
     if (c->digits) {
         return json_pack("{s:s, s:[{s:s, s:b}, o]}", "type", "Sequence", "pretokenizers", "type",
@@ -174,7 +181,7 @@ static json_t *added_tokens(const dsi_gguf_tokens *p)
 }
 
 /* c: how text is cut; NULL: SentencePiece. */
-static ds_status model(const dsi_gguf_tokens *p, const cutting *c, json_t **model_out)
+static ds_status model(const dsi_gguf_tokens *p, const dsi_gguf_cutting *c, json_t **model_out)
 {
     json_t *vocab = json_object();
     json_t *list = json_array();
@@ -232,7 +239,7 @@ static json_t *marks_decoder(const dsi_gguf *g)
 
 static ds_status tokenizer_json(const dsi_gguf_tokens *p, bool bpe, json_t **root_out)
 {
-    const cutting *c = NULL;
+    const dsi_gguf_cutting *c = NULL;
     json_t *bpe_model = NULL;
     if (bpe) {
         DS_TRY(find_cutting(p, &c));

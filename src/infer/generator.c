@@ -45,6 +45,7 @@ static ds_trace piece_trace(const ds_generator *g, int64_t length, int64_t longe
                       .seq_length = length,
                       .kv_length = g->max_length + longest,
                       .weights = g->quantize,
+                      .types = dsi_generator_types(g),
                       .head_ranks = g->comm != NULL && g->zero.tp > 1 ? g->zero.tp : 0,
                       .packing = dsi_adapter_packing(g->adapter)};
 }
@@ -153,16 +154,21 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     return DS_OK;
 }
 
+/* What plans depend on. */
 static ds_status check_quantize(ds_ctx *ctx, const ds_generator_params *params)
 {
-    if (params->quantize != DS_DTYPE_NONE &&
-        (!dsi_is_blocks(params->quantize) || params->checkpoint != NULL || params->engine != NULL ||
-         params->adapter != NULL || params->comm != NULL)) {
+    if (params->quantize != DS_DTYPE_NONE && !dsi_is_blocks(params->quantize)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "ds_generator_params: quantize is %s; expected q8_0, q4_0, q4_1, q5_0 or "
-                       "q5_1, beside weights "
-                       "alone, without adapter and comm",
+                       "ds_generator_params: quantize is %s; expected q8_0, q4_0, q4_1, q5_0, "
+                       "q5_1, q4_k, q5_k or q6_k",
                        ds_dtype_name(params->quantize));
+    }
+    if ((params->quantize != DS_DTYPE_NONE || params->gguf != NULL) &&
+        (params->checkpoint != NULL || params->engine != NULL || params->adapter != NULL ||
+         ds_comm_size(params->comm) > 1)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: quantize and gguf go with weights alone, without "
+                       "adapter and comm");
     }
     return DS_OK;
 }
@@ -186,11 +192,11 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "ds_generator_params: expected an adapter that was opened from a folder, "
                        "beside weights alone");
     }
-    if (params->gguf != NULL && params->quantize == DS_DTYPE_NONE) {
+    if ((params->quantize != DS_DTYPE_NONE || params->gguf != NULL) &&
+        (params->weights == NULL || given > 1)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "ds_generator_params: gguf is %s; expected quantize beside it, the type of "
-                       "its blocks",
-                       params->gguf);
+                       "ds_generator_params: quantize and gguf go with weights alone, without "
+                       "adapter and comm");
     }
     if (params->stages > 1 && (params->comm == NULL || ds_comm_size(params->comm) == 1)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -205,6 +211,17 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "engine alone");
     }
     return DS_OK;
+}
+
+static ds_dtype type_of(const void *user, const char *path, ds_shape shape)
+{
+    const ds_generator *g = user;
+    return dsi_gguf_blocks_type(g->gguf, path, shape);
+}
+
+const ds_weight_types *dsi_generator_types(const ds_generator *g)
+{
+    return g->gguf != NULL && g->quantize == DS_DTYPE_NONE ? &g->types : NULL;
 }
 
 /* Checks params and takes over what they say. */
@@ -244,6 +261,10 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     g->quantize = params->quantize;
     if (g->dtype == DS_DTYPE_NONE) {
         DS_TRY(dsi_generator_stored_dtype(g->ctx, params, &g->dtype));
+    }
+    if (params->gguf != NULL) {
+        DS_TRY(dsi_gguf_blocks_open(g->ctx, params->gguf, &g->gguf));
+        g->types = (ds_weight_types){type_of, g};
     }
     return dsi_generator_join(g, params);
 }
@@ -305,6 +326,7 @@ void ds_generator_destroy(ds_generator **generator)
         dsi_plan_destroy(&g->pieces[i].plan);
     }
     dsi_generator_close_weights(g);
+    dsi_gguf_blocks_close(&g->gguf);
     ds_cells_destroy(&g->cells);
     free(g->ids);
     free(g->order);

@@ -3,6 +3,7 @@
 #ifndef DSI_INFER_GENERATOR_H
 #define DSI_INFER_GENERATOR_H
 
+#include "ckpt/gguf_blocks.h"
 #include "exec/exec.h"
 #include "place/part.h"
 #include "place/stage_cut.h"
@@ -48,6 +49,8 @@ struct ds_generator {
     uint32_t *order;     /* scratch of the sampler: vocab_size each */
     float *weight;
     const ds_adapter *adapter; /* NULL: none */
+    dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none, or all are read */
+    ds_weight_types types;     /* of gguf */
     void *source;              /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;
@@ -132,6 +135,8 @@ ds_status dsi_generator_lead(ds_generator *generator, uint32_t piece, const uint
 ds_status dsi_generator_run_piece(ds_generator *generator, uint32_t piece, const uint32_t *ids,
                                   int64_t n, int64_t sequence);
 
+/* For ds_trace.types: the types of the GGUF file's matrices; NULL: that is not asked for. */
+const ds_weight_types *dsi_generator_types(const ds_generator *generator);
 /* Binds or remembers where each parameter comes from (before memory is allocated), and converts
  * those of another dtype (after). Closing frees the mapping. */
 ds_status dsi_generator_bind_weights(ds_generator *generator, const ds_generator_params *params);

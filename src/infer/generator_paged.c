@@ -24,6 +24,7 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
                             .seq_length = length,
                             .kv_length = g->max_length,
                             .weights = g->quantize,
+                            .types = dsi_generator_types(g),
                             .paged = &paged};
     if (g->n_pieces == DSI_GENERATOR_PIECES) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "a budget of %lld tokens needs more than %d plans",

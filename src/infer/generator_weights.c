@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of a generator: mapped from a model folder where the dtype fits, else converted into
  * memory; or read from a training checkpoint. */
-#include "base/blocks.h"
 #include "base/process_memory.h"
 #include "ckpt/adapter_weights.h"
-#include "ckpt/gguf_blocks.h"
 #include "ckpt/model_weights.h"
 #include "ckpt/packed_weight.h"
 #include "infer/generator.h"
@@ -20,7 +18,6 @@ typedef struct source {
     const ds_safetensor **adapted; /* of adapter, by cell; NULL: none, or the model's are taken */
     bool *bound;                   /* by cell: mapped, so that nothing is to be read */
     ds_checkpoint *ckpt;
-    dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none */
     int64_t n_rounded, n_kept; /* matrices in blocks */
 } source;
 
@@ -110,7 +107,6 @@ ds_status dsi_generator_bind_weights(ds_generator *g, const ds_generator_params 
     if (params->checkpoint != NULL) {
         return ds_checkpoint_open(g->ctx, params->checkpoint, params->tag, &s->ckpt);
     }
-    DS_TRY(params->gguf != NULL ? dsi_gguf_blocks_open(g->ctx, params->gguf, &s->gguf) : DS_OK);
     return bind_folder(g, s, params->weights);
 }
 
@@ -175,12 +171,12 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
 }
 
 /* The file's blocks of `part` rows from row r on, if it has them in this type. */
-static bool kept_blocks(const source *s, const dsi_weight *weight, ds_meta meta, int64_t r,
-                        int64_t part, size_t row_bytes, uint8_t *blocks)
+static bool kept_blocks(const dsi_gguf_blocks *gguf, const dsi_weight *weight, ds_meta meta,
+                        int64_t r, int64_t part, size_t row_bytes, uint8_t *blocks)
 {
     for (int64_t i = 0; i < part; ++i) {
-        const uint8_t *row = s->gguf != NULL && weight->n == 1
-                                 ? dsi_gguf_blocks_row(s->gguf, weight->parts[0]->name, meta, r + i)
+        const uint8_t *row = gguf != NULL && weight->n == 1
+                                 ? dsi_gguf_blocks_row(gguf, weight->parts[0]->name, meta, r + i)
                                  : NULL;
         if (row == NULL) {
             return false;
@@ -198,13 +194,13 @@ static ds_status read_blocks(ds_generator *g, ds_cell c, const dsi_weight *weigh
     const ds_meta meta = ds_cells_get(g->cells, c)->meta;
     const int64_t n = meta.shape.dims[0];
     const int64_t k = meta.shape.dims[1];
-    const size_t row_bytes = (size_t)(k / DSI_BLOCK * dsi_block_bytes(meta.dtype));
+    const size_t row_bytes = dsi_block_row_bytes(meta.dtype, k);
     float *rows = malloc((size_t)(DSI_BLOCK_ROWS * k) * sizeof *rows + DSI_BLOCK_ROWS * row_bytes);
     uint8_t *blocks = (uint8_t *)(rows + DSI_BLOCK_ROWS * k);
     ds_status status = rows != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for rows");
     for (int64_t r = 0; r < n && status >= 0; r += DSI_BLOCK_ROWS) {
         const int64_t part = n - r < DSI_BLOCK_ROWS ? n - r : DSI_BLOCK_ROWS;
-        kept = kept && kept_blocks(s, weight, meta, r, part, row_bytes, blocks);
+        kept = kept && kept_blocks(g->gguf, weight, meta, r, part, row_bytes, blocks);
         if (!kept) {
             status = dsi_weight_read(g->ctx, weight, r * k, part * k, DS_DTYPE_F32, rows);
             dsi_blocks_quantize(meta.dtype, rows, status >= 0 ? part * k : 0, blocks);
@@ -264,10 +260,11 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
             release(s, c);
         }
     }
-    if (s->gguf != NULL) {
+    if (g->gguf != NULL) {
         ds_log(g->ctx, DS_LOG_JOB, "matrices in %s: %lld as the file has them, %lld rounded",
-               ds_dtype_name(g->quantize), (long long)s->n_kept, (long long)s->n_rounded);
-        dsi_gguf_blocks_close(&s->gguf); /* all of it is woven */
+               g->quantize != DS_DTYPE_NONE ? ds_dtype_name(g->quantize) : "the file's types",
+               (long long)s->n_kept, (long long)s->n_rounded);
+        dsi_gguf_blocks_close(&g->gguf); /* all of it is woven */
     }
     return DS_OK;
 }
@@ -282,7 +279,6 @@ void dsi_generator_close_weights(ds_generator *g)
         ds_safetensors_close(&s->st);
         ds_safetensors_close(&s->adapter);
         ds_checkpoint_close(&s->ckpt);
-        dsi_gguf_blocks_close(&s->gguf);
         free(s);
         g->source = NULL;
     }

@@ -26,6 +26,10 @@ typedef struct dsi_gguf_type {
 
 /* NULL: no such type. */
 const dsi_gguf_type *dsi_gguf_type_find(uint32_t id);
+/* ggml's number of a dtype that has one: real numbers of up to 32 bits, and blocks; UINT32_MAX:
+ * none. And the dtype of a number; NONE. */
+uint32_t dsi_gguf_type_of(ds_dtype dtype);
+ds_dtype dsi_gguf_dtype_of(uint32_t type);
 /* ---- files ---- */
 
 typedef enum dsi_gguf_kind {

@@ -3,6 +3,7 @@
  * dequantization of PyPI's `gguf`, with which every type is compared bit for bit (test_gguf).
  * Fields are little-endian; lo and hi are the halves of a byte.
  */
+#include "base/blocks_k.h"
 #include "base/half.h"
 #include "io/gguf.h"
 
@@ -156,65 +157,37 @@ static void read_q3_k(const uint8_t *b, size_t n, float *out)
     }
 }
 
-/* Scale and offset of sub-block k, six bits each, of twelve bytes. */
-static void six_bits(const uint8_t *sc, int k, int *scale_out, int *offset_out)
+/* d·scale·q - dmin·minimum; Q6_K has no minimum. */
+static void read_k(ds_dtype dtype, const uint8_t *b, size_t n, float *out)
 {
-    if (k < 4) {
-        *scale_out = sc[k] & 63;
-        *offset_out = sc[k + 4] & 63;
-    } else {
-        *scale_out = (sc[k + 4] & 15) | sc[k - 4] >> 6 << 4;
-        *offset_out = sc[k + 4] >> 4 | sc[k] >> 6 << 4;
-    }
-}
-
-static int four_bits(const uint8_t *qs, int i)
-{
-    return qs[SMALL * (i / 64) + i % SMALL] >> 4 * (i / SMALL & 1) & 15;
-}
-
-/* Q4_K, and Q5_K with the fifth bits in `high`. */
-static void read_k45(const uint8_t *b, const uint8_t *high, const uint8_t *qs, float *out)
-{
-    const float d = half_at(b);
-    const float dmin = half_at(b + 2);
-    for (int i = 0; i < LARGE; ++i) {
-        int scale;
-        int offset;
-        six_bits(b + 4, i / SMALL, &scale, &offset);
-        const int fifth = high != NULL ? (high[i % SMALL] >> i / SMALL & 1) << 4 : 0;
-        out[i] = d * (float)scale * (float)(four_bits(qs, i) | fifth) - dmin * (float)offset;
+    const int part = SMALL / dsi_block_parts(dtype);
+    const int offset = dsi_block_offset(dtype);
+    for (; n > 0; --n, b += dsi_block_bytes(dtype), out += LARGE) {
+        const float d = half_at(b + dsi_k_front_at(dtype));
+        const float dmin = dtype == DS_DTYPE_Q6_K ? 0.0f : half_at(b + 2);
+        for (int i = 0; i < LARGE; ++i) {
+            int scale;
+            int minimum;
+            dsi_k_part(dtype, b, i / part, &scale, &minimum);
+            out[i] = d * (float)scale * (float)(dsi_k_value(dtype, b, i) - offset);
+            out[i] = dtype == DS_DTYPE_Q6_K ? out[i] : out[i] - dmin * (float)minimum;
+        }
     }
 }
 
 static void read_q4_k(const uint8_t *b, size_t n, float *out)
 {
-    for (; n > 0; --n, b += 144, out += LARGE) {
-        read_k45(b, NULL, b + 16, out);
-    }
+    read_k(DS_DTYPE_Q4_K, b, n, out);
 }
 
 static void read_q5_k(const uint8_t *b, size_t n, float *out)
 {
-    for (; n > 0; --n, b += 176, out += LARGE) {
-        read_k45(b, b + 16, b + 48, out);
-    }
+    read_k(DS_DTYPE_Q5_K, b, n, out);
 }
 
 static void read_q6_k(const uint8_t *b, size_t n, float *out)
 {
-    for (; n > 0; --n, b += 210) {
-        const uint8_t *qh = b + 128;
-        const float d = half_at(b + 208);
-        for (int i = 0; i < LARGE; ++i) {
-            const int half = i / 128;
-            const int r = i % 128 / SMALL;
-            const int l = i % SMALL;
-            const int low = b[64 * half + SMALL * (r & 1) + l] >> 4 * (r >> 1) & 15;
-            const int high = qh[SMALL * half + l] >> 2 * r & 3;
-            *out++ = d * (float)(int8_t)b[192 + i / 16] * (float)((low | high << 4) - 32);
-        }
-    }
+    read_k(DS_DTYPE_Q6_K, b, n, out);
 }
 
 /* ---- tables of values ------------------------------------------------------------------------ */
@@ -368,4 +341,35 @@ const dsi_gguf_type *dsi_gguf_type_find(uint32_t id)
         }
     }
     return NULL;
+}
+
+/* ---- dtypes ---------------------------------------------------------------------------------- */
+
+static const struct {
+    ds_dtype dtype;
+    uint32_t type;
+} dtypes[] = {
+    {DS_DTYPE_F32, 0},   {DS_DTYPE_F16, 1},   {DS_DTYPE_BF16, 30}, {DS_DTYPE_Q4_0, 2},
+    {DS_DTYPE_Q4_1, 3},  {DS_DTYPE_Q5_0, 6},  {DS_DTYPE_Q5_1, 7},  {DS_DTYPE_Q8_0, 8},
+    {DS_DTYPE_Q4_K, 12}, {DS_DTYPE_Q5_K, 13}, {DS_DTYPE_Q6_K, 14},
+};
+
+uint32_t dsi_gguf_type_of(ds_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i) {
+        if (dtypes[i].dtype == dtype) {
+            return dtypes[i].type;
+        }
+    }
+    return UINT32_MAX;
+}
+
+ds_dtype dsi_gguf_dtype_of(uint32_t type)
+{
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; ++i) {
+        if (dtypes[i].type == type) {
+            return dtypes[i].dtype;
+        }
+    }
+    return DS_DTYPE_NONE;
 }

@@ -172,17 +172,39 @@ void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n)
     }
 }
 
+/* The type of blocks of a matrix; NONE: it has none. */
+static ds_dtype blocks_of(const ds_trace *t, const char *path, ds_shape shape, bool is_table)
+{
+    const int64_t k = ds_shape_last(shape);
+    if (t->types != NULL) {
+        const ds_dtype dtype = t->types->of(t->types->user, path, shape);
+        return dsi_is_blocks(dtype) && k % dsi_block_length(dtype) == 0 ? dtype : DS_DTYPE_NONE;
+    }
+    return t->weights == DS_DTYPE_NONE
+               ? DS_DTYPE_NONE
+               : dsi_blocks_fitting(is_table ? DS_DTYPE_Q8_0 : t->weights, k);
+}
+
+static ds_value matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init, bool is_table)
+{
+    const ds_dtype blocks = blocks_of(&nn->trace, path, shape, is_table);
+    const ds_cell_info info = {.name = path,
+                               .kind = DS_CELL_PARAM,
+                               .meta = {blocks != DS_DTYPE_NONE ? blocks : nn->trace.dtype, shape},
+                               .init = init,
+                               .of = DS_NONE};
+    return dsi_nn_cell(nn, &info);
+}
+
 ds_value dsi_nn_matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init)
 {
-    const ds_dtype blocks = nn->trace.weights;
-    const bool fits = shape.dims[shape.n_dims - 1] % DSI_BLOCK == 0;
-    const ds_cell_info info = {
-        .name = path,
-        .kind = DS_CELL_PARAM,
-        .meta = {blocks != DS_DTYPE_NONE && fits ? blocks : nn->trace.dtype, shape},
-        .init = init,
-        .of = DS_NONE};
-    return dsi_nn_cell(nn, &info);
+    return matrix_at(nn, path, shape, init, false);
+}
+
+ds_value ds_nn_table_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init, bool of_head)
+{
+    return of_head ? matrix_at(nn, path, shape, init, true)
+                   : ds_nn_param_at(nn, path, shape, init, false);
 }
 
 ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, bool no_decay)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layers of nn.h: each a few operators with their parameters. */
+#include "base/blocks.h"
 #include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
@@ -92,6 +93,13 @@ ds_value ds_nn_embedding_sum(ds_nn *nn, ds_value table, ds_value ids, ds_value p
                              ds_value positions)
 {
     const ds_value in[4] = {table, ids, pos_table, positions};
+    if (dsi_is_blocks(ds_nn_meta(nn, table).dtype)) {
+        const dsi_embedding_blocks_attrs attrs = {.dtype = nn->trace.dtype};
+        const ds_value rows = apply2(nn, &dsi_op_embedding_blocks, &attrs, table, ids);
+        return pos_table == DS_NONE
+                   ? rows
+                   : ds_nn_add(nn, rows, apply2(nn, &dsi_op_embedding, NULL, pos_table, positions));
+    }
     return ds_nn_apply(nn, &dsi_op_embedding, NULL, in, 4);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embedding and embedding_dw: rules. */
+/* embedding, embedding_dw and embedding_blocks: rules. */
+#include "base/blocks.h"
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -121,4 +122,52 @@ const ds_op dsi_op_embedding_dw = {
     .n_attrs = DSI_N(embedding_dw_attrs),
     .infer = embedding_dw_infer,
     .cost = dsi_cost_elementwise,
+};
+
+static ds_status embedding_blocks_infer(ds_infer *call)
+{
+    const dsi_embedding_blocks_attrs *a = call->attrs;
+    const ds_meta table = dsi_op_in(call, 0);
+    const ds_meta ids = dsi_op_in(call, 1);
+    if (!dsi_is_blocks(table.dtype) || table.shape.n_dims != 2 ||
+        ds_shape_last(table.shape) % dsi_block_length(table.dtype) != 0) {
+        return dsi_op_bad(call, 0, "table", "whole blocks (V,C)");
+    }
+    if (ids.dtype != DS_DTYPE_I32 || ids.shape.n_dims >= DS_MAX_DIMS) {
+        return dsi_op_bad(call, 1, "ids", "i32 with at most %d dimensions", DS_MAX_DIMS - 1);
+    }
+    if (a->dtype <= 0 || a->dtype >= DS_DTYPE_COUNT || !dsi_dtype_is_float((ds_dtype)a->dtype)) {
+        return dsi_op_bad_attr(call, "dtype is %lld, expected a float dtype", (long long)a->dtype);
+    }
+    ds_shape shape = ids.shape;
+    shape.dims[shape.n_dims++] = table.shape.dims[1];
+    call->out[0] = dsi_meta_of((ds_dtype)a->dtype, shape);
+    return DS_OK;
+}
+
+static void embedding_blocks_cost(const ds_infer *call, ds_cost *cost_out)
+{
+    cost_out->flops = 2.0 * dsi_op_count(call->out[0]);
+    cost_out->bytes = 2.0 * (double)ds_meta_bytes(call->out[0]);
+}
+
+static const ds_attr embedding_blocks_attrs[] = {DSI_ATTR_INT(dsi_embedding_blocks_attrs, dtype)};
+
+const ds_op dsi_op_embedding_blocks = {
+    .version = DS_OP_VERSION,
+    .name = "embedding_blocks",
+    .op_class = DS_CLASS_EMBEDDING,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE_NOWHERE,
+    .doc = "table (V,C) in blocks, ids i32 (..) → (..,C) in dtype: the rows' values, rounded once. "
+           "An id out of range is an error that names it.",
+    .n_in_min = 2,
+    .n_in_max = 2,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_embedding_blocks_attrs),
+    .attrs = embedding_blocks_attrs,
+    .n_attrs = DSI_N(embedding_blocks_attrs),
+    .infer = embedding_blocks_infer,
+    .cost = embedding_blocks_cost,
 };

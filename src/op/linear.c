@@ -32,7 +32,8 @@ static ds_status linear_infer(ds_infer *call)
     const ds_meta w = dsi_op_in(call, 1);
     const int64_t k = ds_shape_last(x.shape);
     const uint32_t in_dim = a->transposed != 0 ? 0 : 1;
-    const bool blocks = dsi_is_blocks(w.dtype) && a->transposed == 0 && k % DSI_BLOCK == 0;
+    const bool blocks =
+        dsi_is_blocks(w.dtype) && a->transposed == 0 && k % dsi_block_length(w.dtype) == 0;
     if ((w.dtype != x.dtype && !blocks) || w.shape.n_dims != 2 || w.shape.dims[in_dim] != k) {
         return dsi_op_bad(call, 1, "w",
                           a->transposed != 0 ? "%s[%lld,out] (in,out)" : "%s[out,%lld] (out,in)",

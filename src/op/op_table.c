@@ -13,6 +13,7 @@ static const ds_op *const all[] = {
     &dsi_op_bmm,
     &dsi_op_embedding,
     &dsi_op_embedding_dw,
+    &dsi_op_embedding_blocks,
     &dsi_op_row_numbers,
     &dsi_op_embedding_part,
     &dsi_op_embedding_part_dw,

@@ -80,6 +80,12 @@ typedef struct dsi_embedding_dw_attrs {
 /* embedding_dw: ids i32 (..), dy (..,C), [dtable_in f32 (V,C)] → dtable f32 (V,C): dtable_in (or 0)
  * plus rows added in token order. */
 extern const ds_op dsi_op_embedding_dw;
+typedef struct dsi_embedding_blocks_attrs {
+    int64_t dtype; /* ds_dtype of the rows */
+} dsi_embedding_blocks_attrs;
+/* embedding_blocks: table (V,C) in blocks, ids i32 (..) → (..,C) in dtype: the rows' values,
+ * rounded once. An id out of range is an error as above. */
+extern const ds_op dsi_op_embedding_blocks;
 
 /* ---- vocab.c ------------------------------------------------------------------------------- */
 typedef struct dsi_vocab_attrs {

@@ -21,11 +21,10 @@ static const struct {
     uint32_t id;
     const char *file;
     bool keeps_values; /* blocks that become values and blocks again are the same */
-} types[] = {{DS_DTYPE_Q8_0, 8, "q8_0.bin", true},
-             {DS_DTYPE_Q4_0, 2, "q4_0.bin", true},
-             {DS_DTYPE_Q4_1, 3, "q4_1.bin", false},
-             {DS_DTYPE_Q5_0, 6, "q5_0.bin", true},
-             {DS_DTYPE_Q5_1, 7, "q5_1.bin", false}};
+} types[] = {{DS_DTYPE_Q8_0, 8, "q8_0.bin", true},  {DS_DTYPE_Q4_0, 2, "q4_0.bin", true},
+             {DS_DTYPE_Q4_1, 3, "q4_1.bin", false}, {DS_DTYPE_Q5_0, 6, "q5_0.bin", true},
+             {DS_DTYPE_Q5_1, 7, "q5_1.bin", false}, {DS_DTYPE_Q4_K, 12, NULL, false},
+             {DS_DTYPE_Q5_K, 13, NULL, false},      {DS_DTYPE_Q6_K, 14, NULL, false}};
 
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
@@ -76,7 +75,7 @@ static float get(const void *at, ds_dtype act, int64_t i)
 
 static void make(product *p, uint64_t seed)
 {
-    const int64_t bytes = p->k / DSI_BLOCK * dsi_block_bytes(p->type);
+    const int64_t bytes = (int64_t)dsi_block_row_bytes(p->type, p->k);
     float *row = malloc((size_t)p->k * sizeof *row);
     p->x = malloc((size_t)(p->m * p->k) * 4);
     p->bias = malloc((size_t)p->n * 4);
@@ -101,7 +100,7 @@ static void make(product *p, uint64_t seed)
             row[i] = normal(&seed) * 0.05f;
         }
         dsi_blocks_quantize(p->type, row, p->k, p->plain + o * bytes);
-        type->read(p->plain + o * bytes, (size_t)(p->k / DSI_BLOCK), row);
+        type->read(p->plain + o * bytes, (size_t)(p->k / dsi_block_length(p->type)), row);
         for (int64_t i = 0; i < p->k; ++i) {
             p->values[o * p->k + i] = row[i];
         }
@@ -235,12 +234,13 @@ static void same_bits(void **state)
     for (int t = 0; t < N_TYPES; ++t) {
         for (int a = 0; a < 3; ++a) {
             for (size_t i = 0; i < sizeof sizes / sizeof *sizes; ++i) {
+                const int64_t length = dsi_block_length(types[t].dtype);
                 for (int more = 0; more < 2; ++more) {
                     same_bits_of((product){.type = types[t].dtype,
                                            .act = acts[a],
                                            .m = sizes[i][0],
                                            .n = sizes[i][1],
-                                           .k = sizes[i][2],
+                                           .k = (sizes[i][2] + length - 1) / length * length,
                                            .more = more != 0});
                 }
             }
@@ -272,7 +272,7 @@ static void spoiled_rows(void **state)
 static void quantizes_like_ggml(void **state)
 {
     (void)state;
-    for (int t = 0; t < N_TYPES; ++t) {
+    for (int t = 0; t < N_TYPES && types[t].file != NULL; ++t) {
         enum { N = 40 * DSI_BLOCK };
         const ds_dtype type = types[t].dtype;
         const size_t n_bytes = (size_t)(40 * dsi_block_bytes(type));
@@ -301,9 +301,97 @@ static void quantizes_like_ggml(void **state)
     }
 }
 
+/* Blocks of random bytes, woven, stand for the values that they have as ggml's. */
+static void woven_values(void **state)
+{
+    enum { ROWS = 21, LENGTH = 512 };
+    uint64_t seed = 5;
+    (void)state;
+    for (int t = 0; t < N_TYPES; ++t) {
+        const ds_dtype type = types[t].dtype;
+        const dsi_gguf_type *of = gguf_type_of(type);
+        const size_t row_bytes = dsi_block_row_bytes(type, LENGTH);
+        const size_t panel_bytes = dsi_panel_bytes(type, LENGTH);
+        uint8_t *plain = malloc(ROWS * row_bytes);
+        uint8_t *woven = malloc(2 * panel_bytes);
+        float values[LENGTH];
+        for (size_t i = 0; i < ROWS * row_bytes; ++i) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            plain[i] = (uint8_t)(seed >> 40);
+        }
+        dsi_blocks_weave(type, plain, 16, row_bytes, LENGTH, woven);
+        dsi_blocks_weave(type, plain + 16 * row_bytes, ROWS - 16, row_bytes, LENGTH,
+                         woven + panel_bytes);
+        for (int64_t r = 0; r < ROWS; ++r) {
+            const uint8_t *panel = woven + (size_t)(r / 16) * panel_bytes;
+            of->read(plain + (size_t)r * row_bytes, (size_t)(LENGTH / dsi_block_length(type)),
+                     values);
+            for (int64_t i = 0; i < LENGTH; ++i) {
+                const int64_t b = i / DSI_BLOCK;
+                const int part = (int)(i % DSI_BLOCK * dsi_block_parts(type) / DSI_BLOCK);
+                const float scale = dsi_block_scale(type, panel, b, r % 16, part);
+                const float value =
+                    scale * (float)dsi_block_value(type, panel, b, r % 16, i % DSI_BLOCK) +
+                    dsi_block_minimum(type, panel, b, r % 16);
+                assert_true(value == values[i] || (isnan(value) && isnan(values[i])));
+            }
+        }
+        free(plain);
+        free(woven);
+    }
+}
+
+/* What a K type loses of normal values, in shares of their size, just above what the search
+ * reaches; what is not finite spoils a scale. */
+static void k_types_search(void **state)
+{
+    static const struct {
+        ds_dtype type;
+        double most;
+    } rows[] = {{DS_DTYPE_Q4_K, 0.0700}, {DS_DTYPE_Q5_K, 0.0350}, {DS_DTYPE_Q6_K, 0.0173}};
+    enum { N = 64 * DSI_BLOCK_LARGE };
+    static float x[N];
+    static float y[N];
+    static uint8_t blocks[64 * 210];
+    uint64_t seed = 11;
+    (void)state;
+    for (int i = 0; i < N; ++i) {
+        x[i] = normal(&seed) * 0.03f;
+    }
+    for (int t = 0; t < 3; ++t) {
+        const dsi_gguf_type *of = gguf_type_of(rows[t].type);
+        double lost = 0.0;
+        double all = 0.0;
+        dsi_blocks_quantize(rows[t].type, x, N, blocks);
+        of->read(blocks, 64, y);
+        for (int i = 0; i < N; ++i) {
+            lost += (double)(y[i] - x[i]) * (double)(y[i] - x[i]);
+            all += (double)x[i] * (double)x[i];
+        }
+        print_message("%s: %.5f\n", ds_dtype_name(rows[t].type), sqrt(lost / all));
+        assert_true(sqrt(lost / all) < rows[t].most);
+        const float kept = x[700];
+        x[700] = NAN;
+        dsi_blocks_quantize(rows[t].type, x, N, blocks);
+        of->read(blocks, 64, y);
+        for (int i = 0; i < N; ++i) {
+            assert_true(isnan(y[i]) == (i / DSI_BLOCK_LARGE == 700 / DSI_BLOCK_LARGE));
+        }
+        x[700] = kept;
+        memset(y, 0, sizeof y);
+        dsi_blocks_quantize(rows[t].type, y, N, blocks); /* zeros stay zeros */
+        of->read(blocks, 64, y);
+        for (int i = 0; i < N; ++i) {
+            assert_true(y[i] == 0.0f);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits), cmocka_unit_test(spoiled_rows),
-                                       cmocka_unit_test(quantizes_like_ggml)};
+                                       cmocka_unit_test(quantizes_like_ggml),
+                                       cmocka_unit_test(woven_values),
+                                       cmocka_unit_test(k_types_search)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

@@ -196,9 +196,9 @@ static void logits_of(const char *folder, ds_dtype quantize, const char *gguf, f
     memcpy(logits, ds_generator_logits(generator, &n), 48 * sizeof *logits);
     assert_int_equal(n, 48);
     ds_generator_destroy(&generator);
-    const ds_generator_params no_type = {.model = model, .weights = folder, .gguf = GOLDEN};
-    assert_int_equal(ds_generator_create(ctx, &no_type, &generator), DS_ERR_ARG);
-    assert_non_null(strstr(ds_ctx_error(ctx), "expected quantize beside it"));
+    const ds_generator_params alone = {.model = model, .gguf = GOLDEN};
+    assert_int_equal(ds_generator_create(ctx, &alone, &generator), DS_ERR_ARG);
+    assert_non_null(strstr(ds_ctx_error(ctx), "go with weights alone"));
     ds_model_destroy(&model);
 }
 
@@ -219,6 +219,7 @@ static void blocks_stay(void **state)
     float real[48];
     float kept[48];
     float rounded[48];
+    float own[48];
     static const float zero[48];
     dsi_gguf_blocks *blocks = NULL;
     ds_safetensors *st = NULL;
@@ -236,9 +237,62 @@ static void blocks_stay(void **state)
     logits_of(out, DS_DTYPE_NONE, NULL, real);
     logits_of(out, DS_DTYPE_Q4_1, file, kept);
     logits_of(out, DS_DTYPE_Q4_1, NULL, rounded);
+    logits_of(out, DS_DTYPE_NONE, file, own);
+    assert_memory_equal(own, kept, sizeof own); /* all of it is of one type */
     /* inputs are rounded to bytes: about a hundredth */
     assert_true(distance(kept, real) < 0.03 * distance(real, zero));
     assert_true(distance(kept, real) < 0.5 * distance(rounded, real));
+    scratch_remove(scratch);
+}
+
+/* Each matrix in its own type there, the embedding that is the output too; what has no blocks stays
+ * real. Kept blocks are nearer to their values than any rounding of them. */
+static void types_of_the_file(void **state)
+{
+    static const char file[] = GOLDEN "llama_k.gguf";
+    static const struct {
+        const char *name;
+        ds_dtype dtype;
+        int64_t rows, columns;
+    } want[] = {
+        {"model.embed_tokens.weight", DS_DTYPE_Q6_K, 48, 256},
+        {"model.layers.0.self_attn.q_proj.weight", DS_DTYPE_Q4_K, 64, 256},
+        {"model.layers.0.self_attn.k_proj.weight", DS_DTYPE_Q5_K, 32, 256},
+        {"model.layers.0.self_attn.v_proj.weight", DS_DTYPE_Q6_K, 32, 256},
+        {"model.layers.0.self_attn.o_proj.weight", DS_DTYPE_Q5_0, 256, 64},
+        {"model.layers.0.mlp.gate_proj.weight", DS_DTYPE_Q4_K, 64, 256},
+        {"model.layers.0.mlp.up_proj.weight", DS_DTYPE_NONE, 64, 256},
+        {"model.layers.0.mlp.down_proj.weight", DS_DTYPE_Q8_0, 256, 64},
+        {"model.layers.0.mlp.down_proj.weight", DS_DTYPE_NONE, 64, 256}, /* of another shape */
+        {"model.norm.weight", DS_DTYPE_NONE, 1, 256},
+    };
+    char out[PATH_BYTES];
+    float real[48];
+    float kept[48];
+    float rounded[48];
+    static const float zero[48];
+    dsi_gguf_blocks *blocks = NULL;
+    char *scratch = scratch_make();
+    (void)state;
+    (void)snprintf(out, sizeof out, "%s/out", scratch);
+    const ds_gguf_params params = {
+        .file = file, .folder = out, .dtype = DS_DTYPE_F32, .no_tokenizer = true};
+    CHECK_OK(ctx, ds_gguf_to_folder(ctx, &params));
+    CHECK_OK(ctx, dsi_gguf_blocks_open(ctx, file, &blocks));
+    for (size_t i = 0; i < sizeof want / sizeof *want; ++i) {
+        assert_int_equal(
+            dsi_gguf_blocks_type(blocks, want[i].name, ds_shape_2d(want[i].rows, want[i].columns)),
+            want[i].dtype);
+    }
+    dsi_gguf_blocks_close(&blocks);
+    logits_of(out, DS_DTYPE_NONE, NULL, real);
+    logits_of(out, DS_DTYPE_NONE, file, kept);
+    logits_of(out, DS_DTYPE_Q4_K, NULL, rounded);
+    print_message("kept %.5f, rounded to q4_k %.5f\n", distance(kept, real) / distance(real, zero),
+                  distance(rounded, real) / distance(real, zero));
+    assert_true(distance(kept, real) > 0.0);
+    assert_true(distance(kept, real) < 0.03 * distance(real, zero));
+    assert_true(distance(kept, real) < 0.7 * distance(rounded, real));
     scratch_remove(scratch);
 }
 
@@ -254,6 +308,7 @@ int main(void)
         cmocka_unit_test(folders),
         cmocka_unit_test(what_is_not_known),
         cmocka_unit_test(blocks_stay),
+        cmocka_unit_test(types_of_the_file),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);

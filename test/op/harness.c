@@ -3,6 +3,7 @@
 #include "op/harness.h"
 
 #include "accel/cpu/ref/ref_list.h"
+#include "base/blocks.h"
 #include "base/half.h"
 #include "base/packed.h"
 #include "base/rng.h"
@@ -204,6 +205,24 @@ static ds_status fill_packed(ds_ctx *ctx, const op_case *c, const ds_tensor *t)
     return dsi_packed_write(ctx, &packed, normal_elements, NULL, t->data);
 }
 
+/* Normal numbers as blocks; rows of up to 1024. */
+static void fill_blocks(const ds_tensor *t)
+{
+    float x[DSI_BLOCK_ROWS * 1024];
+    uint8_t plain[DSI_BLOCK_ROWS * 1024 * 2];
+    const int64_t k = ds_shape_last(t->meta.shape);
+    const int64_t n = ds_shape_rows(t->meta.shape);
+    const size_t row_bytes = dsi_block_row_bytes(t->meta.dtype, k);
+    for (int64_t r = 0; r < n; r += DSI_BLOCK_ROWS) {
+        const int64_t rows = n - r < DSI_BLOCK_ROWS ? n - r : DSI_BLOCK_ROWS;
+        (void)normal_elements(NULL, r * k, rows * k, x);
+        dsi_blocks_quantize(t->meta.dtype, x, rows * k, plain);
+        dsi_blocks_weave(t->meta.dtype, plain, rows, row_bytes, k,
+                         (uint8_t *)t->data +
+                             (size_t)(r / DSI_BLOCK_ROWS) * dsi_panel_bytes(t->meta.dtype, k));
+    }
+}
+
 static ds_status create_inputs(ds_ctx *ctx, op_operands *o)
 {
     const char *at = o->c->in;
@@ -225,7 +244,12 @@ static ds_status create_inputs(ds_ctx *ctx, op_operands *o)
             if (*at == 'k') {
                 DS_TRY(fill_packed(ctx, o->c, &original));
             }
-            for (int64_t e = 0; *at != 'k' && e < ds_shape_count(o->in_meta[i].shape); ++e) {
+            const bool blocks = dsi_is_blocks(original.meta.dtype);
+            if (blocks) {
+                fill_blocks(&original);
+            }
+            for (int64_t e = 0; *at != 'k' && !blocks && e < ds_shape_count(o->in_meta[i].shape);
+                 ++e) {
                 set_element(&original, e, fill_value(at, &original, i, e));
             }
         }

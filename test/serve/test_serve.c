@@ -262,6 +262,7 @@ static void same_bits(void **state)
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);
+    same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_Q4_K); /* q5_0: rows are short */
 }
 
 /* ---- put, query, flush ---- */

@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "common/packing_flags.h"
+#include "common/unpacked.h"
 
 #include <deepspeed/infer.h>
 #include <deepspeed/tokenizer.h>
@@ -18,7 +19,8 @@ typedef struct generate_options {
     double temperature, top_p;
     bool chat, stats, no_echo;
     packing_flags packing;
-    ds_comm *comm; /* whose ranks share the layers; NULL: one */
+    unpacked unpacked; /* a GGUF file's model, and --quantize */
+    ds_comm *comm;     /* whose ranks share the layers; NULL: one */
 } generate_options;
 
 typedef struct generate_parts {
@@ -37,11 +39,12 @@ ds_status generate_check_input(ds_ctx *ctx, const generate_options *o);
 ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt);
 /* Positions to reserve: what the prompt and the new tokens need, within the model's. */
 int64_t generate_positions(const generate_options *o, const ds_model *model, size_t n_prompt);
-ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+/* The folder that o->unpacked has is gone then. */
+ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out);
 
 /* --chat: one message and its answer, or without a prompt a conversation, which Ctrl-C may end. */
-ds_status generate_chat(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+ds_status generate_chat(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         bool *interrupted_out);
 
 #endif

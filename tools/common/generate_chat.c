@@ -16,7 +16,7 @@ static int64_t talk_positions(const generate_options *o, const ds_model *model)
 }
 
 /* One message, one answer: the context is as long as they are. */
-static ds_status answer_once(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
+static ds_status answer_once(ds_ctx *ctx, generate_options *o, const generate_parts *all,
                              chat_talk *talk)
 {
     ds_tokens tokens;
@@ -43,7 +43,7 @@ static ds_status answer_once(ds_ctx *ctx, const generate_options *o, const gener
     return status;
 }
 
-static ds_status converse(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
+static ds_status converse(ds_ctx *ctx, generate_options *o, const generate_parts *all,
                           chat_talk *talk, bool *interrupted)
 {
     DS_TRY(generate_check_input(ctx, o));
@@ -55,7 +55,7 @@ static ds_status converse(ds_ctx *ctx, const generate_options *o, const generate
     return chat_talk_run(ctx, talk, interrupted);
 }
 
-ds_status generate_chat(ds_ctx *ctx, const generate_options *o, const generate_parts *all,
+ds_status generate_chat(ds_ctx *ctx, generate_options *o, const generate_parts *all,
                         bool *interrupted)
 {
     ds_chat *chat = NULL;

@@ -26,6 +26,7 @@ static const char after[] =
     "layers are dealt to so many groups of the ranks, and the ranks of a group share theirs.\n\n"
     "Examples:\n"
     "  ds_generate --model out --prompt \"ROMEO:\" --temperature 0.8 --top_p 0.95\n"
+    "  ds_generate --model model.Q4_K_M.gguf --quantize file --prompt \"ROMEO:\"\n"
     "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --prompt \"What is ZeRO?\"\n"
     "  ds_generate --model Qwen/Qwen2.5-0.5B-Instruct --chat --system \"Be brief.\"\n"
     "  deepspeed --num_gpus 2 ds_generate --model out --prompt \"ROMEO:\"\n\n"
@@ -38,8 +39,8 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
         {.name = "model",
          .type = DSI_ARG_TEXT,
          .out = &o->model,
-         .value = "DIR|ORG/NAME",
-         .doc = "Model folder, or the name of a model in the Hugging Face cache."},
+         .value = "DIR|FILE.gguf|ORG/NAME",
+         .doc = "Model folder, GGUF file, or the name of a model in the Hugging Face cache."},
         {.name = "model_revision",
          .type = DSI_ARG_TEXT,
          .out = &o->model_revision,
@@ -78,6 +79,12 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .value = "f32|bf16|f16",
          .choices = "f32|bf16|f16",
          .doc = "Arithmetic; default: as the weights are stored."},
+        {.name = "quantize",
+         .type = DSI_ARG_TEXT,
+         .out = &o->unpacked.quantize,
+         .value = "TYPE",
+         .choices = UNPACKED_QUANTIZE_CHOICES,
+         .doc = UNPACKED_QUANTIZE_DOC},
         {.name = "pipeline_stages",
          .type = DSI_ARG_INT,
          .out = &o->stages,
@@ -195,6 +202,9 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     if (o->adapter != NULL && o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--adapter goes with --model, the model that it is of");
     }
+    if (o->unpacked.quantize != NULL && (o->model == NULL || o->adapter != NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--quantize goes with --model, without --adapter");
+    }
     DS_TRY(packing_flags_check(ctx, &o->packing, o->adapter != NULL));
     if ((o->model == NULL) == (o->checkpoint == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --checkpoint DIR");
@@ -216,7 +226,7 @@ ds_sampling generate_sampling(const generate_options *o)
                          .seed = (uint64_t)o->seed};
 }
 
-ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out)
 {
     const ds_generator_params params = {.model = parts->model,
@@ -226,11 +236,15 @@ ds_status generate_open(ds_ctx *ctx, const generate_options *o, const generate_p
                                         .tag = o->tag,
                                         .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
                                                                   : DS_DTYPE_NONE,
+                                        .quantize = unpacked_quantize(&o->unpacked),
+                                        .gguf = unpacked_gguf(&o->unpacked),
                                         .max_length = length,
                                         .accelerator = o->accelerator,
                                         .comm = o->comm,
                                         .stages = (uint32_t)o->stages};
-    return ds_generator_create(ctx, &params, generator_out);
+    const ds_status status = ds_generator_create(ctx, &params, generator_out);
+    unpacked_remove(&o->unpacked);
+    return status;
 }
 
 ds_status generate_check_input(ds_ctx *ctx, const generate_options *o)

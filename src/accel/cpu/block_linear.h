@@ -4,7 +4,8 @@
  * A block of 32 values of x is rounded to bytes: scale dx = amax/127, q = x·(127/amax) to the
  * nearest even; a block with a value that is not finite has a scale of NaN. The sum of a block's 32
  * products is a whole number and exact. Blocks are added in order: y = fma(dw·dx, sum, y), from 0,
- * in fp32; where the weight's blocks have a minimum, y = fma(mw·dx, sum of q, y) next. Then bias,
+ * in fp32, of Q6_K a half of each after the other; where the weight's blocks have a minimum,
+ * y = fma(mw·dx, sum of q, y) next. dw and mw of K types are exact products in fp32. Then bias,
  * activation, residual and one rounding, as ref_linear.c.
  */
 #ifndef DSI_ACCEL_CPU_BLOCK_LINEAR_H
@@ -34,8 +35,8 @@ static inline block_shape block_shape_of(const ds_kernel_sig *sig)
 typedef struct block_x {
     int8_t *q;        /* [m][k] */
     float *scale;     /* [m][n_blocks] */
-    int32_t *correct; /* [m][n_blocks]: what unsigned weights add too much, negative; of types with
-                       * a minimum the sum of q */
+    int32_t *correct; /* [m][n_blocks][parts]: what unsigned weights add too much, negative; of
+                       * types with a minimum the sum of q */
 } block_x;
 
 static inline int32_t block_correction(ds_dtype type, int32_t sum)
@@ -50,8 +51,9 @@ static inline size_t block_round(size_t bytes)
 
 static inline size_t block_x_bytes(const block_shape *s)
 {
-    return block_round((size_t)(s->m * s->k)) +
-           2 * block_round((size_t)(s->m * s->n_blocks) * sizeof(float));
+    const size_t n = (size_t)(s->m * s->n_blocks);
+    return block_round((size_t)(s->m * s->k)) + block_round(n * sizeof(float)) +
+           block_round(n * (size_t)dsi_block_parts(s->type) * sizeof(int32_t));
 }
 
 static inline block_x block_x_at(const block_shape *s, void *base)

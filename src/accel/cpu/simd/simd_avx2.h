@@ -52,6 +52,16 @@ DSI_INLINE vi vi_load_n(const int32_t *p, size_t n)
     return _mm256_maskload_epi32(p, vm_first_bits(n));
 }
 
+DSI_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
+DSI_INLINE vi vi_load_i8(const int8_t *p)
+{
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
+}
+
 DSI_INLINE void vi_store(int32_t *p, vi v)
 {
     _mm256_storeu_si256((__m256i *)(void *)p, v);

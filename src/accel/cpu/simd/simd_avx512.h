@@ -46,6 +46,16 @@ DSI_INLINE vi vi_load_n(const int32_t *p, size_t n)
     return _mm512_maskz_loadu_epi32(vm_first(n), p);
 }
 
+DSI_INLINE vi vi_load_u8(const uint8_t *p)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
+DSI_INLINE vi vi_load_i8(const int8_t *p)
+{
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+}
+
 DSI_INLINE void vi_store(int32_t *p, vi v)
 {
     _mm512_storeu_si512(p, v);

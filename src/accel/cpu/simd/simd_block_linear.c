@@ -48,16 +48,19 @@ DSI_INLINE void round_block(const block_job *job, int64_t block, ds_dtype type)
     memcpy(&amax, &largest, sizeof amax);
     const float inverse = finite && amax > 0.0f ? 127.0f / amax : 0.0f;
     job->x.scale[block] = finite ? amax / 127.0f : NAN;
-    int32_t sum = 0;
+    const int parts = dsi_block_parts(job->s.type);
+    int32_t sum[2] = {0};
     for (int i = 0; i < N; ++i) {
         int32_t q[VF_WIDTH];
         vi_store(q, finite ? vf_to_int(vf_mul(v[i], vf_set(inverse))) : vi_set(0));
         for (int j = 0; j < VF_WIDTH; ++j) {
             job->x.q[at + (size_t)(i * VF_WIDTH + j)] = (int8_t)q[j];
-            sum += q[j];
+            sum[i * parts / N] += q[j];
         }
     }
-    job->x.correct[block] = block_correction(job->s.type, sum);
+    for (int part = 0; part < parts; ++part) {
+        job->x.correct[block * parts + part] = block_correction(job->s.type, sum[part]);
+    }
 }
 
 static void round_rows(const void *opaque, size_t begin, size_t end)
@@ -71,21 +74,55 @@ static void round_rows(const void *opaque, size_t begin, size_t end)
 /* ---- products ---- */
 /* A block of a half panel: its scales and minima, and its values as unsigned bytes. */
 typedef struct half_block {
-    vf scale, minimum;
+    vf scale[2], minimum; /* a scale a part */
     vi w[STEPS];
 } half_block;
 
-DSI_INLINE void load_block(const uint8_t *block, int half, ds_dtype type, half_block *b)
+/* Scales and minima: halves, or of K types bytes that multiply the halves in front. */
+DSI_INLINE void load_head(const uint8_t *panel, int64_t b, int half, ds_dtype type, half_block *w)
 {
+    const bool is_k = dsi_block_is_k(type);
+    const int at = half * VF_WIDTH;
+    const uint8_t *block = panel + dsi_block_at(type, b);
+    const uint8_t *front = is_k ? panel + dsi_block_front_at(type, b) : block;
+    const uint16_t *halves = (const uint16_t *)(const void *)front + at;
+    const vf scale = vf_load_f16(halves);
+    const vf minimum =
+        dsi_block_has_minimum(type) ? vf_load_f16(halves + DSI_BLOCK_ROWS) : vf_zero();
+    w->scale[0] = scale;
+    w->minimum = minimum;
+    if (type == DS_DTYPE_Q6_K) {
+        w->scale[0] = vf_mul(scale, vf_from_int(vi_load_i8((const int8_t *)block + at)));
+        w->scale[1] =
+            vf_mul(scale, vf_from_int(vi_load_i8((const int8_t *)block + DSI_BLOCK_ROWS + at)));
+    } else if (is_k) {
+        const vi mins = vi_load_u8(block + DSI_BLOCK_ROWS + at);
+        w->scale[0] = vf_mul(scale, vf_from_int(vi_load_u8(block + at)));
+        w->minimum = vf_mul(minimum, vf_from_int(vi_sub(vi_set(0), mins)));
+    }
+}
+
+/* The bits above four, of step s: one from a word, or two from the first or second one. */
+DSI_INLINE vi high_bits(const uint8_t *words, int s, ds_dtype type)
+{
+    const bool six = type == DS_DTYPE_Q6_K;
+    const vi word = vi_load((const int32_t *)(const void *)(words + (six ? s / 4 * 64 : 0)));
+    const int shift = six ? 4 - 2 * (s % 4) : 4 - s;
+    const vi moved =
+        shift >= 0 ? vi_shl(word, (unsigned)shift & 31) : vi_shr(word, (unsigned)-shift & 31);
+    return vi_and(moved, vi_set(six ? 0x30303030 : 0x10101010));
+}
+
+DSI_INLINE void load_block(const uint8_t *panel, int64_t b, int half, ds_dtype type, half_block *w)
+{
+    const uint8_t *block = panel + dsi_block_at(type, b);
     const int at = half * 4 * VF_WIDTH;
     const uint8_t *bytes = block + dsi_block_values(type) * DSI_BLOCK_ROWS + at;
-    const uint16_t *scales = (const uint16_t *)(const void *)block + half * VF_WIDTH;
-    b->scale = vf_load_f16(scales);
-    b->minimum = dsi_block_has_minimum(type) ? vf_load_f16(scales + DSI_BLOCK_ROWS) : vf_zero();
+    load_head(panel, b, half, type, w);
     if (type == DS_DTYPE_Q8_0) {
 #pragma GCC unroll 8
         for (int s = 0; s < STEPS; ++s) {
-            b->w[s] = vi_load((const int32_t *)(const void *)(bytes + s * 64));
+            w->w[s] = vi_load((const int32_t *)(const void *)(bytes + s * 64));
         }
         return;
     }
@@ -93,17 +130,14 @@ DSI_INLINE void load_block(const uint8_t *block, int half, ds_dtype type, half_b
 #pragma GCC unroll 8
     for (int s = 0; s < STEPS; s += 2) {
         const vi both = vi_load((const int32_t *)(const void *)(bytes + s * 32));
-        b->w[s] = vi_and(both, low);
-        b->w[s + 1] = vi_and(vi_shr(both, 4), low);
+        w->w[s] = vi_and(both, low);
+        w->w[s + 1] = vi_and(vi_shr(both, 4), low);
     }
-    if (dsi_block_has_fifth(type)) {
+    if (dsi_block_has_fifth(type) || type == DS_DTYPE_Q6_K) {
         const uint8_t *words = block + dsi_block_head(type) * DSI_BLOCK_ROWS + at;
-        const vi fifth = vi_load((const int32_t *)(const void *)words);
 #pragma GCC unroll 8
         for (int s = 0; s < STEPS; ++s) {
-            const vi moved = s < 4 ? vi_shl(fifth, (unsigned)(4 - s) & 31)
-                                   : vi_shr(fifth, (unsigned)(s - 4) & 31);
-            b->w[s] = vi_or(b->w[s], vi_and(moved, vi_set(0x10101010)));
+            w->w[s] = vi_or(w->w[s], high_bits(words, s, type));
         }
     }
 }
@@ -120,30 +154,33 @@ DSI_INLINE void dot_rows(const block_job *job, const uint8_t *panel, int half, i
                          int rows, ds_dtype type, float y[ROWS][VF_WIDTH])
 {
     const block_shape *s = &job->s;
-    const int64_t each = dsi_block_bytes(type) * DSI_BLOCK_ROWS;
+    const int parts = dsi_block_parts(type);
+    const bool has_minimum = dsi_block_has_minimum(type);
     vf sum[ROWS];
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
         sum[r] = vf_zero();
     }
-    for (int64_t b = 0; b < s->n_blocks; ++b, panel += each) {
+    for (int64_t b = 0; b < s->n_blocks; ++b) {
         half_block w;
-        load_block(panel, half, type, &w);
+        load_block(panel, b, half, type, &w);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; ++r) {
             const int64_t at = (row + r) * s->n_blocks + b;
             const int8_t *q = job->x.q + at * DSI_BLOCK;
-            const bool has_minimum = dsi_block_has_minimum(type);
-            vi dots = vi_set(has_minimum ? 0 : job->x.correct[at]);
-#pragma GCC unroll 8
-            for (int step = 0; step < STEPS; ++step) {
-                dots = vi_dot4(dots, w.w[step], vi_set(word_at(q + 4 * step)));
-            }
+            const int32_t *correct = job->x.correct + at * parts;
             const vf scale = vf_set(job->x.scale[at]);
-            sum[r] = vf_fma(vf_mul(w.scale, scale), vf_from_int(dots), sum[r]);
+#pragma GCC unroll 2
+            for (int part = 0; part < parts; ++part) {
+                vi dots = vi_set(has_minimum ? 0 : correct[part]);
+#pragma GCC unroll 8
+                for (int step = part * STEPS / parts; step < (part + 1) * STEPS / parts; ++step) {
+                    dots = vi_dot4(dots, w.w[step], vi_set(word_at(q + 4 * step)));
+                }
+                sum[r] = vf_fma(vf_mul(w.scale[part], scale), vf_from_int(dots), sum[r]);
+            }
             if (has_minimum) {
-                sum[r] =
-                    vf_fma(vf_mul(w.minimum, scale), vf_set((float)job->x.correct[at]), sum[r]);
+                sum[r] = vf_fma(vf_mul(w.minimum, scale), vf_set((float)correct[0]), sum[r]);
             }
         }
     }
@@ -215,8 +252,17 @@ static void run_panels(void *arg, uint32_t task, uint32_t thread)
             case DS_DTYPE_Q5_0:
                 run_half(job, panel, half, o, begin, end, DS_DTYPE_Q5_0);
                 break;
-            default:
+            case DS_DTYPE_Q5_1:
                 run_half(job, panel, half, o, begin, end, DS_DTYPE_Q5_1);
+                break;
+            case DS_DTYPE_Q4_K:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q4_K);
+                break;
+            case DS_DTYPE_Q5_K:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q5_K);
+                break;
+            default:
+                run_half(job, panel, half, o, begin, end, DS_DTYPE_Q6_K);
             }
         }
     }

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# ds_quantize into a file and back, what it refuses, --text; and ds_generate of a GGUF file: the same text as of its folder.
+set -eu
+bin=$1
+golden=$DS_SOURCE_DIR/test/golden/gguf
+work=$(mktemp -d "$1/ds_quantize.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+export TMPDIR=$work/tmp
+mkdir tmp
+fail() { echo "$1" >&2; exit 1; }
+# refused CODE WHAT COMMAND…
+refused() {
+    local want=$1 what=$2 code=0
+    shift 2
+    "$@" > out 2> err || code=$?
+    [ $code = "$want" ] || fail "exit $code, not $want: $*"
+    grep -q -- "$what" err || fail "$*: expected '$what': $(cat err)"
+}
+"$bin/ds_quantize" --dtype f32 "$golden/qwen2.gguf" folder
+"$bin/ds_quantize" --type f32 folder file.gguf
+"$bin/ds_quantize" --dtype f32 file.gguf back
+for name in config.json model.safetensors tokenizer.json tokenizer_config.json; do
+    cmp "folder/$name" "back/$name"
+done
+echo "We are accounted poor citizens, the patricians good." > text
+"$bin/ds_quantize" --type q8_0 --text text folder small.gguf > out
+grep -Eq '^perplexity of [0-9]+ tokens of text: [0-9.]+ before, [0-9.]+ now \([+-][0-9.]+ %\)$' out || fail "--text: $(cat out)"
+for way in "" "--quantize file" "--dtype f32"; do
+    # shellcheck disable=SC2086
+    "$bin/ds_generate" --model file.gguf $way --prompt "We are" --max_new_tokens 5 > "text$way" 2> err || fail "ds_generate $way: $(cat err)"
+done
+"$bin/ds_generate" --model folder --prompt "We are" --max_new_tokens 5 > want 2> err
+cmp "text--dtype f32" want
+[ -z "$(ls tmp)" ] || fail "left behind: $(ls tmp)"
+refused 2 'give --type' "$bin/ds_quantize" folder new.gguf
+refused 2 'overwrite replaces it' "$bin/ds_quantize" --type q4_0 folder file.gguf
+refused 2 'neither folder nor back' "$bin/ds_quantize" folder back
+refused 2 'for a file' "$bin/ds_quantize" --type q4_0 file.gguf third
+refused 1 'types of a GGUF file' "$bin/ds_generate" --model folder --quantize file --prompt x
+refused 2 'without --adapter' "$bin/ds_generate" --model folder --adapter back --quantize q8_0 --prompt x
+rm folder/tokenizer.json
+refused 1 'has no tokenizer.json' "$bin/ds_quantize" --type q4_0 folder new.gguf
+[ ! -e new.gguf ] || fail "new.gguf is there"
+"$bin/ds_quantize" --type q4_0 --no_tokenizer folder new.gguf
