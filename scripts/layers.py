@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LEVELS = [
     ["base"], ["config", "ir", "comm", "io"], ["op"], ["accel", "grad", "optim", "nn"], ["place", "model"], ["models"],
     ["cost", "pass"], ["plan"], ["pipe"], ["exec"], ["ckpt", "data", "monitor"], ["compile"], ["report"], ["train"],
-    ["infer"], ["serve"], ["launch"], ["tune"],
+    ["infer"], ["guide", "serve"], ["launch"], ["tune"],
 ]
 RANK = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

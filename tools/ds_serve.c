@@ -505,7 +505,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     dsi_buf_free(&p.keys);
     free(f->keys);
     free(f->stop_ids);
-    guide_drop(f);
+    dsi_vocabulary_destroy(&f->words);
     ds_ctx_destroy(&f->http_ctx);
     return status;
 }

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Literal
 
 import openai
 import torch
@@ -103,6 +104,7 @@ def options(client):
     assert [m.id for m in client.models.list()] == ["m"] and client.models.retrieve("m").object == "model"
     for error, fields in ((openai.BadRequestError, dict(tools=[{"type": "function", "function": {"name": "f"}}])),
                           (openai.BadRequestError, dict(response_format={"type": "json_schema", "json_schema": {"name": "a"}})),
+                          (openai.BadRequestError, dict(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}})),
                           (openai.BadRequestError, dict(temperature=2.5)), (openai.BadRequestError, dict(max_tokens=99999)),
                           (openai.BadRequestError, dict(extra_body={"not_a_field": 1})), (openai.NotFoundError, dict(model="x"))):
         try:
@@ -116,6 +118,43 @@ def options(client):
     print("options and errors of openai's client")
 
 
+def structured(client):
+    """Answers as pydantic models, by the client's own parse(); vLLM's structured_outputs."""
+    import pydantic
+
+    class Step(pydantic.BaseModel):
+        kind: Literal["add", "drop"]
+        amount: int = pydantic.Field(ge=1, le=99)
+        note: str | None
+
+    class Plan(pydantic.BaseModel):
+        title: str = pydantic.Field(max_length=12)
+        steps: list[Step] = pydantic.Field(max_length=3)
+
+    said = [{"role": "user", "content": "Hello"}]
+    whole = 0
+    for seed in range(8):
+        try:
+            got = client.chat.completions.parse(model="m", messages=said, max_tokens=400, seed=seed, response_format=Plan,
+                                                logit_bias={"34": 4, "125": 4, "93": 4})
+        except openai.LengthFinishReasonError:
+            continue
+        whole += 1
+        plan = got.choices[0].message.parsed
+        assert isinstance(plan, Plan) and got.choices[0].finish_reason == "stop", got
+    assert whole >= 6, whole
+    with client.chat.completions.stream(model="m", messages=said, max_tokens=400, seed=1, response_format=Plan,
+                                        logit_bias={"34": 4, "125": 4, "93": 4}) as stream:
+        for _ in stream:
+            pass
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Plan)
+    for form, want in (({"choice": ["left", "right"]}, "left|right"), ({"regex": "[0-9]{3}-[a-f]+z"}, "[0-9]{3}-[a-f]+z"),
+                       ({"grammar": 'root ::= ("ab")+ "."'}, r"(ab)+\.")):
+        got = client.completions.create(model="m", prompt="a", max_tokens=60, seed=2, extra_body={"structured_outputs": form}).choices[0]
+        assert got.finish_reason == "length" or re.fullmatch(want, got.text), (form, got)
+    print(f"{whole} answers as pydantic models")
+
+
 def main():
     model = MODEL or os.path.join(SCRATCH, "model")
     if not MODEL:
@@ -123,6 +162,7 @@ def main():
     process, client = start(model, "--max_sequences", "7", "--max_batch_tokens", "64")
     greedy_like_transformers(client, model)
     options(client)
+    structured(client)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
 

@@ -198,6 +198,53 @@ def objects(s):
     expect(frames[-1]["choices"][0]["finish_reason"] == "stop" and isinstance(json.loads(text), dict), text)
 
 
+def forms(s):
+    """Structured outputs, whatever is drawn."""
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}, "n": {"type": "integer", "minimum": 1, "maximum": 30},
+              "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}}, "required": ["name", "n"], "additionalProperties": False}
+    asked = [dict(schema={"name": "f", "schema": schema, "strict": True})]
+    whole = 0
+    for seed in range(12):
+        status, got = s.post("/v1/chat/completions", model="m", messages=[{"role": "user", "content": "a"}], max_tokens=120, seed=seed,
+                             response_format={"type": "json_schema", "json_schema": asked[0]["schema"]}, logit_bias={"34": 5})
+        choice = got["choices"][0]
+        expect(status == 200, got)
+        if choice["finish_reason"] == "stop":
+            value = json.loads(choice["message"]["content"])
+            whole += 1
+            expect(set(value) <= {"name", "n", "tags"} and 1 <= value["n"] <= 30 and len(value["name"]) <= 5, value)
+    expect(whole >= 9, whole)
+    for form, pattern in (({"regex": "[ab]{3}-\\d+x"}, r"[ab]{3}-\d+x"), ({"choice": ["left", "right", "righteous"]}, "left|right|righteous"),
+                          ({"grammar": 'root ::= "<" [0-9]{2} ">" | "(" root ")"'}, r"\(*<\d\d>\)*"), ({"json": {"const": [1, "é"]}}, r'\s*\[1,"é"\]'),
+                          ({"json": '{"type":"null"}'}, r"\s*null"), ({"json_object": True}, r"(?s)\s*\{.*\}")):
+        for seed in range(4):
+            choice = s.complete("the ", structured_outputs=form, max_tokens=60, seed=seed, logit_bias={"120": 3, "125": 9, "34": 5})["choices"][0]
+            expect(choice["finish_reason"] == "length" or re.fullmatch(pattern, choice["text"]), form, choice)
+            expect(choice["finish_reason"] == "stop" or "json_object" in form or "regex" in form or "grammar" in form, form, choice)
+    # a number may end, or go on: the end of the text is one of the tokens then
+    both = {s.complete("the ", structured_outputs={"regex": "1{1,9}"}, max_tokens=20, seed=k, logit_bias={"49": -2})["choices"][0]["text"]
+            for k in range(12)}
+    expect(all(re.fullmatch("1{1,9}", t) for t in both), both)
+    several = s.complete(["a", "b"], n=3, structured_outputs={"choice": ["no", "yes"]}, seed=3, max_tokens=5)["choices"]
+    expect(all(c["text"] in ("no", "yes") for c in several) and len(several) == 6, several)
+    got = s.stream("/v1/completions", prompt="a", structured_outputs={"choice": ["yes, and no"]}, max_tokens=30)
+    expect("".join(f["choices"][0]["text"] for f in got) == "yes, and no" and got[-1]["choices"][0]["finish_reason"] == "stop", got)
+    ok = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
+    for form, says in (({"not": {}}, "not"), ({"type": "array", "items": {"uniqueItems": True}}, "uniqueItems"), ({"type": 3}, "type"),
+                       ({"type": "string", "pattern": "(?=a)"}, "pattern")):
+        status, got = s.post("/v1/chat/completions", **ok, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": form}})
+        expect(status == 400 and says in got["error"]["message"] and got["error"]["param"] == "response_format", form, got)
+    for wrong in ({"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}, {"type": "text", "x": 1},
+                  {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}}, {"type": "json_schema", "json_schema": {"name": "a"}}):
+        expect(s.post("/v1/chat/completions", **ok, response_format=wrong)[0] == 400, wrong)
+    for wrong in ({}, {"regex": "("}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"choice": [""]}, {"grammar": "root ::= root"}, {"x": 1},
+                  {"json": "{"}, {"json_object": False}, 3):
+        expect(s.post("/v1/completions", model="m", prompt="a", structured_outputs=wrong)[0] == 400, wrong)
+    _, _, headers = s.ask("POST", "/v1/chat/completions", dict(ok, response_format={"type": "json_schema", "json_schema": {
+        "name": "a", "schema": {"type": "null"}, "strict": False, "description": "d"}}))
+    expect(set(headers["X-Ignored-Fields"].split()) == {"response_format.json_schema.strict", "response_format.json_schema.description"}, headers)
+
+
 def refusals(s):
     ok = dict(model="m", prompt="a", max_tokens=2)
     said = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
@@ -338,6 +385,7 @@ def main():
     chats(s)
     sampling(s)
     objects(s)
+    forms(s)
     refusals(s)
     crowd(s, alone)
     s.settle()

@@ -10,6 +10,7 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
+#include "guide/guide.h"
 
 #include <deepspeed/chat.h>
 #include <deepspeed/serve.h>
@@ -32,14 +33,6 @@ typedef struct serve_options {
     bool no_prefix_cache;
 } serve_options;
 
-/* The bytes of each token, behind each other. Made once, by the HTTP thread, before a job needs it.
- */
-typedef struct guide_words {
-    uint32_t *at; /* [n + 1]; NULL: not made yet */
-    uint8_t *bytes;
-    uint32_t n;
-} guide_words;
-
 /* What /metrics shows; by the engine thread, read by the other. */
 typedef struct front_metrics {
     ds_serve_stats stats;
@@ -61,8 +54,8 @@ typedef struct front {
     char fingerprint[32];
     char **keys; /* [n_keys]; none: everybody may ask */
     size_t n_keys;
-    guide_words words;
-    uint32_t *stop_ids; /* what ends a text */
+    dsi_vocabulary *words; /* NULL: no request has needed them; made by the HTTP thread */
+    uint32_t *stop_ids;    /* what ends a text */
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
     struct MHD_Daemon *daemon;
@@ -87,6 +80,7 @@ typedef struct choice {
     ds_detokenizer *decoder;
     dsi_buf text;                  /* what was sent, or will be */
     dsi_buf pending;               /* drawn, but may begin a stop string */
+    dsi_buf drawn;                 /* ids, where the text has a form */
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
     int64_t n_new, n_cached, n_logprobs;
@@ -100,13 +94,15 @@ struct job {
     struct MHD_Connection *connection;
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
-    int holders; /* HTTP thread, engine thread */
+    bool own_stops; /* the client named ids that end a text */
+    int holders;    /* HTTP thread, engine thread */
     char id[FRONT_ID_BYTES];
     int64_t created;
     double arrived;
     choice *choices; /* prompt by prompt */
     size_t n_choices, n_prompts, n_of_each;
     ds_serve_request request; /* all but ids and seed; its arrays are owned */
+    dsi_guide *guide;         /* the form of the texts; NULL: none */
     char stops[FRONT_STOPS][FRONT_STOP_BYTES];
     size_t n_stops;
     dsi_buf out;   /* what the client gets */
@@ -119,6 +115,8 @@ void job_release(job *j);
 /* An event of choice c; the text goes to the output. With the lock. *stop_out: a stop string was
  * there, the sequence is to be cancelled. */
 void job_take(job *j, choice *c, const ds_serve_event *event, bool *stop_out);
+/* Of ds_serve_request.guide; user: the job. */
+void job_guide(void *job, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
 /* Appends text as a JSON string; bytes that are no UTF-8 become question marks. */
 void put_clean(dsi_buf *out, const char *text, size_t n);
 /* Everything ended: the rest of the output. With the lock. */
@@ -148,16 +146,6 @@ ds_status http_start(ds_ctx *ctx, front *f);
 
 /* ---- engine.c: the engine thread ---- */
 void *engine_run(void *front);
-
-/* ---- json_guide.c ---- */
-#define GUIDE_NEVER (-1e30f) /* far below any logit, and finite */
-/* Of ds_serve_request.guide: the text is a JSON object. user: the front. */
-void json_guide(void *front, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
-/* Whether the text, with what is pending, is a whole object: it ends there. */
-bool json_complete(const dsi_buf *text, const dsi_buf *pending);
-/* false: no memory. */
-bool guide_prepare(front *f);
-void guide_drop(front *f);
 
 /* ---- metrics.c ---- */
 void metrics_print(front *f, dsi_buf *out);

@@ -21,6 +21,7 @@ static void free_choice(choice *c)
     ds_detokenizer_destroy(&c->decoder);
     dsi_buf_free(&c->text);
     dsi_buf_free(&c->pending);
+    dsi_buf_free(&c->drawn);
     dsi_buf_free(&c->logprobs);
     dsi_buf_free(&c->tops);
     dsi_buf_free(&c->offsets);
@@ -39,6 +40,7 @@ void job_release(job *j)
     free(j->choices);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
+    dsi_guide_destroy(&j->guide);
     dsi_buf_free(&j->out);
     free(j);
 }
@@ -354,6 +356,25 @@ static void push_id(job *j, choice *c, uint32_t id)
     }
 }
 
+void job_guide(void *opaque, const uint32_t *text, size_t n, float *logits, int64_t n_logits)
+{
+    const job *j = opaque;
+    dsi_guide_mask(j->guide, text, n, j->request.stop_ids, j->request.n_stop_ids, logits, n_logits);
+}
+
+/* Where the text of the choice stands in its form, with a new id; MAY_END where it has none. */
+static dsi_guide_state place_in_form(job *j, choice *c, const ds_serve_event *e)
+{
+    if (j->guide == NULL) {
+        return DSI_GUIDE_MAY_END;
+    }
+    if (e->finish != DS_SERVE_STOP) {
+        dsi_buf_append(&c->drawn, &e->id, sizeof e->id);
+    }
+    return dsi_guide_where(j->guide, (const uint32_t *)(const void *)c->drawn.data,
+                           c->drawn.size / sizeof e->id);
+}
+
 static const char *finish_of(const ds_serve_event *e)
 {
     return e->finish == DS_SERVE_STOP ? "stop" : e->finish == DS_SERVE_LENGTH ? "length" : NULL;
@@ -377,8 +398,14 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
     if (!ends) {
         push_id(j, c, e->id);
     }
+    const dsi_guide_state place = place_in_form(j, c, e);
+    if (place == DSI_GUIDE_BROKEN || (place == DSI_GUIDE_GOES_ON && ends && !j->own_stops)) {
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
+                 "the model's vocabulary has no token that goes on in the form that was asked for");
+        return;
+    }
     size_t stop = find_stop(j, &c->pending);
-    if (stop == SIZE_MAX && j->request.guide != NULL && json_complete(&c->text, &c->pending)) {
+    if (stop == SIZE_MAX && place == DSI_GUIDE_ENDS) {
         stop = c->pending.size;
     }
     if (stop == SIZE_MAX && e->finish != DS_SERVE_GOES_ON) {
