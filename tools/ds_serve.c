@@ -321,6 +321,8 @@ static ds_status open_tokenizer(const serve_options *o, front *f, parts *p)
     if (o->chat_template != NULL || ds_tokenizer_chat_template(p->tokenizer) != NULL) {
         DS_TRY(ds_chat_create(f->http_ctx, p->tokenizer, o->chat_template, &p->chat));
         f->chat = p->chat;
+        f->calls = o->chat_template == NULL ? calls_form(ds_tokenizer_chat_template(p->tokenizer))
+                                            : NULL; /* those that are built in have no tools */
     }
     return DS_OK;
 }

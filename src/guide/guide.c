@@ -2,6 +2,7 @@
 /* Guides: grammar, position and vocabulary together. See guide.h. */
 #include "guide/guide.h"
 
+#include "guide/form_calls.h"
 #include "guide/form_walk.h"
 
 #include <deepspeed/context.h>
@@ -112,6 +113,17 @@ ds_status dsi_guide_of_texts(ds_ctx *ctx, const dsi_vocabulary *words, const cha
                         dsi_grammar_text(grammar, grammar->rules[root], texts[i], sizes[i]));
     }
     return finish(ctx, g, dsi_grammar_finish(ctx, grammar, root), guide_out);
+}
+
+ds_status dsi_guide_of_calls(ds_ctx *ctx, const dsi_vocabulary *words, const dsi_call_form *form,
+                             const dsi_guide_tool *tools, size_t n, bool forced, bool several,
+                             dsi_guide **guide_out)
+{
+    dsi_guide *g = NULL;
+    uint32_t root = 0;
+    DS_TRY(make(ctx, words, &g));
+    dsi_form_calls(&g->grammar, form, tools, n, forced, several, &root);
+    return finish(ctx, g, dsi_grammar_finish(ctx, &g->grammar, root), guide_out);
 }
 
 void dsi_guide_destroy(dsi_guide **guide)

@@ -12,6 +12,8 @@
 
 typedef struct dsi_guide dsi_guide;
 
+enum { DSI_GUIDE_TOOLS = 128 };
+
 typedef enum dsi_guide_kind {
     DSI_GUIDE_SCHEMA, /* JSON that a JSON schema describes */
     DSI_GUIDE_REGEX,  /* the whole text */
@@ -26,6 +28,26 @@ ds_status dsi_guide_create(ds_ctx *ctx, const dsi_vocabulary *words, dsi_guide_k
 /* As a regular expression that is one of n texts. */
 ds_status dsi_guide_of_texts(ds_ctx *ctx, const dsi_vocabulary *words, const char *const *texts,
                              const size_t *sizes, size_t n, dsi_guide **guide_out);
+
+/* How a model writes a call: begin NAME middle ARGUMENTS end. */
+typedef struct dsi_call_form {
+    const char *begin, *middle, *end;
+    const char *trigger; /* a beginning of begin that no other text of an answer has */
+    const char *between; /* two calls; NULL: only one is possible */
+    bool at_begin;       /* a trigger counts only at the begin of the answer */
+} dsi_call_form;
+
+typedef struct dsi_guide_tool {
+    const char *name;       /* letters, digits, _ and - */
+    const char *parameters; /* a JSON schema of n bytes */
+    size_t n;
+} dsi_guide_tool;
+
+/* An answer that calls tools. forced: it is a call; else any text, which a call may follow.
+ * several: more calls may follow. */
+ds_status dsi_guide_of_calls(ds_ctx *ctx, const dsi_vocabulary *words, const dsi_call_form *form,
+                             const dsi_guide_tool *tools, size_t n, bool forced, bool several,
+                             dsi_guide **guide_out);
 void dsi_guide_destroy(dsi_guide **guide);
 
 typedef enum dsi_guide_state {

@@ -120,6 +120,44 @@ static void choices(void **state)
     dsi_guide_destroy(&guide);
 }
 
+static void calls(void **state)
+{
+    static const dsi_call_form calling = {.begin = "<call>{\"n\":\"",
+                                          .middle = "\",\"a\":",
+                                          .end = "}</call>",
+                                          .trigger = "<call>",
+                                          .between = "\n"};
+    static const dsi_guide_tool tools[] = {{"f", "{\"const\":1}", 11}, {"g", "{\"const\":2}", 11}};
+#define F "<call>{\"n\":\"f\",\"a\":1}</call>"
+#define G "<call>{\"n\":\"g\",\"a\":2}</call>"
+    static const char *const free_texts[] = {"", "a", "<call", "<<call", "<ca<call", "\xff"};
+    static const char *const called[] = {F, F "\n" G, F "\n" G "\n" F};
+    static const char *const never[] = {"<call>", "<call>x", F "x",
+                                        F G,      F "\n",    "<call>{\"n\":\"f\",\"a\":2}</call>"};
+    dsi_guide *may = NULL;
+    dsi_guide *must = NULL;
+    dsi_guide *one = NULL;
+    CHECK_OK(*state, dsi_guide_of_calls(*state, NULL, &calling, tools, 2, false, true, &may));
+    CHECK_OK(*state, dsi_guide_of_calls(*state, NULL, &calling, tools, 2, true, true, &must));
+    CHECK_OK(*state, dsi_guide_of_calls(*state, NULL, &calling, tools, 2, true, false, &one));
+    for (size_t i = 0; i < 6; ++i) {
+        assert_true(is_whole(may, free_texts[i]));
+        assert_false(is_whole(must, free_texts[i]));
+        assert_false(is_whole(may, never[i]));
+        assert_false(is_whole(must, never[i]));
+    }
+    for (size_t i = 0; i < 3; ++i) {
+        assert_true(is_whole(may, called[i]));
+        assert_true(is_whole(must, called[i]));
+        assert_int_equal(is_whole(one, called[i]), i == 0);
+    }
+    assert_true(is_whole(may, "text <c<call" F));
+    assert_false(is_whole(must, "text " F));
+    dsi_guide_destroy(&may);
+    dsi_guide_destroy(&must);
+    dsi_guide_destroy(&one);
+}
+
 /* ---- refusals ---- */
 static const struct {
     dsi_guide_kind kind;
@@ -309,13 +347,10 @@ static void positions_are_dropped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_of_forms),
-        cmocka_unit_test(choices),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(random_schemas),
-        cmocka_unit_test(validator_fails),
-        cmocka_unit_test(masks_are_exact),
-        cmocka_unit_test(positions_are_dropped),
+        cmocka_unit_test(texts_of_forms),  cmocka_unit_test(choices),
+        cmocka_unit_test(calls),           cmocka_unit_test(refusals),
+        cmocka_unit_test(random_schemas),  cmocka_unit_test(validator_fails),
+        cmocka_unit_test(masks_are_exact), cmocka_unit_test(positions_are_dropped),
     };
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

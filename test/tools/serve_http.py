@@ -24,10 +24,10 @@ def expect(holds, *what):
 
 
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, template=("--chat_template", "chatml")):
         self.process = subprocess.Popen(
-            [PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
-             "--threads", "2", "--kv_tokens", "4096", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [PROGRAM, "--model", MODEL, "--served_model_name", "m", *template, "--port", "0",
+             "--threads", "2", "--kv_tokens", "4096", *(() if "--max_length" in flags else ("--max_length", "512")), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         line = self.process.stdout.readline()
         found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", line)
@@ -378,6 +378,113 @@ def keys_and_limits():
     expect(s.process.wait(30) == 0, s.process.returncode)
 
 
+def write_tokenizer(folder, template):
+    """A tokenizer of bytes, as the model's, with a chat template."""
+    os.makedirs(folder, exist_ok=True)
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {b: chr(b) for b in plain} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in plain)}
+    vocab = {letters[b]: b for b in range(256)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    with open(f"{folder}/tokenizer.json", "w", encoding="utf-8") as f:
+        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
+                   "post_processor": None, "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                   "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                   "ignore_merges": False, "vocab": vocab, "merges": []}}, f)
+    with open(f"{folder}/tokenizer_config.json", "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}, f)
+
+
+def call_of(choice):
+    calls = choice["message"]["tool_calls"]
+    return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+
+
+def joined(frames):
+    """The message that a stream's frames make, with its finish."""
+    content, calls, finish = "", [], None
+    for choice in (f["choices"][0] for f in frames):
+        finish = choice["finish_reason"]
+        content += choice["delta"].get("content") or ""
+        for part in choice["delta"].get("tool_calls", []):
+            if part["index"] == len(calls):
+                expect(part["type"] == "function" and part["id"].startswith("call_") and part["function"]["arguments"] == "", part)
+                calls.append([part["function"]["name"], ""])
+            calls[part["index"]][1] += part["function"]["arguments"]
+    return content, calls, finish
+
+
+def tools():
+    """Calls of tools: forced, chosen by the model, in a row, in streams, and what messages say of them."""
+    golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/data/templates")
+    with open(f"{golden}/qwen2.5.jinja", encoding="utf-8") as f:
+        write_tokenizer("tagged", f.read())
+    with open(f"{golden}/llama3.2.jinja", encoding="utf-8") as f:
+        write_tokenizer("bare", f.read())
+    some = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {
+                "type": "object", "properties": {"city": {"enum": ["Rome", "Zürich \"x\""]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+                "required": ["city"], "additionalProperties": False}}},
+            {"type": "function", "function": {"name": "stop"}}]
+    said = [{"role": "user", "content": "a"}]
+    for folder in ("tagged", "bare"):
+        s = Server("--tokenizer", folder, "--max_length", "2048", template=())
+        ask = dict(model="m", messages=said, tools=some, max_tokens=300)
+        seen = set()
+        for seed in range(6):
+            body = dict(ask, tool_choice="required", parallel_tool_calls=False, seed=seed)
+            status, got = s.post("/v1/chat/completions", **body)
+            expect(status == 200, got)
+            choice = got["choices"][0]
+            expect(choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None, got)
+            calls = call_of(choice)
+            expect(len(calls) == 1, calls)
+            for name, arguments in calls:
+                seen.add(name)
+                expect(name == "stop" and arguments == {} or name == "weather" and arguments["city"] in ("Rome", 'Zürich "x"')
+                       and 1 <= arguments.get("days", 1) <= 7, name, arguments)
+            content, streamed, finish = joined(s.stream("/v1/chat/completions", **{k: v for k, v in body.items() if k != "model"}))
+            expect((content, finish) == ("", "tool_calls") and [(n, json.loads(a)) for n, a in streamed] == calls, streamed, calls)
+        expect(seen == {"stop", "weather"}, seen)
+        choice = s.post("/v1/chat/completions", **ask, tool_choice={"type": "function", "function": {"name": "stop"}})[1]["choices"][0]
+        expect(call_of(choice) == [("stop", {})], choice)
+        # the model's own choice: a text; and a call, where it writes how one begins
+        choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=20), seed=1, logit_bias={"60": -100, "123": -100})[1]["choices"][0]
+        expect("tool_calls" not in choice["message"] and choice["finish_reason"] == "length", choice)
+        begin = "<tool_call>" if folder == "tagged" else "{"
+        forced = {str(b): 60 + k for k, b in enumerate(sorted(set(begin.encode())))} if folder == "bare" else {"60": 100}
+        choice = s.post("/v1/chat/completions", **ask, seed=1, logit_bias=forced)[1]["choices"][0]
+        if folder == "bare":
+            expect(choice["finish_reason"] == "tool_calls" and len(call_of(choice)) == 1, choice)
+        else:
+            expect(set(choice["message"]["content"]) == {"<"}, choice)  # "<<<<": never the begin of a call
+        choice = s.post("/v1/chat/completions", **ask, tool_choice="none", seed=1, logit_bias={"123": 9})[1]["choices"][0]
+        expect("tool_calls" not in choice["message"], choice)
+        # a call cut by its length is no whole one
+        choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=25), tool_choice="required")[1]["choices"][0]
+        expect(choice["finish_reason"] == "length", choice)
+        # several calls, where the form has them; this model has no token that ends a text
+        several = s.post("/v1/chat/completions", **ask, tool_choice="required", seed=5)[1]["choices"][0]["message"]["tool_calls"]
+        expect(len(several) > 1 if folder == "tagged" else len(several) == 1, several)
+        expect(len({c["id"] for c in several}) == len(several) and all(json.loads(c["function"]["arguments"]) is not None for c in several[:-1]))
+        # what comes back from a tool
+        back = said + [{"role": "assistant", "content": None, "refusal": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
+        status, got = s.post("/v1/chat/completions", model="m", messages=back, max_tokens=3, tools=some)
+        expect(status == 200, got)
+        prompt = s.post("/apply-template", messages=back, tools=some)[1]["prompt"]
+        expect('"city": "Rome"' in prompt and "sunny" in prompt and '"name": "stop"' in prompt, prompt)
+        for field in (dict(tools=3), dict(tools=[3]), dict(tools=[{"type": "function", "function": {"name": "a b"}}]),
+                      dict(tools=[{"type": "function", "function": {"name": "a", "x": 1}}]), dict(tool_choice="maybe"),
+                      dict(tool_choice={"type": "function", "function": {"name": "other"}}), dict(tools=None, tool_choice="required"),
+                      dict(tools=None, parallel_tool_calls=True), dict(response_format={"type": "json_object"}), dict(parallel_tool_calls=1),
+                      dict(tools=[{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "minProperties": 1}}}]),
+                      dict(messages=[{"role": "tool", "content": "a"}]), dict(messages=[{"role": "user", "content": "a", "tool_call_id": "b"}]),
+                      dict(messages=[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{"}}]}])):
+            status, got = s.post("/v1/chat/completions", **{**ask, **field})
+            expect(status == 400 and got["error"]["message"], field, got)
+        s.end()
+
+
 def main():
     alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
     s = Server()
@@ -394,6 +501,7 @@ def main():
     expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
     s.end()
     alone.end()
+    tools()
     keys_and_limits()
     bad = subprocess.run([PROGRAM, "--model", MODEL, "--kv_tokens", "64"], capture_output=True, text=True, check=False)
     expect(bad.returncode == 1 and "kv_tokens" in bad.stderr, bad)

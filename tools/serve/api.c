@@ -229,19 +229,21 @@ static bool read_structured(api_reader *r, json_t *v)
 
 static bool read_tools(api_reader *r, json_t *v)
 {
-    if (json_is_array(v) && json_array_size(v) == 0) {
-        return true;
-    }
-    return api_unsupported(r, "tools", "calls of tools are not built");
+    r->tools = v;
+    return true;
 }
 
 static bool read_tool_choice(api_reader *r, json_t *v)
 {
-    const char *text = json_string_value(v);
-    if (text != NULL && (strcmp(text, "none") == 0 || strcmp(text, "auto") == 0)) {
-        return true;
-    }
-    return api_unsupported(r, "tool_choice", "calls of tools are not built");
+    r->tool_choice = v;
+    return true;
+}
+
+static bool read_parallel(api_reader *r, json_t *v)
+{
+    bool several = false;
+    r->parallel = v;
+    return api_boolean(r, "parallel_tool_calls", v, &several);
 }
 
 static bool read_modalities(api_reader *r, json_t *v)
@@ -305,6 +307,7 @@ static const row rows[] = {
     {"structured_outputs", BOTH, read_structured},
     {"tools", CHAT, read_tools},
     {"tool_choice", CHAT, read_tool_choice},
+    {"parallel_tool_calls", CHAT, read_parallel},
     {"modalities", CHAT, read_modalities},
     {"chat_template_kwargs", CHAT, read_later},
     {"user", BOTH, NULL},
@@ -313,7 +316,6 @@ static const row rows[] = {
     {"service_tier", CHAT, NULL},
     {"prompt_cache_key", CHAT, NULL},
     {"safety_identifier", CHAT, NULL},
-    {"parallel_tool_calls", CHAT, NULL},
 };
 
 static const row *find_row(const char *name, int where)
@@ -419,8 +421,8 @@ static bool fit(api_reader *r)
         if (ds_detokenizer_create(f->tokenizer, DS_DECODE_SKIP_SPECIAL, &c->decoder) < 0) {
             return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
         }
-        c->text = c->pending = c->drawn = c->logprobs = c->tops = c->offsets = c->pieces =
-            dsi_buf_make(256u << 20);
+        c->text = c->pending = c->drawn = c->calls = c->arguments = c->reader.held = c->logprobs =
+            c->tops = c->offsets = c->pieces = dsi_buf_make(256u << 20);
     }
     const int64_t room = f->max_length - longest;
     const int64_t otherwise = j->of_chat ? room : 16;
@@ -469,7 +471,7 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
         return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
     if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
-        !api_take_form(&r)) {
+        !api_take_form(&r) || !api_take_tools(&r)) {
         return false;
     }
     json_t *prompt = json_object_get(body, "prompt");

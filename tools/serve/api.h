@@ -34,5 +34,16 @@ bool api_take_messages(api_reader *r, json_t *body);
 /* ---- api_form.c: which form the text has ---- */
 /* response_format, structured_outputs and tools: the job's guide. */
 bool api_take_form(api_reader *r);
+/* Makes the bytes of tokens, which guides need. */
+bool api_find_words(api_reader *r);
+/* What became of making the job's guide for a field. */
+bool api_end_form(api_reader *r, const char *name, ds_status status);
+
+/* ---- api_tools.c ---- */
+/* tools, tool_choice, parallel_tool_calls; leaves r->tools as the template gets them. */
+bool api_take_tools(api_reader *r);
+/* A message's tool_calls and tool_call_id; changes them to what templates want. */
+bool api_check_calls(api_reader *r, json_t *message);
+bool api_is_name(const char *text);
 
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* The bytes of tokens, when the first request needs them. */
-static bool find_words(api_reader *r)
+bool api_find_words(api_reader *r)
 {
     front *f = r->f;
     return f->words != NULL || dsi_vocabulary_create(f->http_ctx, f->tokenizer, &f->words) >= 0 ||
@@ -14,7 +14,7 @@ static bool find_words(api_reader *r)
                     ds_ctx_error(f->http_ctx));
 }
 
-static bool end(api_reader *r, const char *name, ds_status status)
+bool api_end_form(api_reader *r, const char *name, ds_status status)
 {
     if (status < 0) {
         return api_fail(
@@ -28,8 +28,9 @@ static bool end(api_reader *r, const char *name, ds_status status)
 
 static bool make(api_reader *r, const char *name, dsi_guide_kind kind, const char *form, size_t n)
 {
-    return find_words(r) &&
-           end(r, name, dsi_guide_create(r->f->http_ctx, r->f->words, kind, form, n, &r->j->guide));
+    return api_find_words(r) &&
+           api_end_form(r, name,
+                        dsi_guide_create(r->f->http_ctx, r->f->words, kind, form, n, &r->j->guide));
 }
 
 static bool make_schema(api_reader *r, const char *name, json_t *schema)
@@ -48,21 +49,13 @@ static bool make_object(api_reader *r, const char *name)
 }
 
 /* ---- response_format ---- */
-/* As OpenAI allows it. */
-static bool is_name(const char *text)
-{
-    const size_t n = text != NULL ? strlen(text) : 0;
-    return n >= 1 && n <= 64 &&
-           strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == n;
-}
-
 static bool read_json_schema(api_reader *r, json_t *v)
 {
     static const char name[] = "response_format";
     json_t *schema = json_object_get(v, "schema");
     const char *key = NULL;
     json_t *value = NULL;
-    if (!is_name(json_string_value(json_object_get(v, "name")))) {
+    if (!api_is_name(json_string_value(json_object_get(v, "name")))) {
         return api_wrong(r, name, "json_schema.name of 1 to 64 letters, digits, _ and -");
     }
     if (!json_is_object(schema)) {
@@ -118,9 +111,9 @@ static bool read_choice(api_reader *r, json_t *v)
         sizes[i] = json_string_length(json_array_get(v, i));
         ok = texts[i] != NULL && sizes[i] > 0;
     }
-    ok = ok ? find_words(r) && end(r, name,
-                                   dsi_guide_of_texts(r->f->http_ctx, r->f->words, texts, sizes, n,
-                                                      &r->j->guide))
+    ok = ok ? api_find_words(r) && api_end_form(r, name,
+                                                dsi_guide_of_texts(r->f->http_ctx, r->f->words,
+                                                                   texts, sizes, n, &r->j->guide))
             : api_wrong(r, name, "choice of 1 to 4096 texts that are not empty");
     free(texts);
     free(sizes);

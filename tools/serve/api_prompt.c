@@ -122,16 +122,16 @@ static bool join_parts(api_reader *r, json_t *message, json_t *parts)
 
 static bool check_message(api_reader *r, json_t *message)
 {
-    static const char *const known[] = {"role", "content", "name", NULL};
+    static const char *const known[] = {"role",         "content", "name", "tool_calls",
+                                        "tool_call_id", "refusal", NULL};
     const char *role = json_string_value(json_object_get(message, "role"));
     json_t *content = json_object_get(message, "content");
     const char *key = NULL;
     json_t *value = NULL;
     if (role == NULL || (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 &&
-                         strcmp(role, "assistant") != 0 && strcmp(role, "developer") != 0)) {
-        return api_unsupported(r, "messages",
-                               "expected a role of system, developer, user or "
-                               "assistant; those of tools are not built");
+                         strcmp(role, "assistant") != 0 && strcmp(role, "developer") != 0 &&
+                         strcmp(role, "tool") != 0)) {
+        return api_wrong(r, "messages", "a role of system, developer, user, assistant or tool");
     }
     json_object_foreach(message, key, value)
     {
@@ -144,6 +144,18 @@ static bool check_message(api_reader *r, json_t *message)
                             "%.60s is no field of a message that this server knows", key);
         }
     }
+    if (json_object_get(message, "refusal") != NULL) { /* of an answer that comes back */
+        dsi_buf_puts(r->ignored,
+                     json_is_null(json_object_get(message, "refusal")) ? "" : "messages.refusal ");
+        (void)json_object_del(message, "refusal");
+    }
+    if (json_is_null(json_object_get(message, "tool_calls"))) {
+        (void)json_object_del(message, "tool_calls");
+    }
+    if (!api_check_calls(r, message)) {
+        return false;
+    }
+    content = json_object_get(message, "content");
     if (json_is_array(content)) {
         if (!join_parts(r, message, content)) {
             return false;
@@ -183,6 +195,9 @@ static bool render(api_reader *r, json_t *body, ds_chat_text *text_out)
     if (variables != NULL && !json_is_null(variables)) {
         (void)json_object_set(chat, "chat_template_kwargs", variables);
     }
+    if (r->tools != NULL) {
+        (void)json_object_set(chat, "tools", r->tools);
+    }
     char *text = json_dumps(chat, JSON_COMPACT);
     const ds_status status = text != NULL ? ds_chat_render_json(f->chat, text, strlen(text),
                                                                 DS_CHAT_GENERATION_PROMPT, text_out)
@@ -196,7 +211,7 @@ static bool render(api_reader *r, json_t *body, ds_chat_text *text_out)
 bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e)
 {
     dsi_buf ignored = dsi_buf_make(4096);
-    api_reader r = {.f = f, .ignored = &ignored, .e = e};
+    api_reader r = {.f = f, .ignored = &ignored, .e = e, .tools = json_object_get(body, "tools")};
     const bool ok = render(&r, body, text_out);
     dsi_buf_free(&ignored);
     return ok;

@@ -47,7 +47,8 @@ typedef struct front {
     const serve_options *options;
     ds_server *server;
     const ds_tokenizer *tokenizer;
-    const ds_chat *chat; /* NULL: the model has no template */
+    const ds_chat *chat;        /* NULL: the model has no template */
+    const dsi_call_form *calls; /* NULL: the template has no place for tools */
     ds_tokenizer_scratch *scratch;
     ds_ctx *http_ctx; /* errors of the HTTP thread */
     const char *name; /* of the model, as clients call it */
@@ -70,6 +71,40 @@ typedef struct front {
     front_metrics metrics;
 } front;
 
+/* ---- calls.c: calls of tools in an answer, byte by byte ---- */
+typedef enum call_state {
+    CALL_TEXT,
+    CALL_NEVER, /* text, to its end */
+    CALL_SKIPS, /* what the form says */
+    CALL_NAME,
+    CALL_ARGUMENTS,
+    CALL_BETWEEN
+} call_state;
+
+typedef struct call_reader {
+    call_state state, then;
+    size_t skip, n_taken;
+    int64_t depth; /* of the arguments */
+    bool in_string, escaped;
+    int64_t n_calls;
+    dsi_buf held; /* may begin a call; or the name so far */
+} call_reader;
+
+/* What is found. */
+typedef struct call_sink {
+    void *user;
+    void (*text)(void *user, const char *text, size_t n);
+    void (*begin)(void *user, const char *name);
+    void (*arguments)(void *user, const char *text, size_t n);
+} call_sink;
+
+/* How a model with this chat template writes calls; NULL: the template has no place for tools. */
+const dsi_call_form *calls_form(const char *chat_template);
+void calls_take(call_reader *r, const dsi_call_form *form, const char *text, size_t n,
+                const call_sink *to);
+/* The answer ended: what was held back is text. */
+void calls_end(call_reader *r, const call_sink *to);
+
 /* ---- job.c: what a request asks for, and its output ---- */
 typedef struct choice {
     uint64_t uid;  /* 0: not running */
@@ -80,6 +115,9 @@ typedef struct choice {
     ds_detokenizer *decoder;
     dsi_buf text;                  /* what was sent, or will be */
     dsi_buf pending;               /* drawn, but may begin a stop string */
+    call_reader reader;            /* of an answer that may call tools */
+    dsi_buf calls;                 /* the calls, as JSON but for the end of the last */
+    dsi_buf arguments;             /* of a call: what was drawn last */
     dsi_buf drawn;                 /* ids, where the text has a form */
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
@@ -101,8 +139,9 @@ struct job {
     double arrived;
     choice *choices; /* prompt by prompt */
     size_t n_choices, n_prompts, n_of_each;
-    ds_serve_request request; /* all but ids and seed; its arrays are owned */
-    dsi_guide *guide;         /* the form of the texts; NULL: none */
+    ds_serve_request request;   /* all but ids and seed; its arrays are owned */
+    dsi_guide *guide;           /* the form of the texts; NULL: none */
+    const dsi_call_form *calls; /* how the answers call tools; NULL: they do not */
     char stops[FRONT_STOPS][FRONT_STOP_BYTES];
     size_t n_stops;
     dsi_buf out;   /* what the client gets */

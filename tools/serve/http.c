@@ -259,9 +259,10 @@ static enum MHD_Result answer_template(exchange *x, struct MHD_Connection *c, co
     bool ok = body != NULL;
     json_object_foreach(body, key, value)
     {
-        if (ok && strcmp(key, "messages") != 0 && strcmp(key, "chat_template_kwargs") != 0) {
+        if (ok && strcmp(key, "messages") != 0 && strcmp(key, "chat_template_kwargs") != 0 &&
+            strcmp(key, "tools") != 0) {
             ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, "unknown_field", key,
-                          "expected messages and chat_template_kwargs");
+                          "expected messages, tools and chat_template_kwargs");
         }
     }
     ok = ok && api_render(x->f, body, &text, &e);
