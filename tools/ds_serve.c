@@ -187,6 +187,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_SWITCH,
          .out = &o->no_prefix_cache,
          .doc = "Compute the begin of a prompt anew that another one had."},
+        {.name = "draft",
+         .type = DSI_ARG_INT,
+         .out = &o->draft,
+         .value = "N",
+         .def = "0",
+         .max = DS_SERVE_MOST_DRAFT,
+         .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "
+                "before. No text changes; those that repeat their prompt come sooner."},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -389,7 +397,8 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .max_sequences = o->max_sequences,
         .max_batch_tokens = o->max_batch_tokens,
         .kv_tokens = o->kv_tokens,
-        .no_prefix_cache = o->no_prefix_cache};
+        .no_prefix_cache = o->no_prefix_cache,
+        .max_draft = o->draft};
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;

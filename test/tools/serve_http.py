@@ -302,6 +302,35 @@ def crowd(s, alone):
     expect(again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64 and again["choices"][0]["text"] == want[3], again)
 
 
+def drafts(s):
+    """A hundred texts with guesses and without: not a byte differs, and some guesses hold."""
+    fast = Server("--draft", "7", "--max_batch_tokens", "128")
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["the quick", "brown"]}, "maxItems": 4}}, "required": ["a"]}
+    extra = [{}, {"stop": ["dog", "q"]}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.3}, {"n": 2},
+             {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_object"}}, {"logit_bias": {"97": 3}, "top_k": 9},
+             {"repetition_penalty": 1.2, "min_p": 0.02}, {"structured_outputs": {"regex": "(the quick brown fox. ){2,6}end"}}]
+    asked = [dict(prompt="the quick brown fox jumps over the lazy dog. " * (1 + k % 3) + "abc"[:k % 4], max_tokens=10 + k,
+                  temperature=k // 10 % 2 * 0.8, seed=k, **extra[k % 10]) for k in range(100)]
+    got = {}
+
+    def run(server, first):
+        for k in range(first, len(asked), 4):
+            got[server, k] = server.complete(**asked[k])["choices"]
+
+    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast) for first in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for k, ask in enumerate(asked):
+        expect(got[s, k] == got[fast, k], ask, got[s, k], got[fast, k])
+    guessed, held = (fast.metric(f"vllm:spec_decode_num_{x}_tokens_total") for x in ("draft", "accepted"))
+    expect(guessed > held > 500, guessed, held)
+    expect(fast.metric("ds_serve_steps_total") < s.metric("ds_serve_steps_total"))
+    fast.settle()
+    fast.end()
+
+
 def raw(s, data):
     c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
     c.sendall(data)
@@ -495,6 +524,7 @@ def main():
     forms(s)
     refusals(s)
     crowd(s, alone)
+    drafts(s)
     s.settle()
     hostile(s)
     s.settle()

@@ -238,7 +238,8 @@ void *engine_run(void *opaque)
 {
     front *f = opaque;
     engine e = {.f = f};
-    e.events = calloc((size_t)f->metrics.stats.max_sequences, sizeof *e.events);
+    const ds_serve_stats *s = &f->metrics.stats;
+    e.events = calloc((size_t)(s->max_sequences * (1 + s->max_draft)), sizeof *e.events);
     e.polled = calloc(MOST_POLLED, sizeof *e.polled);
     e.of_poll = calloc(MOST_POLLED, sizeof *e.of_poll);
     if (e.events != NULL && e.polled != NULL && e.of_poll != NULL) {

@@ -29,7 +29,7 @@ typedef struct serve_options {
     const char *api_key_file, *accelerator, *tokenizer, *quantize;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
-    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
+    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
     bool no_prefix_cache;
 } serve_options;
 

@@ -34,6 +34,8 @@ void metrics_print(front *f, dsi_buf *out)
                    "vllm:time_to_first_token_seconds_sum %.9g\n"
                    "vllm:time_to_first_token_seconds_count %lld\n",
                    m->ttft_sum, (long long)m->ttft_count);
+    put(out, "counter", "vllm:spec_decode_num_draft_tokens_total", (double)s->n_drafted);
+    put(out, "counter", "vllm:spec_decode_num_accepted_tokens_total", (double)s->n_accepted);
     put(out, "counter", "ds_serve_steps_total", (double)s->n_steps);
     put(out, "counter", "ds_serve_step_tokens_total", (double)s->n_tokens);
     put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
