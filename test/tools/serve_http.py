@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,13 +25,13 @@ def expect(holds, *what):
 
 
 class Server:
-    def __init__(self, *flags, template=("--chat_template", "chatml")):
+    def __init__(self, *flags, template=("--chat_template", "chatml"), scheme="http"):
         self.process = subprocess.Popen(
             [PROGRAM, "--model", MODEL, "--served_model_name", "m", *template, "--port", "0",
              "--threads", "2", "--kv_tokens", "4096", *(() if "--max_length" in flags else ("--max_length", "512")), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", line)
+        found = re.fullmatch(rf"serving m on {scheme}://127.0.0.1:(\d+)\n", line)
         if not found:
             raise SystemExit(f"FAILED: no server: {line!r} {self.process.stderr.read()}")
         self.port = int(found.group(1))
@@ -375,11 +376,52 @@ def hostile(s):
     c.close()
 
 
+SLOW = json.dumps(dict(model="m", prompt="the", max_tokens=400, n=2, stream=True, ignore_eos=True)).encode()
+
+
+def slots(s):
+    """What runs, seen from beside; readiness."""
+    expect(s.ask("GET", "/ready")[0] == 200)
+    idle = json.loads(s.ask("GET", "/slots")[1])
+    expect(len(idle) == 16 and not any(x["is_processing"] for x in idle) and idle[0]["n_ctx"] == 512, idle)
+    c = raw(s, b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(SLOW) + SLOW)
+    c.recv(100)
+    got = [x for x in json.loads(s.ask("GET", "/slots")[1]) if x["is_processing"]]
+    expect(len(got) == 2 and {x["index"] for x in got} == {0, 1} and got[0]["prompt_tokens"] == 3 and got[0]["max_tokens"] == 400, got)
+    c.close()
+
+
+def secure():
+    """https: texts and streams; a pair that is none."""
+    made = subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost "
+                          "-addext subjectAltName=IP:127.0.0.1", shell=True, capture_output=True, check=False)
+    if made.returncode != 0:
+        print("no openssl: https is not tested")
+        return
+    s = Server("--tls_cert", "cert.pem", "--tls_key", "key.pem", scheme="https")
+    context = ssl.create_default_context(cafile="cert.pem")
+    for stream in (False, True):
+        c = http.client.HTTPSConnection("127.0.0.1", s.port, timeout=60, context=context)
+        for _ in range(2):  # the connection is used again
+            c.request("POST", "/v1/completions", json.dumps(dict(model="m", prompt="the quick", max_tokens=40, temperature=0, stream=stream)))
+            text = c.getresponse().read().decode()
+            expect("brown" in text or stream and text.endswith("data: [DONE]\n\n"), text)
+        c.close()
+    try:
+        expect(s.ask("GET", "/health")[0] != 200, "http where https is served")
+    except (OSError, http.client.HTTPException):
+        pass
+    s.end()
+    for flags in (("--tls_cert", "cert.pem"), ("--tls_cert", "key.pem", "--tls_key", "cert.pem"), ("--tls_cert", "none", "--tls_key", "key.pem")):
+        bad = subprocess.run([PROGRAM, "--model", MODEL, "--port", "0", *flags], capture_output=True, text=True, check=False, timeout=60)
+        expect(bad.returncode == 1 and ("tls" in bad.stderr or "none" in bad.stderr), flags, bad)
+
+
 def keys_and_limits():
     with open("keys", "w", encoding="utf-8") as f:
         f.write("first\nsecond\n")
     s = Server("--api_key_file", "keys", "--max_waiting", "0", "--max_sequences", "2", "--max_batch_tokens", "8")
-    expect(s.ask("GET", "/v1/models")[0] == 401 and s.ask("GET", "/health")[0] == 200)
+    expect(s.ask("GET", "/v1/models")[0] == 401 and s.ask("GET", "/health")[0] == 200 and s.ask("GET", "/ready")[0] == 200)
     for header, status in (({"Authorization": "Bearer second"}, 200), ({"x-api-key": "first"}, 200),
                            ({"Authorization": "Bearer secon"}, 401), ({"Authorization": "Bearer "}, 401),
                            ({"Authorization": "second"}, 401), ({"Authorization": "Bearer secondsecond"}, 401)):
@@ -393,6 +435,7 @@ def keys_and_limits():
         running.append((c, c.getresponse()))
     status, text, headers = s.ask("POST", "/v1/completions", body, key)
     expect(status == 429 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "queue_full", status, text)
+    expect(s.ask("GET", "/ready")[0] == 503 and s.ask("GET", "/slots")[0] == 401)
     # SIGTERM: what runs ends, nothing new begins
     s.process.send_signal(signal.SIGTERM)
     for _ in range(100):
@@ -525,6 +568,7 @@ def main():
     refusals(s)
     crowd(s, alone)
     drafts(s)
+    slots(s)
     s.settle()
     hostile(s)
     s.settle()
@@ -532,6 +576,7 @@ def main():
     s.end()
     alone.end()
     tools()
+    secure()
     keys_and_limits()
     bad = subprocess.run([PROGRAM, "--model", MODEL, "--kv_tokens", "64"], capture_output=True, text=True, check=False)
     expect(bad.returncode == 1 and "kv_tokens" in bad.stderr, bad)

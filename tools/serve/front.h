@@ -26,7 +26,7 @@ typedef struct job job;
 /* The command line, parsed. */
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
-    const char *api_key_file, *accelerator, *tokenizer, *quantize;
+    const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
@@ -60,9 +60,11 @@ typedef struct front {
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
     struct MHD_Daemon *daemon;
+    const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     job *queued, **queued_end; /* new jobs, for the engine thread */
+    job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
     size_t n_body;             /* bytes of bodies; of the HTTP thread alone */
     bool draining, stop, broken;
@@ -186,7 +188,9 @@ ds_status http_start(ds_ctx *ctx, front *f);
 /* ---- engine.c: the engine thread ---- */
 void *engine_run(void *front);
 
-/* ---- metrics.c ---- */
+/* ---- metrics.c; with the lock ---- */
 void metrics_print(front *f, dsi_buf *out);
+/* The texts that are made, and places that are free, as JSON. */
+void slots_print(front *f, dsi_buf *out);
 
 #endif
