@@ -35,6 +35,12 @@ seeds() {
             printf '%s' "$line" > "$to/$n"
         done < <(sed -nE 's/^\{"config": (.*), "deepspeed": .*/\1/p' $golden/config/corpus.jsonl)
         ;;
+    fuzz_guide)
+        while IFS=$'\t' read -r n line; do
+            file=$((${file:-0} + 1))
+            printf "\\x0$n%b" "$line" > "$to/$file"
+        done < $golden/serve/forms.tsv
+        ;;
     fuzz_jinja) cp $golden/data/templates/* "$to" ;;
     fuzz_graph_text) cp $golden/ir/*.txt "$to" ;;
     fuzz_gguf) cp $golden/gguf/*.gguf $golden/io/*.gguf "$to" ;;

@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LEVELS = [
     ["base"], ["config", "ir", "comm", "io"], ["op"], ["accel", "grad", "optim", "nn"], ["place", "model"], ["models"],
     ["cost", "pass"], ["plan"], ["pipe"], ["exec"], ["ckpt", "data", "monitor"], ["compile"], ["report"], ["train"],
-    ["infer"], ["serve"], ["launch"], ["tune"],
+    ["infer"], ["guide", "serve"], ["launch"], ["tune"],
 ]
 RANK = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
@@ -41,6 +41,8 @@ KEPT = {
     "dsi_exec_set_slot": "K slots of a program: those of today have one, a pipeline's have more",
     "dsi_mesh_is_block": "the condition of the determinism law for groups that reduce first",
     "dsi_flat_owner": "whole tensors dealt to owners, for matrix optimizers (docs/internals/place.md, flat)",
+    "dsi_vocabulary_of": "a vocabulary without a tokenizer: for tests and fuzzers of guides",
+    "dsi_guide_where_bytes": "a text without tokens: likewise",
     "dsi_mesh_parse": "every artifact prints and parses back: a mesh",
     "dsi_placement_parse": "likewise: a placement",
     "dsi_propagation_text": "likewise: what propagation found",

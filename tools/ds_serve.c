@@ -24,7 +24,8 @@ static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
     "/v1/completions, /v1/models, with streams; also /tokenize, /detokenize, /apply-template, "
-    "/health and /metrics. Requests share batches; a request gets the same text alone and in any "
+    "/health, /ready, /slots and /metrics. Requests share batches; a request gets the same text "
+    "alone and in any "
     "crowd, and with a seed always.";
 
 static const char after[] =
@@ -104,7 +105,17 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_TEXT,
          .out = &o->api_key_file,
          .value = "FILE",
-         .doc = "Keys, a line each: a client must send one of them, but for /health."},
+         .doc = "Keys, a line each: a client must send one of them, but for /health and /ready."},
+        {.name = "tls_cert",
+         .type = DSI_ARG_TEXT,
+         .out = &o->tls_cert,
+         .value = "FILE",
+         .doc = "Certificate with its chain, PEM: serve https alone. With --tls_key."},
+        {.name = "tls_key",
+         .type = DSI_ARG_TEXT,
+         .out = &o->tls_key,
+         .value = "FILE",
+         .doc = "Its private key, PEM."},
         {.name = "max_waiting",
          .type = DSI_ARG_INT,
          .out = &o->max_waiting,
@@ -186,6 +197,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_SWITCH,
          .out = &o->no_prefix_cache,
          .doc = "Compute the begin of a prompt anew that another one had."},
+        {.name = "draft",
+         .type = DSI_ARG_INT,
+         .out = &o->draft,
+         .value = "N",
+         .def = "0",
+         .max = DS_SERVE_MOST_DRAFT,
+         .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "
+                "before. No text changes; those that repeat their prompt come sooner."},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -219,7 +238,7 @@ typedef struct parts {
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;
     ds_chat *chat;
-    dsi_buf keys;
+    dsi_buf keys, tls_cert, tls_key;
     unpacked unpacked; /* a GGUF file's model */
 } parts;
 
@@ -267,6 +286,8 @@ static ds_status open_tokenizer(const serve_options *o, front *f, parts *p)
     if (o->chat_template != NULL || ds_tokenizer_chat_template(p->tokenizer) != NULL) {
         DS_TRY(ds_chat_create(f->http_ctx, p->tokenizer, o->chat_template, &p->chat));
         f->chat = p->chat;
+        f->calls = o->chat_template == NULL ? calls_form(ds_tokenizer_chat_template(p->tokenizer))
+                                            : NULL; /* those that are built in have no tools */
     }
     return DS_OK;
 }
@@ -315,6 +336,26 @@ static ds_status read_keys(ds_ctx *ctx, const serve_options *o, front *f, parts 
                                    o->api_key_file);
 }
 
+static ds_status read_tls(ds_ctx *ctx, const serve_options *o, front *f, parts *p)
+{
+    p->tls_cert = p->tls_key = dsi_buf_make(KEY_CEILING);
+    if (o->tls_cert == NULL && o->tls_key == NULL) {
+        return DS_OK;
+    }
+    if (o->tls_cert == NULL || o->tls_key == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--tls_cert and --tls_key go together");
+    }
+    if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "--tls_cert: the libmicrohttpd of this machine was built without TLS");
+    }
+    DS_TRY(dsi_buf_read_file(ctx, o->tls_cert, &p->tls_cert));
+    DS_TRY(dsi_buf_read_file(ctx, o->tls_key, &p->tls_key));
+    f->tls_cert = dsi_buf_text(&p->tls_cert);
+    f->tls_key = dsi_buf_text(&p->tls_key);
+    return DS_OK;
+}
+
 static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     enum { LONGEST = 8192 };
@@ -332,7 +373,8 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .max_sequences = o->max_sequences,
         .max_batch_tokens = o->max_batch_tokens,
         .kv_tokens = o->kv_tokens,
-        .no_prefix_cache = o->no_prefix_cache};
+        .no_prefix_cache = o->no_prefix_cache,
+        .max_draft = o->draft};
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
@@ -398,8 +440,8 @@ static ds_status serve(ds_ctx *ctx, front *f)
     if (status >= 0) {
         const union MHD_DaemonInfo *info =
             MHD_get_daemon_info(f->daemon, MHD_DAEMON_INFO_BIND_PORT);
-        (void)printf("serving %s on http://%s:%u\n", f->name, f->options->host,
-                     info != NULL ? (unsigned)info->port : 0u);
+        (void)printf("serving %s on %s://%s:%u\n", f->name, f->tls_cert != NULL ? "https" : "http",
+                     f->options->host, info != NULL ? (unsigned)info->port : 0u);
         (void)fflush(stdout);
         wait_for_end(ctx, f, &signals);
     }
@@ -432,6 +474,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
     ds_status status = ds_ctx_create(&one, &f->http_ctx);
     status = status < 0 ? status : read_keys(ctx, o, f, &p);
+    status = status < 0 ? status : read_tls(ctx, o, f, &p);
     status = status < 0 ? status : open_model(ctx, o, f, &p);
     if (status >= 0) {
         status = open_tokenizer(o, f, &p);
@@ -448,9 +491,11 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     ds_adapter_destroy(&p.adapter);
     ds_model_destroy(&p.model);
     dsi_buf_free(&p.keys);
+    dsi_buf_free(&p.tls_cert);
+    dsi_buf_free(&p.tls_key);
     free(f->keys);
     free(f->stop_ids);
-    guide_drop(f);
+    dsi_vocabulary_destroy(&f->words);
     ds_ctx_destroy(&f->http_ctx);
     return status;
 }

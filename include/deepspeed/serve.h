@@ -27,7 +27,8 @@ extern "C" {
 
 typedef struct ds_server ds_server;
 
-enum { DS_SERVE_MOST_TOP = 20 }; /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_TOP = 20 };   /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_DRAFT = 16 }; /* ids that a sequence guesses in a step */
 
 typedef struct ds_serve_params {
     ds_generator_params source; /* model, weights, dtype, max_length …; comm must be NULL */
@@ -38,7 +39,11 @@ typedef struct ds_serve_params {
     int64_t kv_block;  /* positions of a block, a multiple of 64; default 0: 64 */
     bool no_prefix_cache; /* keys and values of a prompt's begin that were computed for another
                              sequence are not used again */
-    DS_RESERVED(8);
+    /* Ids that a sequence guesses in a step, 0 to DS_SERVE_MOST_DRAFT: those that followed its last
+     * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
+     * differs ends the guess: so no id changes. Default 0 */
+    int64_t max_draft;
+    DS_RESERVED(7);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -146,8 +151,9 @@ typedef struct ds_serve_event {
  * max_length); ERR_NOMEM. */
 DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *request,
                                  uint64_t *uid_out);
-/* Runs one batch of what is queued and running. events: room for max_sequences; *n_out of them are
- * filled, in the order of submission. Nothing to do: *n_out 0 and nothing runs (see n_running). */
+/* Runs one batch of what is queued and running. events: room for max_sequences * (1 + max_draft);
+ * *n_out of them are filled, in the order of submission, those of a request in the order of its
+ * text. Nothing to do: *n_out 0 and nothing runs (see n_running). */
 DS_API ds_status ds_serve_step(ds_server *server, ds_serve_event *events, size_t *n_out);
 /* Ends a request without an event; its blocks are free at once. Errors: ERR_NOT_FOUND. */
 DS_API ds_status ds_serve_cancel(ds_server *server, uint64_t uid);
@@ -160,7 +166,9 @@ typedef struct ds_serve_stats {
     int64_t n_prompt_tokens, n_cached_tokens, n_new_tokens, n_preemptions;
     int64_t max_sequences, max_batch_tokens, max_length, vocab_size;
     double weight_bytes, kv_token_bytes;
-    DS_RESERVED(8);
+    int64_t n_drafted, n_accepted; /* ids that were guessed, and those that were drawn, too */
+    int64_t max_draft;
+    DS_RESERVED(5);
 } ds_serve_stats;
 DS_API void ds_serve_get_stats(const ds_server *server, ds_serve_stats *stats_out);
 

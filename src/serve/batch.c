@@ -9,11 +9,14 @@ ds_status dsi_batch_create(ds_server *s)
     dsi_serve_batch *b = &s->batch;
     const size_t tokens = (size_t)s->max_batch_tokens;
     const size_t sequences = (size_t)s->max_sequences;
+    const size_t rows = (size_t)s->generator->paged.rows;
     b->ids = malloc(4 * tokens * sizeof *b->ids);
-    b->last = malloc(sequences * sizeof *b->last);
+    b->last = malloc(rows * sizeof *b->last);
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
-    b->members = malloc(2 * sequences * sizeof *b->members);
-    if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL) {
+    b->members = malloc((sequences + rows) * sizeof *b->members);
+    b->behind = malloc(rows * sizeof *b->behind);
+    if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL ||
+        b->behind == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a batch of %lld tokens",
                        (long long)s->max_batch_tokens);
     }
@@ -30,6 +33,7 @@ void dsi_batch_destroy(ds_server *s)
     free(s->batch.last);
     free(s->batch.tables);
     free(s->batch.members);
+    free(s->batch.behind);
 }
 
 void dsi_batch_begin(ds_server *s)
@@ -55,9 +59,13 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
     }
     b->members[row] = q;
     q->n_batch = n;
-    if (q->n_computed + n == q->n_ids) {
+    if (q->n_computed + n < q->n_ids) {
+        return;
+    }
+    for (int64_t i = q->n_draft; i >= 0; --i) {
         b->wanting[b->n_last] = q;
-        b->last[b->n_last++] = (int32_t)(b->n - 1);
+        b->behind[b->n_last] = q->n_ids + q->n_draft - i;
+        b->last[b->n_last++] = (int32_t)(b->n - 1 - i);
     }
 }
 
@@ -75,7 +83,7 @@ ds_status dsi_batch_run(ds_server *s, const float **logits_out)
     DS_TRY(dsi_paged_run(s->generator, &batch, logits_out));
     for (int64_t i = 0; i < b->n_members; ++i) {
         dsi_sequence *q = b->members[i];
-        q->n_computed += q->n_batch;
+        q->n_computed += q->n_batch - q->n_draft; /* guesses are none of its ids yet */
         dsi_sequence_register(s, q);
     }
     s->stats.n_steps += 1;

@@ -76,14 +76,14 @@ void dsi_draw_destroy(ds_server *s)
 }
 
 /* Ids of the text from `begin` on, each once: seen[id] is how often. */
-static void penalise_text(const dsi_sequence *q, dsi_draw_room *room)
+static void penalise_text(const dsi_sequence *q, int64_t n, dsi_draw_room *room)
 {
     const ds_serve_request *r = &q->request;
-    for (int64_t i = q->n_prompt; i < q->n_ids; ++i) {
+    for (int64_t i = q->n_prompt; i < n; ++i) {
         uint16_t *seen = &room->seen[q->ids[i]];
         *seen = (uint16_t)(*seen < UINT16_MAX ? *seen + 1 : UINT16_MAX);
     }
-    for (int64_t i = q->n_prompt; i < q->n_ids; ++i) {
+    for (int64_t i = q->n_prompt; i < n; ++i) {
         const uint32_t id = q->ids[i];
         if (room->seen[id] != 0) {
             const double times = room->seen[id];
@@ -93,10 +93,10 @@ static void penalise_text(const dsi_sequence *q, dsi_draw_room *room)
     }
 }
 
-static void penalise_all(const dsi_sequence *q, dsi_draw_room *room)
+static void penalise_all(const dsi_sequence *q, int64_t n, dsi_draw_room *room)
 {
     const float factor = (float)q->request.repetition;
-    for (int64_t i = 0; i < q->n_ids; ++i) {
+    for (int64_t i = 0; i < n; ++i) {
         const uint32_t id = q->ids[i];
         if (room->seen[id] == 0) {
             const float x = room->logits[id];
@@ -104,7 +104,7 @@ static void penalise_all(const dsi_sequence *q, dsi_draw_room *room)
             room->seen[id] = 1;
         }
     }
-    for (int64_t i = 0; i < q->n_ids; ++i) {
+    for (int64_t i = 0; i < n; ++i) {
         room->seen[q->ids[i]] = 0;
     }
 }
@@ -112,14 +112,15 @@ static void penalise_all(const dsi_sequence *q, dsi_draw_room *room)
 /* Far below any logit, and finite: the sampler refuses infinities as a model's fault. */
 static const float LOWEST = -1e30f;
 
-/* The logits that the id is drawn from: the model's own where the request changes nothing. */
-static const float *adjust(const ds_server *s, const dsi_sequence *q, const float *logits,
-                           dsi_draw_room *room)
+/* The logits that the id behind the first n is drawn from: the model's own where the request
+ * changes nothing. */
+static const float *adjust(const ds_server *s, const dsi_sequence *q, int64_t n,
+                           const float *logits, dsi_draw_room *room)
 {
     const ds_serve_request *r = &q->request;
     const bool repeats = r->repetition > 0.0 && r->repetition != 1.0;
     const bool text = r->presence != 0.0 || r->frequency != 0.0;
-    const bool early = q->n_ids - q->n_prompt < r->min_new_tokens;
+    const bool early = n - q->n_prompt < r->min_new_tokens;
     if (r->n_bias == 0 && !repeats && !text && !early && r->guide == NULL) {
         return logits;
     }
@@ -128,10 +129,10 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, const floa
         room->logits[r->bias[i].id] += r->bias[i].bias;
     }
     if (repeats) {
-        penalise_all(q, room);
+        penalise_all(q, n, room);
     }
     if (text) {
-        penalise_text(q, room);
+        penalise_text(q, n, room);
     }
     for (size_t i = 0; early && i < r->n_stop_ids; ++i) {
         if ((int64_t)r->stop_ids[i] < s->vocab_size) {
@@ -139,8 +140,8 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, const floa
         }
     }
     if (r->guide != NULL) {
-        r->guide(r->guide_user, q->ids + q->n_prompt, (size_t)(q->n_ids - q->n_prompt),
-                 room->logits, s->vocab_size);
+        r->guide(r->guide_user, q->ids + q->n_prompt, (size_t)(n - q->n_prompt), room->logits,
+                 s->vocab_size);
     }
     return room->logits;
 }
@@ -197,11 +198,12 @@ static void draw_row(void *arg, uint32_t task, uint32_t thread)
     ds_server *s = job->s;
     dsi_draw_room *room = &s->rooms[thread];
     const dsi_sequence *q = s->batch.wanting[task];
+    const int64_t n = s->batch.behind[task];
     ds_serve_event *event = &job->events[task];
     const float *logits = job->logits + (int64_t)task * s->vocab_size;
     *event = (ds_serve_event){.finish = DS_SERVE_GOES_ON};
-    if (dsi_sample(s->ctx, adjust(s, q, logits, room), s->vocab_size, &q->request.sampling,
-                   (uint64_t)q->n_ids, room->order, room->weight, &event->id) < 0) {
+    if (dsi_sample(s->ctx, adjust(s, q, n, logits, room), s->vocab_size, &q->request.sampling,
+                   (uint64_t)n, room->order, room->weight, &event->id) < 0) {
         event->finish = DS_SERVE_ERROR;
         return;
     }

@@ -33,6 +33,7 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     s->max_sequences = or_default(p->max_sequences, SEQUENCES);
     s->max_batch_tokens = or_default(p->max_batch_tokens, TOKENS);
     s->max_length = or_default(p->source.max_length, model_most);
+    s->max_draft = p->max_draft;
     s->cache = !p->no_prefix_cache;
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
     if (s->block % BLOCK != 0) {
@@ -42,6 +43,7 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
                        (long long)s->block, BLOCK);
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
+    DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
     const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
@@ -66,6 +68,13 @@ static void count_bytes(ds_server *s, int64_t tokens)
     }
 }
 
+/* Rows of logits of a batch. */
+static int64_t most_rows(const ds_server *s)
+{
+    const int64_t rows = s->max_sequences * (1 + s->max_draft);
+    return rows < s->max_batch_tokens ? rows : s->max_batch_tokens;
+}
+
 /* A generator of the sizes that params say, or its plans alone. */
 static ds_status make_generator(ds_server *s, const ds_serve_params *params, bool plans_only)
 {
@@ -82,7 +91,7 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                             .block = s->block,
                             .sequences = s->max_sequences,
                             .table = (s->max_length + s->block - 1) / s->block,
-                            .rows = s->max_sequences};
+                            .rows = most_rows(s)};
     return (plans_only ? dsi_generator_plan : dsi_generator_create)(
         s->ctx, &source, &paged, s->max_batch_tokens, &s->generator);
 }
@@ -256,4 +265,5 @@ void ds_serve_get_stats(const ds_server *s, ds_serve_stats *stats_out)
     stats_out->max_batch_tokens = s->max_batch_tokens;
     stats_out->max_length = s->max_length;
     stats_out->vocab_size = s->vocab_size;
+    stats_out->max_draft = s->max_draft;
 }

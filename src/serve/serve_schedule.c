@@ -107,6 +107,24 @@ static int64_t pending(const dsi_sequence *q)
     return q->n_ids - q->n_computed;
 }
 
+/* The next id of a sequence, and what it guesses of those behind it, where blocks and budget leave
+ * room when each that runs has its own. */
+static void add_step(ds_server *s, dsi_sequence *q)
+{
+    const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
+    const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
+    int64_t most = s->max_draft < left ? s->max_draft : left;
+    most = most < room ? most : room;
+    if (most > 0) {
+        dsi_draft(q, most);
+    }
+    if (q->n_draft > 0 && !dsi_sequence_grow(s, q, 1 + q->n_draft)) {
+        q->n_draft = 0;
+    }
+    s->stats.n_drafted += q->n_draft;
+    dsi_batch_add(s, q, 1 + q->n_draft);
+}
+
 /* The next id of those that lack one. The victims come later in the list, so none is in the batch.
  */
 static void add_steps(ds_server *s)
@@ -117,7 +135,7 @@ static void add_steps(ds_server *s)
                 preempt(s, s->running.last);
             }
             if (dsi_sequence_grow(s, q, 1)) {
-                dsi_batch_add(s, q, 1);
+                add_step(s, q);
             }
         }
         next = q->next;
@@ -206,6 +224,29 @@ static void take_event(ds_server *s, dsi_sequence *q, ds_serve_event *event)
     }
 }
 
+/* The rows of one sequence, from row i on: events as long as what was drawn is what was guessed.
+ * Returns the next sequence's row. */
+static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t *n_out)
+{
+    dsi_sequence *q = s->batch.wanting[i];
+    const int64_t n = q->n_draft;
+    bool goes_on = true;
+    q->n_draft = 0;
+    for (int64_t k = 0; k <= n && goes_on; ++k) {
+        const uint32_t guess = k < n ? q->ids[q->n_ids] : 0;
+        ds_serve_event *event = &events[(*n_out)++];
+        *event = events[i + k];
+        take_event(s, q, event);
+        goes_on = event->finish == DS_SERVE_GOES_ON && k < n && event->id == guess;
+        s->stats.n_accepted += goes_on;
+        if (event->finish == DS_SERVE_GOES_ON) {
+            q->n_computed = q->n_ids - 1;
+            dsi_sequence_register(s, q);
+        }
+    }
+    return i + n + 1;
+}
+
 ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
@@ -216,9 +257,8 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
     }
     DS_TRY(dsi_batch_run(s, &logits));
     dsi_draw(s, logits, events);
-    for (int64_t i = 0; i < s->batch.n_last; ++i) {
-        take_event(s, s->batch.wanting[i], &events[i]);
+    for (int64_t i = 0; i < s->batch.n_last;) {
+        i = take_rows(s, i, events, n_out);
     }
-    *n_out = (size_t)s->batch.n_last;
     return DS_OK;
 }

@@ -21,6 +21,7 @@ typedef struct dsi_sequence {
     int64_t n_registered; /* blocks */
     int64_t n_cached;     /* of the prompt, at the first run */
     int64_t n_batch;      /* ids in the batch that is put together */
+    int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
     bool of_put;
     ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
 } dsi_sequence;
@@ -34,9 +35,10 @@ typedef struct dsi_sequences {
 typedef struct dsi_serve_batch {
     int32_t *ids, *positions, *of_token, *slots; /* [budget] */
     int32_t *tables;                             /* [sequences][table] */
-    int32_t *last;                               /* [sequences] */
+    int32_t *last;                               /* [rows] */
     dsi_sequence **members;                      /* [sequences], in order of their rows */
-    dsi_sequence **wanting;                      /* [sequences]: whose logits row i is */
+    dsi_sequence **wanting;                      /* [rows]: whose logits row i is, */
+    int64_t *behind;                             /* [rows]: and behind how many of its ids */
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
 
@@ -51,7 +53,7 @@ struct ds_server {
     ds_ctx *ctx;
     ds_generator *generator;
     dsi_block_pool *pool;
-    int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size;
+    int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size, max_draft;
     bool cache;
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
@@ -90,10 +92,15 @@ void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
 ds_status dsi_batch_create(ds_server *server);
 void dsi_batch_destroy(ds_server *server);
 void dsi_batch_begin(ds_server *server);
-/* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. */
+/* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. n may
+ * count its guesses: then each of them has logits, too. */
 void dsi_batch_add(ds_server *server, dsi_sequence *sequence, int64_t n);
 /* Runs what was added; logits [n_last][V]. */
 ds_status dsi_batch_run(ds_server *server, const float **logits_out);
+
+/* ---- draft.c ---- */
+/* Guesses what follows the sequence's ids, at most `most` of them; they stand behind its ids. */
+void dsi_draft(dsi_sequence *sequence, int64_t most);
 
 /* ---- draw.c ---- */
 ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Literal
 
 import openai
 import torch
@@ -32,7 +33,8 @@ def make_model(folder):
     tok.save(os.path.join(folder, "tokenizer.json"))
     with open(os.path.join(folder, "tokenizer_config.json"), "w", encoding="utf-8") as f:
         json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template":
-                   "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>"}, f)
+                   "{% for t in tools or [] %}{{ t | tojson }}<tool_call>\n{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+                   "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}\n{% endfor %}<assistant>"}, f)
 
 
 def start(model, *flags):
@@ -101,8 +103,10 @@ def options(client):
     chat(model="m", messages=said, max_tokens=3, frequency_penalty=1.5, presence_penalty=-1, logit_bias={"5": -100}, top_p=0.5,
          user="u", metadata={"a": "b"})
     assert [m.id for m in client.models.list()] == ["m"] and client.models.retrieve("m").object == "model"
-    for error, fields in ((openai.BadRequestError, dict(tools=[{"type": "function", "function": {"name": "f"}}])),
+    for error, fields in ((openai.BadRequestError, dict(tools=[{"type": "function", "function": {"name": "f g"}}])),
+                          (openai.BadRequestError, dict(tool_choice="required")),
                           (openai.BadRequestError, dict(response_format={"type": "json_schema", "json_schema": {"name": "a"}})),
+                          (openai.BadRequestError, dict(response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"not": {}}}})),
                           (openai.BadRequestError, dict(temperature=2.5)), (openai.BadRequestError, dict(max_tokens=99999)),
                           (openai.BadRequestError, dict(extra_body={"not_a_field": 1})), (openai.NotFoundError, dict(model="x"))):
         try:
@@ -116,6 +120,74 @@ def options(client):
     print("options and errors of openai's client")
 
 
+def structured(client):
+    """Answers as pydantic models, by the client's own parse(); vLLM's structured_outputs."""
+    import pydantic
+
+    class Step(pydantic.BaseModel):
+        kind: Literal["add", "drop"]
+        amount: int = pydantic.Field(ge=1, le=99)
+        note: str | None
+
+    class Plan(pydantic.BaseModel):
+        title: str = pydantic.Field(max_length=12)
+        steps: list[Step] = pydantic.Field(max_length=3)
+
+    said = [{"role": "user", "content": "Hello"}]
+    whole = 0
+    for seed in range(8):
+        try:
+            got = client.chat.completions.parse(model="m", messages=said, max_tokens=400, seed=seed, response_format=Plan,
+                                                logit_bias={"34": 4, "125": 4, "93": 4})
+        except openai.LengthFinishReasonError:
+            continue
+        whole += 1
+        plan = got.choices[0].message.parsed
+        assert isinstance(plan, Plan) and got.choices[0].finish_reason == "stop", got
+    assert whole >= 6, whole
+    with client.chat.completions.stream(model="m", messages=said, max_tokens=400, seed=1, response_format=Plan,
+                                        logit_bias={"34": 4, "125": 4, "93": 4}) as stream:
+        for _ in stream:
+            pass
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Plan)
+    for form, want in (({"choice": ["left", "right"]}, "left|right"), ({"regex": "[0-9]{3}-[a-f]+z"}, "[0-9]{3}-[a-f]+z"),
+                       ({"grammar": 'root ::= ("ab")+ "."'}, r"(ab)+\.")):
+        got = client.completions.create(model="m", prompt="a", max_tokens=60, seed=2, extra_body={"structured_outputs": form}).choices[0]
+        assert got.finish_reason == "length" or re.fullmatch(want, got.text), (form, got)
+    print(f"{whole} answers as pydantic models")
+
+
+def tools(client):
+    """Calls of tools through the client's own types, its stream helper and a round of an agent."""
+    import pydantic
+
+    class Weather(pydantic.BaseModel):
+        city: Literal["Rome", "Oslo"]
+        days: int = pydantic.Field(ge=1, le=7)
+
+    some = [openai.pydantic_function_tool(Weather), {"type": "function", "function": {"name": "stop", "strict": True, "parameters": {
+        "type": "object", "properties": {}, "additionalProperties": False, "required": []}}}]
+    said = [{"role": "user", "content": "Hello"}]
+    ask = dict(model="m", messages=said, tools=some, max_tokens=200, parallel_tool_calls=False)
+    for seed in range(6):
+        got = client.chat.completions.parse(**ask, seed=seed, tool_choice="required").choices[0]
+        call = got.message.tool_calls[0]
+        assert got.finish_reason == "tool_calls" and got.message.content is None and len(got.message.tool_calls) == 1, got
+        assert call.function.name == "stop" or isinstance(call.function.parsed_arguments, Weather), call
+        with client.chat.completions.stream(**ask, seed=seed, tool_choice="required") as stream:
+            events = [e.type for e in stream]
+            final = stream.get_final_completion().choices[0].message.tool_calls[0]
+        assert "tool_calls.function.arguments.done" in events and final.function.arguments == call.function.arguments, (events, final)
+        back = said + [got.message.model_dump(exclude_none=True, exclude={"parsed": True, "tool_calls": {"__all__": {"function": {"parsed_arguments"}}}}),
+                       {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+        assert client.chat.completions.create(**{**ask, "messages": back}, tool_choice="none").choices[0].finish_reason
+    named = client.chat.completions.create(**ask, tool_choice={"type": "function", "function": {"name": "stop"}}).choices[0]
+    assert named.message.tool_calls[0].function.name == "stop" and json.loads(named.message.tool_calls[0].function.arguments) == {}, named
+    auto = client.chat.completions.create(**{**ask, "max_tokens": 30}, logit_bias={"60": -100}).choices[0]
+    assert auto.message.tool_calls is None and auto.finish_reason == "length", auto
+    print("calls of tools")
+
+
 def main():
     model = MODEL or os.path.join(SCRATCH, "model")
     if not MODEL:
@@ -123,6 +195,9 @@ def main():
     process, client = start(model, "--max_sequences", "7", "--max_batch_tokens", "64")
     greedy_like_transformers(client, model)
     options(client)
+    structured(client)
+    if not MODEL:
+        tools(client)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
 

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REQUESTS = 24, MOST_IDS = 150, MOST_NEW = 40, EVENTS = 32 };
+enum { REQUESTS = 24, MOST_IDS = 150, MOST_NEW = 40, EVENTS = 256 };
 
 /* A number below n, of a linear congruential generator. */
 static uint32_t below(uint64_t *seed, uint32_t n)
@@ -203,6 +203,8 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     }
     assert_int_equal(stats.n_running + stats.n_waiting, 0);
     assert_int_equal(stats.n_free_blocks, stats.n_blocks);
+    assert_true(stats.n_accepted <= stats.n_drafted);
+    assert_true((w->sizes.max_draft > 0) == (stats.n_drafted > 0));
     const bool tight = w->sizes.kv_tokens == 256;
     assert_true(!tight || stats.n_preemptions > 0);
     if (w->sizes.kv_tokens == 0 && w->sizes.kv_block == 0) {
@@ -226,6 +228,13 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
         {"preemption", {.max_sequences = 16, .max_batch_tokens = 64, .kv_tokens = 256}, 2, 1, 0},
         {"larger blocks", {.max_sequences = 7, .max_batch_tokens = 2048, .kv_block = 128}, 1, 1, 0},
         {"cancelled", {.max_sequences = 8, .max_batch_tokens = 100}, 2, 0, 1},
+        {"drafts", {.max_sequences = 6, .max_batch_tokens = 200, .max_draft = 5}, 2, 0, 0},
+        {"drafts alone", {.max_sequences = 1, .max_batch_tokens = 16, .max_draft = 15}, 1, 0, 0},
+        {"drafts, preemption",
+         {.max_sequences = 16, .max_batch_tokens = 64, .kv_tokens = 256, .max_draft = 3},
+         2,
+         1,
+         1},
     };
     parity_case p;
     parity_open(ctx, name, &p);

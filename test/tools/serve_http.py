@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -24,13 +25,13 @@ def expect(holds, *what):
 
 
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, template=("--chat_template", "chatml"), scheme="http"):
         self.process = subprocess.Popen(
-            [PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
-             "--threads", "2", "--kv_tokens", "4096", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [PROGRAM, "--model", MODEL, "--served_model_name", "m", *template, "--port", "0",
+             "--threads", "2", "--kv_tokens", "4096", *(() if "--max_length" in flags else ("--max_length", "512")), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", line)
+        found = re.fullmatch(rf"serving m on {scheme}://127.0.0.1:(\d+)\n", line)
         if not found:
             raise SystemExit(f"FAILED: no server: {line!r} {self.process.stderr.read()}")
         self.port = int(found.group(1))
@@ -198,6 +199,53 @@ def objects(s):
     expect(frames[-1]["choices"][0]["finish_reason"] == "stop" and isinstance(json.loads(text), dict), text)
 
 
+def forms(s):
+    """Structured outputs, whatever is drawn."""
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}, "n": {"type": "integer", "minimum": 1, "maximum": 30},
+              "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 2}}, "required": ["name", "n"], "additionalProperties": False}
+    asked = [dict(schema={"name": "f", "schema": schema, "strict": True})]
+    whole = 0
+    for seed in range(12):
+        status, got = s.post("/v1/chat/completions", model="m", messages=[{"role": "user", "content": "a"}], max_tokens=120, seed=seed,
+                             response_format={"type": "json_schema", "json_schema": asked[0]["schema"]}, logit_bias={"34": 5})
+        choice = got["choices"][0]
+        expect(status == 200, got)
+        if choice["finish_reason"] == "stop":
+            value = json.loads(choice["message"]["content"])
+            whole += 1
+            expect(set(value) <= {"name", "n", "tags"} and 1 <= value["n"] <= 30 and len(value["name"]) <= 5, value)
+    expect(whole >= 9, whole)
+    for form, pattern in (({"regex": "[ab]{3}-\\d+x"}, r"[ab]{3}-\d+x"), ({"choice": ["left", "right", "righteous"]}, "left|right|righteous"),
+                          ({"grammar": 'root ::= "<" [0-9]{2} ">" | "(" root ")"'}, r"\(*<\d\d>\)*"), ({"json": {"const": [1, "é"]}}, r'\s*\[1,"é"\]'),
+                          ({"json": '{"type":"null"}'}, r"\s*null"), ({"json_object": True}, r"(?s)\s*\{.*\}")):
+        for seed in range(4):
+            choice = s.complete("the ", structured_outputs=form, max_tokens=60, seed=seed, logit_bias={"120": 3, "125": 9, "34": 5})["choices"][0]
+            expect(choice["finish_reason"] == "length" or re.fullmatch(pattern, choice["text"]), form, choice)
+            expect(choice["finish_reason"] == "stop" or "json_object" in form or "regex" in form or "grammar" in form, form, choice)
+    # a number may end, or go on: the end of the text is one of the tokens then
+    both = {s.complete("the ", structured_outputs={"regex": "1{1,9}"}, max_tokens=20, seed=k, logit_bias={"49": -2})["choices"][0]["text"]
+            for k in range(12)}
+    expect(all(re.fullmatch("1{1,9}", t) for t in both), both)
+    several = s.complete(["a", "b"], n=3, structured_outputs={"choice": ["no", "yes"]}, seed=3, max_tokens=5)["choices"]
+    expect(all(c["text"] in ("no", "yes") for c in several) and len(several) == 6, several)
+    got = s.stream("/v1/completions", prompt="a", structured_outputs={"choice": ["yes, and no"]}, max_tokens=30)
+    expect("".join(f["choices"][0]["text"] for f in got) == "yes, and no" and got[-1]["choices"][0]["finish_reason"] == "stop", got)
+    ok = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
+    for form, says in (({"not": {}}, "not"), ({"type": "array", "items": {"uniqueItems": True}}, "uniqueItems"), ({"type": 3}, "type"),
+                       ({"type": "string", "pattern": "(?=a)"}, "pattern")):
+        status, got = s.post("/v1/chat/completions", **ok, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": form}})
+        expect(status == 400 and says in got["error"]["message"] and got["error"]["param"] == "response_format", form, got)
+    for wrong in ({"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}, {"type": "text", "x": 1},
+                  {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}}, {"type": "json_schema", "json_schema": {"name": "a"}}):
+        expect(s.post("/v1/chat/completions", **ok, response_format=wrong)[0] == 400, wrong)
+    for wrong in ({}, {"regex": "("}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"choice": [""]}, {"grammar": "root ::= root"}, {"x": 1},
+                  {"json": "{"}, {"json_object": False}, 3):
+        expect(s.post("/v1/completions", model="m", prompt="a", structured_outputs=wrong)[0] == 400, wrong)
+    _, _, headers = s.ask("POST", "/v1/chat/completions", dict(ok, response_format={"type": "json_schema", "json_schema": {
+        "name": "a", "schema": {"type": "null"}, "strict": False, "description": "d"}}))
+    expect(set(headers["X-Ignored-Fields"].split()) == {"response_format.json_schema.strict", "response_format.json_schema.description"}, headers)
+
+
 def refusals(s):
     ok = dict(model="m", prompt="a", max_tokens=2)
     said = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
@@ -255,6 +303,35 @@ def crowd(s, alone):
     expect(again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64 and again["choices"][0]["text"] == want[3], again)
 
 
+def drafts(s):
+    """A hundred texts with guesses and without: not a byte differs, and some guesses hold."""
+    fast = Server("--draft", "7", "--max_batch_tokens", "128")
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["the quick", "brown"]}, "maxItems": 4}}, "required": ["a"]}
+    extra = [{}, {"stop": ["dog", "q"]}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.3}, {"n": 2},
+             {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_object"}}, {"logit_bias": {"97": 3}, "top_k": 9},
+             {"repetition_penalty": 1.2, "min_p": 0.02}, {"structured_outputs": {"regex": "(the quick brown fox. ){2,6}end"}}]
+    asked = [dict(prompt="the quick brown fox jumps over the lazy dog. " * (1 + k % 3) + "abc"[:k % 4], max_tokens=10 + k,
+                  temperature=k // 10 % 2 * 0.8, seed=k, **extra[k % 10]) for k in range(100)]
+    got = {}
+
+    def run(server, first):
+        for k in range(first, len(asked), 4):
+            got[server, k] = server.complete(**asked[k])["choices"]
+
+    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast) for first in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    for k, ask in enumerate(asked):
+        expect(got[s, k] == got[fast, k], ask, got[s, k], got[fast, k])
+    guessed, held = (fast.metric(f"vllm:spec_decode_num_{x}_tokens_total") for x in ("draft", "accepted"))
+    expect(guessed > held > 500, guessed, held)
+    expect(fast.metric("ds_serve_steps_total") < s.metric("ds_serve_steps_total"))
+    fast.settle()
+    fast.end()
+
+
 def raw(s, data):
     c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
     c.sendall(data)
@@ -299,11 +376,52 @@ def hostile(s):
     c.close()
 
 
+SLOW = json.dumps(dict(model="m", prompt="the", max_tokens=400, n=2, stream=True, ignore_eos=True)).encode()
+
+
+def slots(s):
+    """What runs, seen from beside; readiness."""
+    expect(s.ask("GET", "/ready")[0] == 200)
+    idle = json.loads(s.ask("GET", "/slots")[1])
+    expect(len(idle) == 16 and not any(x["is_processing"] for x in idle) and idle[0]["n_ctx"] == 512, idle)
+    c = raw(s, b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(SLOW) + SLOW)
+    c.recv(100)
+    got = [x for x in json.loads(s.ask("GET", "/slots")[1]) if x["is_processing"]]
+    expect(len(got) == 2 and {x["index"] for x in got} == {0, 1} and got[0]["prompt_tokens"] == 3 and got[0]["max_tokens"] == 400, got)
+    c.close()
+
+
+def secure():
+    """https: texts and streams; a pair that is none."""
+    made = subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost "
+                          "-addext subjectAltName=IP:127.0.0.1", shell=True, capture_output=True, check=False)
+    if made.returncode != 0:
+        print("no openssl: https is not tested")
+        return
+    s = Server("--tls_cert", "cert.pem", "--tls_key", "key.pem", scheme="https")
+    context = ssl.create_default_context(cafile="cert.pem")
+    for stream in (False, True):
+        c = http.client.HTTPSConnection("127.0.0.1", s.port, timeout=60, context=context)
+        for _ in range(2):  # the connection is used again
+            c.request("POST", "/v1/completions", json.dumps(dict(model="m", prompt="the quick", max_tokens=40, temperature=0, stream=stream)))
+            text = c.getresponse().read().decode()
+            expect("brown" in text or stream and text.endswith("data: [DONE]\n\n"), text)
+        c.close()
+    try:
+        expect(s.ask("GET", "/health")[0] != 200, "http where https is served")
+    except (OSError, http.client.HTTPException):
+        pass
+    s.end()
+    for flags in (("--tls_cert", "cert.pem"), ("--tls_cert", "key.pem", "--tls_key", "cert.pem"), ("--tls_cert", "none", "--tls_key", "key.pem")):
+        bad = subprocess.run([PROGRAM, "--model", MODEL, "--port", "0", *flags], capture_output=True, text=True, check=False, timeout=60)
+        expect(bad.returncode == 1 and ("tls" in bad.stderr or "none" in bad.stderr), flags, bad)
+
+
 def keys_and_limits():
     with open("keys", "w", encoding="utf-8") as f:
         f.write("first\nsecond\n")
     s = Server("--api_key_file", "keys", "--max_waiting", "0", "--max_sequences", "2", "--max_batch_tokens", "8")
-    expect(s.ask("GET", "/v1/models")[0] == 401 and s.ask("GET", "/health")[0] == 200)
+    expect(s.ask("GET", "/v1/models")[0] == 401 and s.ask("GET", "/health")[0] == 200 and s.ask("GET", "/ready")[0] == 200)
     for header, status in (({"Authorization": "Bearer second"}, 200), ({"x-api-key": "first"}, 200),
                            ({"Authorization": "Bearer secon"}, 401), ({"Authorization": "Bearer "}, 401),
                            ({"Authorization": "second"}, 401), ({"Authorization": "Bearer secondsecond"}, 401)):
@@ -317,6 +435,7 @@ def keys_and_limits():
         running.append((c, c.getresponse()))
     status, text, headers = s.ask("POST", "/v1/completions", body, key)
     expect(status == 429 and headers["Retry-After"] and json.loads(text)["error"]["code"] == "queue_full", status, text)
+    expect(s.ask("GET", "/ready")[0] == 503 and s.ask("GET", "/slots")[0] == 401)
     # SIGTERM: what runs ends, nothing new begins
     s.process.send_signal(signal.SIGTERM)
     for _ in range(100):
@@ -331,6 +450,113 @@ def keys_and_limits():
     expect(s.process.wait(30) == 0, s.process.returncode)
 
 
+def write_tokenizer(folder, template):
+    """A tokenizer of bytes, as the model's, with a chat template."""
+    os.makedirs(folder, exist_ok=True)
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {b: chr(b) for b in plain} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in plain)}
+    vocab = {letters[b]: b for b in range(256)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    with open(f"{folder}/tokenizer.json", "w", encoding="utf-8") as f:
+        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
+                   "post_processor": None, "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None,
+                   "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                   "ignore_merges": False, "vocab": vocab, "merges": []}}, f)
+    with open(f"{folder}/tokenizer_config.json", "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}, f)
+
+
+def call_of(choice):
+    calls = choice["message"]["tool_calls"]
+    return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
+
+
+def joined(frames):
+    """The message that a stream's frames make, with its finish."""
+    content, calls, finish = "", [], None
+    for choice in (f["choices"][0] for f in frames):
+        finish = choice["finish_reason"]
+        content += choice["delta"].get("content") or ""
+        for part in choice["delta"].get("tool_calls", []):
+            if part["index"] == len(calls):
+                expect(part["type"] == "function" and part["id"].startswith("call_") and part["function"]["arguments"] == "", part)
+                calls.append([part["function"]["name"], ""])
+            calls[part["index"]][1] += part["function"]["arguments"]
+    return content, calls, finish
+
+
+def tools():
+    """Calls of tools: forced, chosen by the model, in a row, in streams, and what messages say of them."""
+    golden = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/data/templates")
+    with open(f"{golden}/qwen2.5.jinja", encoding="utf-8") as f:
+        write_tokenizer("tagged", f.read())
+    with open(f"{golden}/llama3.2.jinja", encoding="utf-8") as f:
+        write_tokenizer("bare", f.read())
+    some = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {
+                "type": "object", "properties": {"city": {"enum": ["Rome", "Zürich \"x\""]}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+                "required": ["city"], "additionalProperties": False}}},
+            {"type": "function", "function": {"name": "stop"}}]
+    said = [{"role": "user", "content": "a"}]
+    for folder in ("tagged", "bare"):
+        s = Server("--tokenizer", folder, "--max_length", "2048", template=())
+        ask = dict(model="m", messages=said, tools=some, max_tokens=300)
+        seen = set()
+        for seed in range(6):
+            body = dict(ask, tool_choice="required", parallel_tool_calls=False, seed=seed)
+            status, got = s.post("/v1/chat/completions", **body)
+            expect(status == 200, got)
+            choice = got["choices"][0]
+            expect(choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None, got)
+            calls = call_of(choice)
+            expect(len(calls) == 1, calls)
+            for name, arguments in calls:
+                seen.add(name)
+                expect(name == "stop" and arguments == {} or name == "weather" and arguments["city"] in ("Rome", 'Zürich "x"')
+                       and 1 <= arguments.get("days", 1) <= 7, name, arguments)
+            content, streamed, finish = joined(s.stream("/v1/chat/completions", **{k: v for k, v in body.items() if k != "model"}))
+            expect((content, finish) == ("", "tool_calls") and [(n, json.loads(a)) for n, a in streamed] == calls, streamed, calls)
+        expect(seen == {"stop", "weather"}, seen)
+        choice = s.post("/v1/chat/completions", **ask, tool_choice={"type": "function", "function": {"name": "stop"}})[1]["choices"][0]
+        expect(call_of(choice) == [("stop", {})], choice)
+        # the model's own choice: a text; and a call, where it writes how one begins
+        choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=20), seed=1, logit_bias={"60": -100, "123": -100})[1]["choices"][0]
+        expect("tool_calls" not in choice["message"] and choice["finish_reason"] == "length", choice)
+        begin = "<tool_call>" if folder == "tagged" else "{"
+        forced = {str(b): 60 + k for k, b in enumerate(sorted(set(begin.encode())))} if folder == "bare" else {"60": 100}
+        choice = s.post("/v1/chat/completions", **ask, seed=1, logit_bias=forced)[1]["choices"][0]
+        if folder == "bare":
+            expect(choice["finish_reason"] == "tool_calls" and len(call_of(choice)) == 1, choice)
+        else:
+            expect(set(choice["message"]["content"]) == {"<"}, choice)  # "<<<<": never the begin of a call
+        choice = s.post("/v1/chat/completions", **ask, tool_choice="none", seed=1, logit_bias={"123": 9})[1]["choices"][0]
+        expect("tool_calls" not in choice["message"], choice)
+        # a call cut by its length is no whole one
+        choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=25), tool_choice="required")[1]["choices"][0]
+        expect(choice["finish_reason"] == "length", choice)
+        # several calls, where the form has them; this model has no token that ends a text
+        several = s.post("/v1/chat/completions", **ask, tool_choice="required", seed=5)[1]["choices"][0]["message"]["tool_calls"]
+        expect(len(several) > 1 if folder == "tagged" else len(several) == 1, several)
+        expect(len({c["id"] for c in several}) == len(several) and all(json.loads(c["function"]["arguments"]) is not None for c in several[:-1]))
+        # what comes back from a tool
+        back = said + [{"role": "assistant", "content": None, "refusal": None, "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}}]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
+        status, got = s.post("/v1/chat/completions", model="m", messages=back, max_tokens=3, tools=some)
+        expect(status == 200, got)
+        prompt = s.post("/apply-template", messages=back, tools=some)[1]["prompt"]
+        expect('"city": "Rome"' in prompt and "sunny" in prompt and '"name": "stop"' in prompt, prompt)
+        for field in (dict(tools=3), dict(tools=[3]), dict(tools=[{"type": "function", "function": {"name": "a b"}}]),
+                      dict(tools=[{"type": "function", "function": {"name": "a", "x": 1}}]), dict(tool_choice="maybe"),
+                      dict(tool_choice={"type": "function", "function": {"name": "other"}}), dict(tools=None, tool_choice="required"),
+                      dict(tools=None, parallel_tool_calls=True), dict(response_format={"type": "json_object"}), dict(parallel_tool_calls=1),
+                      dict(tools=[{"type": "function", "function": {"name": "a", "parameters": {"type": "object", "minProperties": 1}}}]),
+                      dict(messages=[{"role": "tool", "content": "a"}]), dict(messages=[{"role": "user", "content": "a", "tool_call_id": "b"}]),
+                      dict(messages=[{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{"}}]}])):
+            status, got = s.post("/v1/chat/completions", **{**ask, **field})
+            expect(status == 400 and got["error"]["message"], field, got)
+        s.end()
+
+
 def main():
     alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
     s = Server()
@@ -338,14 +564,19 @@ def main():
     chats(s)
     sampling(s)
     objects(s)
+    forms(s)
     refusals(s)
     crowd(s, alone)
+    drafts(s)
+    slots(s)
     s.settle()
     hostile(s)
     s.settle()
     expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
     s.end()
     alone.end()
+    tools()
+    secure()
     keys_and_limits()
     bad = subprocess.run([PROGRAM, "--model", MODEL, "--kv_tokens", "64"], capture_output=True, text=True, check=False)
     expect(bad.returncode == 1 and "kv_tokens" in bad.stderr, bad)

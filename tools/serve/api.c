@@ -1,115 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bodies of requests: every field is read by its row, is named as without effect, or is an error.
- * See front.h. Called by the HTTP thread.
+ * See api.h. Called by the HTTP thread.
  */
-#include "front.h"
+#include "api.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
-              const char *format, ...)
-{
-    va_list args;
-    e->status = status;
-    e->type = status == MHD_HTTP_NOT_FOUND           ? "not_found_error"
-              : status == MHD_HTTP_UNAUTHORIZED      ? "authentication_error"
-              : status >= 500                        ? "server_error"
-              : status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_error"
-                                                     : "invalid_request_error";
-    e->code = code;
-    (void)snprintf(e->param, sizeof e->param, "%s", param);
-    va_start(args, format);
-    (void)vsnprintf(e->message, sizeof e->message, format, args);
-    va_end(args);
-    return false;
-}
-
-void api_error_print(const api_error *e, dsi_buf *out)
-{
-    dsi_buf_puts(out, "{\"error\":{\"message\":");
-    put_clean(out, e->message, strlen(e->message));
-    dsi_buf_printf(out, ",\"type\":\"%s\",\"param\":", e->type);
-    if (e->param[0] != '\0') {
-        put_clean(out, e->param, strlen(e->param));
-    } else {
-        dsi_buf_puts(out, "null");
-    }
-    if (e->code != NULL) {
-        dsi_buf_printf(out, ",\"code\":\"%s\"}}\n", e->code);
-    } else {
-        dsi_buf_puts(out, ",\"code\":null}}\n");
-    }
-}
-
-/* What is read, besides the job's own. */
-typedef struct reader {
-    front *f;
-    job *j;
-    dsi_buf *ignored;
-    api_error *e;
-    bool ignore_eos, echo, has_seed, has_most;
-    int64_t most, n, n_top;
-    json_t *stop_ids;
-    json_t *bias;
-} reader;
-
-static bool wrong(reader *r, const char *name, const char *expected)
-{
-    return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s: expected %s", name, expected);
-}
-
-static bool unsupported(reader *r, const char *name, const char *what)
-{
-    return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unsupported", name, "%s: %s", name, what);
-}
-
-static bool whole(reader *r, const char *name, json_t *v, int64_t least, int64_t most, int64_t *out)
-{
-    const double x = json_is_real(v) ? json_real_value(v) : 0.0;
-    int64_t n = json_is_integer(v) ? json_integer_value(v) : (int64_t)x;
-    if (!json_is_integer(v) && (!json_is_real(v) || x != floor(x) || fabs(x) > 1e15)) {
-        return wrong(r, name, "a whole number");
-    }
-    if (n < least || n > most) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s is %lld, expected %lld to %lld",
-                        name, (long long)n, (long long)least, (long long)most);
-    }
-    *out = n;
-    return true;
-}
-
-static bool number(reader *r, const char *name, json_t *v, double least, double most, double *out)
-{
-    const double x = json_number_value(v);
-    if (!json_is_number(v)) {
-        return wrong(r, name, "a number");
-    }
-    if (!(x >= least && x <= most)) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s is %g, expected %g to %g", name,
-                        x, least, most);
-    }
-    *out = x;
-    return true;
-}
-
-static bool boolean(reader *r, const char *name, json_t *v, bool *out)
-{
-    if (!json_is_boolean(v)) {
-        return wrong(r, name, "true or false");
-    }
-    *out = json_is_true(v);
-    return true;
-}
-
 /* ---- rows ---- */
-static bool read_model(reader *r, json_t *v)
+static bool read_model(api_reader *r, json_t *v)
 {
     if (!json_is_string(v)) {
-        return wrong(r, "model", "a name");
+        return api_wrong(r, "model", "a name");
     }
     if (strcmp(json_string_value(v), r->f->name) != 0) {
         return api_fail(r->e, MHD_HTTP_NOT_FOUND, "model_not_found", "model",
@@ -119,10 +23,10 @@ static bool read_model(reader *r, json_t *v)
     return true;
 }
 
-static bool read_most(reader *r, json_t *v)
+static bool read_most(api_reader *r, json_t *v)
 {
     int64_t most = 0;
-    if (!whole(r, "max_tokens", v, 1, INT32_MAX, &most)) {
+    if (!api_whole(r, "max_tokens", v, 1, INT32_MAX, &most)) {
         return false;
     }
     r->most = r->has_most && r->most < most ? r->most : most;
@@ -130,14 +34,14 @@ static bool read_most(reader *r, json_t *v)
     return true;
 }
 
-static bool read_temperature(reader *r, json_t *v)
+static bool read_temperature(api_reader *r, json_t *v)
 {
-    return number(r, "temperature", v, 0.0, 2.0, &r->j->request.sampling.temperature);
+    return api_number(r, "temperature", v, 0.0, 2.0, &r->j->request.sampling.temperature);
 }
 
-static bool read_top_p(reader *r, json_t *v)
+static bool read_top_p(api_reader *r, json_t *v)
 {
-    if (!number(r, "top_p", v, 0.0, 1.0, &r->j->request.sampling.top_p)) {
+    if (!api_number(r, "top_p", v, 0.0, 1.0, &r->j->request.sampling.top_p)) {
         return false;
     }
     if (r->j->request.sampling.top_p == 0.0) { /* the likeliest alone */
@@ -146,46 +50,46 @@ static bool read_top_p(reader *r, json_t *v)
     return true;
 }
 
-static bool read_top_k(reader *r, json_t *v)
+static bool read_top_k(api_reader *r, json_t *v)
 {
     int64_t k = 0;
-    if (!whole(r, "top_k", v, -1, INT32_MAX, &k)) {
+    if (!api_whole(r, "top_k", v, -1, INT32_MAX, &k)) {
         return false;
     }
     r->j->request.sampling.top_k = k > 0 ? k : 0;
     return true;
 }
 
-static bool read_min_p(reader *r, json_t *v)
+static bool read_min_p(api_reader *r, json_t *v)
 {
-    return number(r, "min_p", v, 0.0, 1.0, &r->j->request.sampling.min_p);
+    return api_number(r, "min_p", v, 0.0, 1.0, &r->j->request.sampling.min_p);
 }
 
-static bool read_presence(reader *r, json_t *v)
+static bool read_presence(api_reader *r, json_t *v)
 {
-    return number(r, "presence_penalty", v, -2.0, 2.0, &r->j->request.presence);
+    return api_number(r, "presence_penalty", v, -2.0, 2.0, &r->j->request.presence);
 }
 
-static bool read_frequency(reader *r, json_t *v)
+static bool read_frequency(api_reader *r, json_t *v)
 {
-    return number(r, "frequency_penalty", v, -2.0, 2.0, &r->j->request.frequency);
+    return api_number(r, "frequency_penalty", v, -2.0, 2.0, &r->j->request.frequency);
 }
 
-static bool read_repetition(reader *r, json_t *v)
+static bool read_repetition(api_reader *r, json_t *v)
 {
-    return number(r, "repetition_penalty", v, 0.01, 10.0, &r->j->request.repetition);
+    return api_number(r, "repetition_penalty", v, 0.01, 10.0, &r->j->request.repetition);
 }
 
-static bool read_n(reader *r, json_t *v)
+static bool read_n(api_reader *r, json_t *v)
 {
-    return whole(r, "n", v, 1, r->f->options->max_choices, &r->n);
+    return api_whole(r, "n", v, 1, r->f->options->max_choices, &r->n);
 }
 
-static bool read_seed(reader *r, json_t *v)
+static bool read_seed(api_reader *r, json_t *v)
 {
     int64_t seed = 0;
     if (!json_is_integer(v)) {
-        return wrong(r, "seed", "a whole number");
+        return api_wrong(r, "seed", "a whole number");
     }
     seed = json_integer_value(v);
     r->j->request.sampling.seed = (uint64_t)seed;
@@ -193,47 +97,47 @@ static bool read_seed(reader *r, json_t *v)
     return true;
 }
 
-static bool read_min_tokens(reader *r, json_t *v)
+static bool read_min_tokens(api_reader *r, json_t *v)
 {
-    return whole(r, "min_tokens", v, 0, INT32_MAX, &r->j->request.min_new_tokens);
+    return api_whole(r, "min_tokens", v, 0, INT32_MAX, &r->j->request.min_new_tokens);
 }
 
-static bool read_ignore_eos(reader *r, json_t *v)
+static bool read_ignore_eos(api_reader *r, json_t *v)
 {
-    return boolean(r, "ignore_eos", v, &r->ignore_eos);
+    return api_boolean(r, "ignore_eos", v, &r->ignore_eos);
 }
 
-static bool read_stop_ids(reader *r, json_t *v)
+static bool read_stop_ids(api_reader *r, json_t *v)
 {
     if (!json_is_array(v) || json_array_size(v) > 64) {
-        return wrong(r, "stop_token_ids", "an array of at most 64 token ids");
+        return api_wrong(r, "stop_token_ids", "an array of at most 64 token ids");
     }
     r->stop_ids = v;
     return true;
 }
 
-static bool read_bias(reader *r, json_t *v)
+static bool read_bias(api_reader *r, json_t *v)
 {
     if (!json_is_object(v) || json_object_size(v) > 4096) {
-        return wrong(r, "logit_bias", "an object of at most 4096 token ids with numbers");
+        return api_wrong(r, "logit_bias", "an object of at most 4096 token ids with numbers");
     }
     r->bias = v;
     return true;
 }
 
-static bool add_stop(reader *r, json_t *v)
+static bool add_stop(api_reader *r, json_t *v)
 {
     job *j = r->j;
     const size_t n = json_is_string(v) ? json_string_length(v) : 0;
     if (n == 0 || n >= FRONT_STOP_BYTES || strlen(json_string_value(v)) != n ||
         j->n_stops == FRONT_STOPS) {
-        return wrong(r, "stop", "a text of 1 to 255 bytes, or up to 16 of them in an array");
+        return api_wrong(r, "stop", "a text of 1 to 255 bytes, or up to 16 of them in an array");
     }
     memcpy(j->stops[j->n_stops++], json_string_value(v), n + 1);
     return true;
 }
 
-static bool read_stop(reader *r, json_t *v)
+static bool read_stop(api_reader *r, json_t *v)
 {
     if (!json_is_array(v)) {
         return add_stop(r, v);
@@ -246,27 +150,27 @@ static bool read_stop(reader *r, json_t *v)
     return true;
 }
 
-static bool read_stream(reader *r, json_t *v)
+static bool read_stream(api_reader *r, json_t *v)
 {
-    return boolean(r, "stream", v, &r->j->streams);
+    return api_boolean(r, "stream", v, &r->j->streams);
 }
 
-static bool read_stream_options(reader *r, json_t *v)
+static bool read_stream_options(api_reader *r, json_t *v)
 {
     const char *key = NULL;
     json_t *value = NULL;
     if (!json_is_object(v)) {
-        return wrong(r, "stream_options", "an object");
+        return api_wrong(r, "stream_options", "an object");
     }
     json_object_foreach(v, key, value)
     {
         bool unused = false;
         if (strcmp(key, "include_usage") == 0) {
-            if (!boolean(r, "stream_options.include_usage", value, &r->j->usage)) {
+            if (!api_boolean(r, "stream_options.include_usage", value, &r->j->usage)) {
                 return false;
             }
         } else if (strcmp(key, "include_obfuscation") == 0) {
-            if (!boolean(r, "stream_options.include_obfuscation", value, &unused)) {
+            if (!api_boolean(r, "stream_options.include_obfuscation", value, &unused)) {
                 return false;
             }
             if (unused) {
@@ -280,87 +184,84 @@ static bool read_stream_options(reader *r, json_t *v)
     return true;
 }
 
-static bool read_logprobs(reader *r, json_t *v)
+static bool read_logprobs(api_reader *r, json_t *v)
 {
     if (r->j->of_chat) {
-        return boolean(r, "logprobs", v, &r->j->logprobs);
+        return api_boolean(r, "logprobs", v, &r->j->logprobs);
     }
     r->j->logprobs = true;
-    return whole(r, "logprobs", v, 0, 5, &r->n_top);
+    return api_whole(r, "logprobs", v, 0, 5, &r->n_top);
 }
 
-static bool read_top_logprobs(reader *r, json_t *v)
+static bool read_top_logprobs(api_reader *r, json_t *v)
 {
-    return whole(r, "top_logprobs", v, 0, DS_SERVE_MOST_TOP, &r->n_top);
+    return api_whole(r, "top_logprobs", v, 0, DS_SERVE_MOST_TOP, &r->n_top);
 }
 
-static bool read_echo(reader *r, json_t *v)
+static bool read_echo(api_reader *r, json_t *v)
 {
-    return boolean(r, "echo", v, &r->echo);
+    return api_boolean(r, "echo", v, &r->echo);
 }
 
-static bool read_best_of(reader *r, json_t *v)
+static bool read_best_of(api_reader *r, json_t *v)
 {
     int64_t n = 0;
-    if (!whole(r, "best_of", v, 1, INT32_MAX, &n)) {
+    if (!api_whole(r, "best_of", v, 1, INT32_MAX, &n)) {
         return false;
     }
     return n == 1 ? true
-                  : unsupported(r, "best_of",
-                                "choosing the best of several is not built; "
-                                "ask for n texts");
+                  : api_unsupported(r, "best_of",
+                                    "choosing the best of several is not built; "
+                                    "ask for n texts");
 }
 
-static bool read_format(reader *r, json_t *v)
+static bool read_format(api_reader *r, json_t *v)
 {
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (type != NULL && strcmp(type, "text") == 0) {
-        return true;
-    }
-    if (type != NULL && strcmp(type, "json_object") == 0 && json_object_size(v) == 1) {
-        r->j->request.guide = json_guide;
-        r->j->request.guide_user = r->f;
-        return guide_prepare(r->f) || api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "",
-                                               "no memory for the bytes of tokens");
-    }
-    return unsupported(r, "response_format",
-                       "only {\"type\": \"text\"} and {\"type\": \"json_object\"}; schemas are "
-                       "not built");
+    r->format = v;
+    return true;
 }
 
-static bool read_tools(reader *r, json_t *v)
+static bool read_structured(api_reader *r, json_t *v)
 {
-    if (json_is_array(v) && json_array_size(v) == 0) {
-        return true;
-    }
-    return unsupported(r, "tools", "calls of tools are not built");
+    r->structured = v;
+    return true;
 }
 
-static bool read_tool_choice(reader *r, json_t *v)
+static bool read_tools(api_reader *r, json_t *v)
 {
-    const char *text = json_string_value(v);
-    if (text != NULL && (strcmp(text, "none") == 0 || strcmp(text, "auto") == 0)) {
-        return true;
-    }
-    return unsupported(r, "tool_choice", "calls of tools are not built");
+    r->tools = v;
+    return true;
 }
 
-static bool read_modalities(reader *r, json_t *v)
+static bool read_tool_choice(api_reader *r, json_t *v)
+{
+    r->tool_choice = v;
+    return true;
+}
+
+static bool read_parallel(api_reader *r, json_t *v)
+{
+    bool several = false;
+    r->parallel = v;
+    return api_boolean(r, "parallel_tool_calls", v, &several);
+}
+
+static bool read_modalities(api_reader *r, json_t *v)
 {
     const char *first = json_string_value(json_array_get(v, 0));
     if (json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0) {
         return true;
     }
-    return unsupported(r, "modalities", "only [\"text\"]");
+    return api_unsupported(r, "modalities", "only [\"text\"]");
 }
 
-static bool read_suffix(reader *r, json_t *v)
+static bool read_suffix(api_reader *r, json_t *v)
 {
     (void)v;
-    return unsupported(r, "suffix", "text between a prompt and a suffix is not built");
+    return api_unsupported(r, "suffix", "text between a prompt and a suffix is not built");
 }
 
-static bool read_later(reader *r, json_t *v)
+static bool read_later(api_reader *r, json_t *v)
 {
     (void)r;
     (void)v;
@@ -372,7 +273,7 @@ enum { CHAT = 1, COMPLETION = 2, BOTH = 3 };
 typedef struct row {
     const char *name;
     int where;
-    bool (*read)(reader *r, json_t *value); /* NULL: without effect here, named in a header */
+    bool (*read)(api_reader *r, json_t *value); /* NULL: without effect here, named in a header */
 } row;
 
 static const row rows[] = {
@@ -403,8 +304,10 @@ static const row rows[] = {
     {"best_of", COMPLETION, read_best_of},
     {"suffix", COMPLETION, read_suffix},
     {"response_format", BOTH, read_format},
+    {"structured_outputs", BOTH, read_structured},
     {"tools", CHAT, read_tools},
     {"tool_choice", CHAT, read_tool_choice},
+    {"parallel_tool_calls", CHAT, read_parallel},
     {"modalities", CHAT, read_modalities},
     {"chat_template_kwargs", CHAT, read_later},
     {"user", BOTH, NULL},
@@ -413,7 +316,6 @@ static const row rows[] = {
     {"service_tier", CHAT, NULL},
     {"prompt_cache_key", CHAT, NULL},
     {"safety_identifier", CHAT, NULL},
-    {"parallel_tool_calls", CHAT, NULL},
 };
 
 static const row *find_row(const char *name, int where)
@@ -426,7 +328,7 @@ static const row *find_row(const char *name, int where)
     return NULL;
 }
 
-static bool read_rows(reader *r, json_t *body)
+static bool read_rows(api_reader *r, json_t *body)
 {
     const char *key = NULL;
     json_t *value = NULL;
@@ -450,7 +352,7 @@ static bool read_rows(reader *r, json_t *body)
 }
 
 /* ---- ids ---- */
-static bool take_bias(reader *r)
+static bool take_bias(api_reader *r)
 {
     ds_serve_request *q = &r->j->request;
     const size_t n = json_object_size(r->bias);
@@ -465,9 +367,9 @@ static bool take_bias(reader *r)
         double x = 0.0;
         if (bias == NULL || key[0] < '0' || key[0] > '9' || *end != '\0' ||
             id >= r->f->vocab_size) {
-            return wrong(r, "logit_bias", "token ids of the model's vocabulary as keys");
+            return api_wrong(r, "logit_bias", "token ids of the model's vocabulary as keys");
         }
-        if (!number(r, "logit_bias", value, -100.0, 100.0, &x)) {
+        if (!api_number(r, "logit_bias", value, -100.0, 100.0, &x)) {
             return false;
         }
         bias[q->n_bias++] = (ds_serve_bias){(uint32_t)id, (float)x};
@@ -475,7 +377,7 @@ static bool take_bias(reader *r)
     return true;
 }
 
-static bool take_stop_ids(reader *r)
+static bool take_stop_ids(api_reader *r)
 {
     front *f = r->f;
     ds_serve_request *q = &r->j->request;
@@ -484,8 +386,8 @@ static bool take_stop_ids(reader *r)
     q->stop_ids = ids;
     for (size_t i = 0; ids != NULL && i < n; ++i) {
         int64_t id = 0;
-        if (!whole(r, "stop_token_ids", json_array_get(r->stop_ids, i), 0, f->vocab_size - 1,
-                   &id)) {
+        if (!api_whole(r, "stop_token_ids", json_array_get(r->stop_ids, i), 0, f->vocab_size - 1,
+                       &id)) {
             return false;
         }
         ids[q->n_stop_ids++] = (uint32_t)id;
@@ -493,219 +395,12 @@ static bool take_stop_ids(reader *r)
     for (size_t i = 0; ids != NULL && !r->ignore_eos && i < f->n_stop_ids; ++i) {
         ids[q->n_stop_ids++] = f->stop_ids[i];
     }
-    return ids != NULL || wrong(r, "stop_token_ids", "fewer, there is no memory");
-}
-
-/* ---- prompts ---- */
-static bool encode(reader *r, const char *text, size_t n, uint32_t flags, choice *c)
-{
-    front *f = r->f;
-    ds_tokens tokens;
-    if (ds_tokenizer_encode(f->tokenizer, f->scratch, text, n, flags, &tokens) < 0) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, r->j->of_chat ? "messages" : "prompt",
-                        "%.400s", ds_ctx_error(f->http_ctx));
-    }
-    c->ids = malloc((tokens.n + 1) * sizeof *c->ids);
-    if (c->ids == NULL) {
-        return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory for a prompt");
-    }
-    memcpy(c->ids, tokens.ids, tokens.n * sizeof *c->ids);
-    c->n_ids = tokens.n;
-    c->owns_ids = true;
-    return true;
-}
-
-static bool take_text(reader *r, json_t *v, choice *c)
-{
-    const char *text = json_string_value(v);
-    if (!encode(r, text, json_string_length(v), DS_ENCODE_ADD_SPECIAL, c)) {
-        return false;
-    }
-    c->echo = r->echo ? strdup(text) : NULL;
-    return true;
-}
-
-static bool take_ids(reader *r, json_t *v, choice *c)
-{
-    const size_t n = json_array_size(v);
-    size_t size = 0;
-    c->ids = malloc((n + 1) * sizeof *c->ids);
-    c->owns_ids = true;
-    for (size_t i = 0; c->ids != NULL && i < n; ++i) {
-        int64_t id = 0;
-        if (!whole(r, "prompt", json_array_get(v, i), 0, r->f->vocab_size - 1, &id)) {
-            return false;
-        }
-        c->ids[c->n_ids++] = (uint32_t)id;
-    }
-    if (r->echo) {
-        (void)ds_tokenizer_decode(r->f->tokenizer, c->ids, c->n_ids, DS_DECODE_REPAIR, &c->echo,
-                                  &size);
-    }
-    return c->ids != NULL;
-}
-
-/* Room for the choices of n prompts. */
-static bool make_choices(reader *r, size_t n)
-{
-    job *j = r->j;
-    if (n == 0 || n > (size_t)r->f->options->max_choices / (size_t)r->n) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "prompt",
-                        "%zu prompts with n %lld: 1 to %lld texts can be asked for", n,
-                        (long long)r->n, (long long)r->f->options->max_choices);
-    }
-    j->n_prompts = n;
-    j->n_of_each = (size_t)r->n;
-    j->choices = calloc(n * j->n_of_each, sizeof *j->choices);
-    if (j->choices == NULL) {
-        return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
-    }
-    j->n_choices = n * j->n_of_each;
-    return true;
-}
-
-static bool take_prompts(reader *r, json_t *v)
-{
-    job *j = r->j;
-    json_t *first = json_array_get(v, 0);
-    const bool several = json_is_array(v) && (json_is_string(first) || json_is_array(first));
-    if (!json_is_string(v) && !several && !json_is_integer(first)) {
-        return wrong(r, "prompt", "a text, an array of texts, of token ids, or of arrays of ids");
-    }
-    if (!make_choices(r, several ? json_array_size(v) : 1)) {
-        return false;
-    }
-    for (size_t i = 0; i < j->n_prompts; ++i) {
-        json_t *one = several ? json_array_get(v, i) : v;
-        choice *c = &j->choices[i * j->n_of_each];
-        if (!json_is_string(one) && !json_is_array(one)) {
-            return wrong(r, "prompt", "texts, or arrays of token ids");
-        }
-        if (!(json_is_string(one) ? take_text(r, one, c) : take_ids(r, one, c))) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* ---- messages ---- */
-/* {"type": "text", "text": …} parts become one text. */
-static bool join_parts(reader *r, json_t *message, json_t *parts)
-{
-    dsi_buf text = dsi_buf_make(64u << 20);
-    for (size_t i = 0; i < json_array_size(parts); ++i) {
-        json_t *part = json_array_get(parts, i);
-        const char *type = json_string_value(json_object_get(part, "type"));
-        const char *words = json_string_value(json_object_get(part, "text"));
-        if (type == NULL || strcmp(type, "text") != 0 || words == NULL) {
-            dsi_buf_free(&text);
-            return unsupported(r, "messages",
-                               "parts of a message can only be "
-                               "{\"type\": \"text\", \"text\": …}");
-        }
-        dsi_buf_puts(&text, words);
-    }
-    (void)json_object_set_new(message, "content", json_string(dsi_buf_text(&text)));
-    dsi_buf_free(&text);
-    return true;
-}
-
-static bool check_message(reader *r, json_t *message)
-{
-    static const char *const known[] = {"role", "content", "name", NULL};
-    const char *role = json_string_value(json_object_get(message, "role"));
-    json_t *content = json_object_get(message, "content");
-    const char *key = NULL;
-    json_t *value = NULL;
-    if (role == NULL || (strcmp(role, "system") != 0 && strcmp(role, "user") != 0 &&
-                         strcmp(role, "assistant") != 0 && strcmp(role, "developer") != 0)) {
-        return unsupported(r, "messages",
-                           "expected a role of system, developer, user or "
-                           "assistant; those of tools are not built");
-    }
-    json_object_foreach(message, key, value)
-    {
-        bool is_known = json_is_null(value);
-        for (size_t i = 0; known[i] != NULL; ++i) {
-            is_known = is_known || strcmp(known[i], key) == 0;
-        }
-        if (!is_known) {
-            return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", "messages",
-                            "%.60s is no field of a message that this server knows", key);
-        }
-    }
-    if (json_is_array(content)) {
-        if (!join_parts(r, message, content)) {
-            return false;
-        }
-    } else if (!json_is_string(content)) {
-        return wrong(r, "messages", "a content that is a text or an array of texts");
-    }
-    if (json_object_get(message, "name") != NULL) {
-        dsi_buf_puts(r->ignored, "messages.name ");
-        (void)json_object_del(message, "name");
-    }
-    if (strcmp(role, "developer") == 0) { /* what newer clients call it */
-        (void)json_object_set_new(message, "role", json_string("system"));
-    }
-    return true;
-}
-
-static bool render(reader *r, json_t *body, ds_chat_text *text_out)
-{
-    front *f = r->f;
-    json_t *messages = json_object_get(body, "messages");
-    json_t *variables = json_object_get(body, "chat_template_kwargs");
-    if (f->chat == NULL) {
-        return unsupported(r, "messages",
-                           "the model has no chat template; use /v1/completions or "
-                           "--chat_template");
-    }
-    if (!json_is_array(messages) || json_array_size(messages) == 0) {
-        return wrong(r, "messages", "an array of at least one message");
-    }
-    for (size_t i = 0; i < json_array_size(messages); ++i) {
-        if (!check_message(r, json_array_get(messages, i))) {
-            return false;
-        }
-    }
-    json_t *chat = json_pack("{s:O}", "messages", messages);
-    if (variables != NULL && !json_is_null(variables)) {
-        (void)json_object_set(chat, "chat_template_kwargs", variables);
-    }
-    char *text = json_dumps(chat, JSON_COMPACT);
-    const ds_status status = text != NULL ? ds_chat_render_json(f->chat, text, strlen(text),
-                                                                DS_CHAT_GENERATION_PROMPT, text_out)
-                                          : DS_ERR_NOMEM;
-    free(text);
-    json_decref(chat);
-    return status >= 0 || api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "messages", "%.400s",
-                                   ds_ctx_error(f->http_ctx));
-}
-
-bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e)
-{
-    dsi_buf ignored = dsi_buf_make(4096);
-    reader r = {.f = f, .ignored = &ignored, .e = e};
-    const bool ok = render(&r, body, text_out);
-    dsi_buf_free(&ignored);
-    return ok;
-}
-
-static bool take_messages(reader *r, json_t *body)
-{
-    ds_chat_text text = {0};
-    if (!make_choices(r, 1) || !render(r, body, &text)) {
-        return false;
-    }
-    const bool ok = encode(r, text.text, text.size, 0, r->j->choices);
-    ds_chat_text_free(&text);
-    return ok;
+    return ids != NULL || api_wrong(r, "stop_token_ids", "fewer, there is no memory");
 }
 
 /* ---- all together ---- */
 /* Prompts are not empty and leave room; choices of one prompt share its ids. */
-static bool fit(reader *r)
+static bool fit(api_reader *r)
 {
     job *j = r->j;
     const front *f = r->f;
@@ -726,8 +421,8 @@ static bool fit(reader *r)
         if (ds_detokenizer_create(f->tokenizer, DS_DECODE_SKIP_SPECIAL, &c->decoder) < 0) {
             return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
         }
-        c->text = c->pending = c->logprobs = c->tops = c->offsets = c->pieces =
-            dsi_buf_make(256u << 20);
+        c->text = c->pending = c->drawn = c->calls = c->arguments = c->reader.held = c->logprobs =
+            c->tops = c->offsets = c->pieces = dsi_buf_make(256u << 20);
     }
     const int64_t room = f->max_length - longest;
     const int64_t otherwise = j->of_chat ? room : 16;
@@ -742,28 +437,29 @@ static bool fit(reader *r)
     return true;
 }
 
-static bool check_together(reader *r)
+static bool check_together(api_reader *r)
 {
     job *j = r->j;
     if (j->usage && !j->streams) {
-        return wrong(r, "stream_options", "stream true beside it");
+        return api_wrong(r, "stream_options", "stream true beside it");
     }
     if (j->of_chat && r->n_top > 0 && !j->logprobs) {
-        return wrong(r, "top_logprobs", "logprobs true beside it");
+        return api_wrong(r, "top_logprobs", "logprobs true beside it");
     }
     if (r->echo && j->logprobs) {
-        return unsupported(r, "echo",
-                           "log-probabilities of the prompt (echo with logprobs) are "
-                           "not built");
+        return api_unsupported(r, "echo",
+                               "log-probabilities of the prompt (echo with logprobs) are "
+                               "not built");
     }
     j->request.logprobs = j->logprobs;
     j->request.n_top = (int32_t)r->n_top;
+    j->own_stops = json_array_size(r->stop_ids) > 0;
     return true;
 }
 
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e)
 {
-    reader r = {.f = f, .j = j, .ignored = ignored, .e = e, .n = 1};
+    api_reader r = {.f = f, .j = j, .ignored = ignored, .e = e, .n = 1};
     j->of_chat = of_chat;
     j->f = f;
     j->request.sampling.temperature = 1.0;
@@ -772,16 +468,18 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
         return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "", "expected a JSON object as the body");
     }
     if (!json_is_string(json_object_get(body, "model"))) {
-        return wrong(&r, "model", "the name of a model, as /v1/models lists it");
+        return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
-    if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r)) {
+    if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
+        !api_take_form(&r) || !api_take_tools(&r)) {
         return false;
     }
     json_t *prompt = json_object_get(body, "prompt");
     if (!of_chat && (prompt == NULL || json_is_null(prompt))) {
-        return wrong(&r, "prompt", "a text, an array of texts, of token ids, or of arrays of ids");
+        return api_wrong(&r, "prompt",
+                         "a text, an array of texts, of token ids, or of arrays of ids");
     }
-    if (!(of_chat ? take_messages(&r, body) : take_prompts(&r, prompt)) || !fit(&r)) {
+    if (!(of_chat ? api_take_messages(&r, body) : api_take_prompts(&r, prompt)) || !fit(&r)) {
         return false;
     }
     if (!r.has_seed) {

@@ -12,7 +12,6 @@ enum { MOST_POLLED = 4096 };
 
 typedef struct engine {
     front *f;
-    job *jobs; /* running */
     ds_serve_event *events;
     struct pollfd *polled;
     job **of_poll;
@@ -63,13 +62,13 @@ static void tidy(engine *e)
         f->queued = j->next;
         f->queued_end = f->queued != NULL ? f->queued_end : &f->queued;
         j->arrived = j->arrived > 0.0 ? j->arrived : dsi_clock_seconds();
-        j->next = e->jobs;
-        e->jobs = j;
+        j->next = e->f->running;
+        e->f->running = j;
         if (!j->gone) {
             submit(e, j);
         }
     }
-    for (job **at = &e->jobs; *at != NULL;) {
+    for (job **at = &e->f->running; *at != NULL;) {
         job *j = *at;
         if (!j->gone && !j->done) {
             at = &j->next;
@@ -87,7 +86,7 @@ static void tidy(engine *e)
 static void find_gone(engine *e)
 {
     nfds_t n = 0;
-    for (job *j = e->jobs; j != NULL && n < MOST_POLLED; j = j->next) {
+    for (job *j = e->f->running; j != NULL && n < MOST_POLLED; j = j->next) {
         if (j->suspended && j->fd >= 0) {
             e->polled[n] = (struct pollfd){.fd = j->fd, .events = POLLRDHUP};
             e->of_poll[n++] = j;
@@ -108,7 +107,7 @@ static void find_gone(engine *e)
 
 static choice *find_choice(engine *e, uint64_t uid, job **job_out)
 {
-    for (job *j = e->jobs; j != NULL; j = j->next) {
+    for (job *j = e->f->running; j != NULL; j = j->next) {
         for (size_t i = 0; i < j->n_choices; ++i) {
             if (j->choices[i].uid == uid) {
                 *job_out = j;
@@ -176,7 +175,7 @@ static void give_all(engine *e, size_t n)
     for (size_t i = 0; i < n; ++i) {
         give(e, &e->events[i]);
     }
-    for (job *j = e->jobs; j != NULL; j = j->next) {
+    for (job *j = e->f->running; j != NULL; j = j->next) {
         wake_client(j);
     }
 }
@@ -184,7 +183,7 @@ static void give_all(engine *e, size_t n)
 /* A step failed: nobody is served any more. */
 static void break_all(engine *e)
 {
-    for (job *j = e->jobs; j != NULL; j = j->next) {
+    for (job *j = e->f->running; j != NULL; j = j->next) {
         job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", ds_ctx_error(e->f->ctx));
     }
     e->f->broken = true;
@@ -219,7 +218,7 @@ static void loop(engine *e)
         if (f->stop) {
             break;
         }
-        if (e->jobs == NULL) {
+        if (e->f->running == NULL) {
             (void)pthread_cond_wait(&f->wake, &f->lock);
         } else {
             turn(e);
@@ -227,7 +226,7 @@ static void loop(engine *e)
         (void)pthread_mutex_unlock(&f->lock);
     }
     tidy(e); /* what was queued meanwhile, too: no connection may stay suspended */
-    for (job *j = e->jobs; j != NULL; j = j->next) {
+    for (job *j = e->f->running; j != NULL; j = j->next) {
         job_fail(j, MHD_HTTP_SERVICE_UNAVAILABLE, "server_error", "the server ends");
     }
     tidy(e);
@@ -238,7 +237,8 @@ void *engine_run(void *opaque)
 {
     front *f = opaque;
     engine e = {.f = f};
-    e.events = calloc((size_t)f->metrics.stats.max_sequences, sizeof *e.events);
+    const ds_serve_stats *s = &f->metrics.stats;
+    e.events = calloc((size_t)(s->max_sequences * (1 + s->max_draft)), sizeof *e.events);
     e.polled = calloc(MOST_POLLED, sizeof *e.polled);
     e.of_poll = calloc(MOST_POLLED, sizeof *e.of_poll);
     if (e.events != NULL && e.polled != NULL && e.of_poll != NULL) {

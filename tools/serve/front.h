@@ -10,6 +10,7 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
+#include "guide/guide.h"
 
 #include <deepspeed/chat.h>
 #include <deepspeed/serve.h>
@@ -25,20 +26,12 @@ typedef struct job job;
 /* The command line, parsed. */
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
-    const char *api_key_file, *accelerator, *tokenizer, *quantize;
+    const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
-    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
+    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
     bool no_prefix_cache;
 } serve_options;
-
-/* The bytes of each token, behind each other. Made once, by the HTTP thread, before a job needs it.
- */
-typedef struct guide_words {
-    uint32_t *at; /* [n + 1]; NULL: not made yet */
-    uint8_t *bytes;
-    uint32_t n;
-} guide_words;
 
 /* What /metrics shows; by the engine thread, read by the other. */
 typedef struct front_metrics {
@@ -54,21 +47,24 @@ typedef struct front {
     const serve_options *options;
     ds_server *server;
     const ds_tokenizer *tokenizer;
-    const ds_chat *chat; /* NULL: the model has no template */
+    const ds_chat *chat;        /* NULL: the model has no template */
+    const dsi_call_form *calls; /* NULL: the template has no place for tools */
     ds_tokenizer_scratch *scratch;
     ds_ctx *http_ctx; /* errors of the HTTP thread */
     const char *name; /* of the model, as clients call it */
     char fingerprint[32];
     char **keys; /* [n_keys]; none: everybody may ask */
     size_t n_keys;
-    guide_words words;
-    uint32_t *stop_ids; /* what ends a text */
+    dsi_vocabulary *words; /* NULL: no request has needed them; made by the HTTP thread */
+    uint32_t *stop_ids;    /* what ends a text */
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
     struct MHD_Daemon *daemon;
+    const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     job *queued, **queued_end; /* new jobs, for the engine thread */
+    job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
     size_t n_body;             /* bytes of bodies; of the HTTP thread alone */
     bool draining, stop, broken;
@@ -76,6 +72,40 @@ typedef struct front {
     uint64_t secret; /* seeds of requests that name none */
     front_metrics metrics;
 } front;
+
+/* ---- calls.c: calls of tools in an answer, byte by byte ---- */
+typedef enum call_state {
+    CALL_TEXT,
+    CALL_NEVER, /* text, to its end */
+    CALL_SKIPS, /* what the form says */
+    CALL_NAME,
+    CALL_ARGUMENTS,
+    CALL_BETWEEN
+} call_state;
+
+typedef struct call_reader {
+    call_state state, then;
+    size_t skip, n_taken;
+    int64_t depth; /* of the arguments */
+    bool in_string, escaped;
+    int64_t n_calls;
+    dsi_buf held; /* may begin a call; or the name so far */
+} call_reader;
+
+/* What is found. */
+typedef struct call_sink {
+    void *user;
+    void (*text)(void *user, const char *text, size_t n);
+    void (*begin)(void *user, const char *name);
+    void (*arguments)(void *user, const char *text, size_t n);
+} call_sink;
+
+/* How a model with this chat template writes calls; NULL: the template has no place for tools. */
+const dsi_call_form *calls_form(const char *chat_template);
+void calls_take(call_reader *r, const dsi_call_form *form, const char *text, size_t n,
+                const call_sink *to);
+/* The answer ended: what was held back is text. */
+void calls_end(call_reader *r, const call_sink *to);
 
 /* ---- job.c: what a request asks for, and its output ---- */
 typedef struct choice {
@@ -87,6 +117,10 @@ typedef struct choice {
     ds_detokenizer *decoder;
     dsi_buf text;                  /* what was sent, or will be */
     dsi_buf pending;               /* drawn, but may begin a stop string */
+    call_reader reader;            /* of an answer that may call tools */
+    dsi_buf calls;                 /* the calls, as JSON but for the end of the last */
+    dsi_buf arguments;             /* of a call: what was drawn last */
+    dsi_buf drawn;                 /* ids, where the text has a form */
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
     int64_t n_new, n_cached, n_logprobs;
@@ -100,13 +134,16 @@ struct job {
     struct MHD_Connection *connection;
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
-    int holders; /* HTTP thread, engine thread */
+    bool own_stops; /* the client named ids that end a text */
+    int holders;    /* HTTP thread, engine thread */
     char id[FRONT_ID_BYTES];
     int64_t created;
     double arrived;
     choice *choices; /* prompt by prompt */
     size_t n_choices, n_prompts, n_of_each;
-    ds_serve_request request; /* all but ids and seed; its arrays are owned */
+    ds_serve_request request;   /* all but ids and seed; its arrays are owned */
+    dsi_guide *guide;           /* the form of the texts; NULL: none */
+    const dsi_call_form *calls; /* how the answers call tools; NULL: they do not */
     char stops[FRONT_STOPS][FRONT_STOP_BYTES];
     size_t n_stops;
     dsi_buf out;   /* what the client gets */
@@ -119,6 +156,8 @@ void job_release(job *j);
 /* An event of choice c; the text goes to the output. With the lock. *stop_out: a stop string was
  * there, the sequence is to be cancelled. */
 void job_take(job *j, choice *c, const ds_serve_event *event, bool *stop_out);
+/* Of ds_serve_request.guide; user: the job. */
+void job_guide(void *job, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
 /* Appends text as a JSON string; bytes that are no UTF-8 become question marks. */
 void put_clean(dsi_buf *out, const char *text, size_t n);
 /* Everything ended: the rest of the output. With the lock. */
@@ -149,17 +188,9 @@ ds_status http_start(ds_ctx *ctx, front *f);
 /* ---- engine.c: the engine thread ---- */
 void *engine_run(void *front);
 
-/* ---- json_guide.c ---- */
-#define GUIDE_NEVER (-1e30f) /* far below any logit, and finite */
-/* Of ds_serve_request.guide: the text is a JSON object. user: the front. */
-void json_guide(void *front, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
-/* Whether the text, with what is pending, is a whole object: it ends there. */
-bool json_complete(const dsi_buf *text, const dsi_buf *pending);
-/* false: no memory. */
-bool guide_prepare(front *f);
-void guide_drop(front *f);
-
-/* ---- metrics.c ---- */
+/* ---- metrics.c; with the lock ---- */
 void metrics_print(front *f, dsi_buf *out);
+/* The texts that are made, and places that are free, as JSON. */
+void slots_print(front *f, dsi_buf *out);
 
 #endif

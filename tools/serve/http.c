@@ -83,6 +83,21 @@ static enum MHD_Result refuse(exchange *x, struct MHD_Connection *c, unsigned st
     return send_error(x, c, &e);
 }
 
+/* Whether another text may be asked for now. */
+static bool may_begin(front *f, api_error *e)
+{
+    (void)pthread_mutex_lock(&f->lock);
+    const bool over = f->draining || f->broken;
+    const bool full = f->n_jobs >= f->options->max_waiting + f->metrics.stats.max_sequences;
+    (void)pthread_mutex_unlock(&f->lock);
+    if (over) {
+        return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "the server ends");
+    }
+    return !full || api_fail(e, MHD_HTTP_TOO_MANY_REQUESTS, "queue_full", "",
+                             "too many requests wait (--max_waiting %lld)",
+                             (long long)f->options->max_waiting);
+}
+
 /* ---- plain answers ---- */
 static enum MHD_Result answer_health(exchange *x, struct MHD_Connection *c, const char *path)
 {
@@ -99,6 +114,30 @@ static enum MHD_Result answer_health(exchange *x, struct MHD_Connection *c, cons
                               : "ok");
     return send_text(x, c, draining || broken ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
                      "application/json", &text);
+}
+
+/* Whether a text could begin now: for who shares requests among servers. */
+static enum MHD_Result answer_ready(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    api_error e = {0};
+    dsi_buf text = dsi_buf_make(256);
+    (void)path;
+    if (!may_begin(x->f, &e)) {
+        e.status = MHD_HTTP_SERVICE_UNAVAILABLE;
+        return send_error(x, c, &e);
+    }
+    dsi_buf_puts(&text, "{\"status\":\"ready\"}\n");
+    return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
+}
+
+static enum MHD_Result answer_slots(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    dsi_buf text = dsi_buf_make(64u << 20);
+    (void)path;
+    (void)pthread_mutex_lock(&x->f->lock);
+    slots_print(x->f, &text);
+    (void)pthread_mutex_unlock(&x->f->lock);
+    return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
 }
 
 static void put_model(front *f, dsi_buf *text)
@@ -259,9 +298,10 @@ static enum MHD_Result answer_template(exchange *x, struct MHD_Connection *c, co
     bool ok = body != NULL;
     json_object_foreach(body, key, value)
     {
-        if (ok && strcmp(key, "messages") != 0 && strcmp(key, "chat_template_kwargs") != 0) {
+        if (ok && strcmp(key, "messages") != 0 && strcmp(key, "chat_template_kwargs") != 0 &&
+            strcmp(key, "tools") != 0) {
             ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, "unknown_field", key,
-                          "expected messages and chat_template_kwargs");
+                          "expected messages, tools and chat_template_kwargs");
         }
     }
     ok = ok && api_render(x->f, body, &text, &e);
@@ -345,21 +385,6 @@ static job *make_job(exchange *x, struct MHD_Connection *c, bool of_chat)
                    (unsigned long long)f->created, (unsigned long long)++f->last_job);
     (void)pthread_mutex_unlock(&f->lock);
     return j;
-}
-
-/* Whether another text may be asked for now. */
-static bool may_begin(front *f, api_error *e)
-{
-    (void)pthread_mutex_lock(&f->lock);
-    const bool over = f->draining || f->broken;
-    const bool full = f->n_jobs >= f->options->max_waiting + f->metrics.stats.max_sequences;
-    (void)pthread_mutex_unlock(&f->lock);
-    if (over) {
-        return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "the server ends");
-    }
-    return !full || api_fail(e, MHD_HTTP_TOO_MANY_REQUESTS, "queue_full", "",
-                             "too many requests wait (--max_waiting %lld)",
-                             (long long)f->options->max_waiting);
 }
 
 static enum MHD_Result begin_stream(exchange *x, struct MHD_Connection *c)
@@ -464,7 +489,9 @@ static const route routes[] = {
     {"GET", "/v1/models", answer_models, false, false},
     {"GET", "/v1/models/", answer_model, false, true},
     {"GET", "/health", answer_health, true, false},
+    {"GET", "/ready", answer_ready, true, false},
     {"GET", "/metrics", answer_metrics, false, false},
+    {"GET", "/slots", answer_slots, false, false},
     {"POST", "/tokenize", answer_tokenize, false, false},
     {"POST", "/detokenize", answer_detokenize, false, false},
     {"POST", "/apply-template", answer_template, false, false},
@@ -626,18 +653,26 @@ ds_status http_start(ds_ctx *ctx, front *f)
         return ds_fail(ctx, DS_ERR_ARG, "--host %s: %s", o->host, gai_strerror(error));
     }
     const unsigned v6 = address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
+    const bool tls = f->tls_cert != NULL;
+    struct MHD_OptionItem secure[] = {
+        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)f->tls_cert},
+        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)f->tls_key},
+        {MHD_OPTION_END, 0, NULL}};
     f->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6,
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6 |
+            (tls ? MHD_USE_TLS : 0u),
         (uint16_t)o->port, NULL, NULL, handle, f, MHD_OPTION_EXTERNAL_LOGGER, be_silent, NULL,
         MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_seconds,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
         begin_exchange, NULL, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2],
+        MHD_OPTION_END);
     freeaddrinfo(address);
     if (f->daemon == NULL) {
-        return ds_fail(ctx, DS_ERR_IO, "cannot listen on %s port %lld: it is taken, or not allowed",
-                       o->host, (long long)o->port);
+        return ds_fail(
+            ctx, DS_ERR_IO, "cannot listen on %s port %lld: it is taken, or not allowed%s", o->host,
+            (long long)o->port, tls ? "; or --tls_cert and --tls_key are no pair in PEM" : "");
     }
     return DS_OK;
 }

@@ -21,6 +21,10 @@ static void free_choice(choice *c)
     ds_detokenizer_destroy(&c->decoder);
     dsi_buf_free(&c->text);
     dsi_buf_free(&c->pending);
+    dsi_buf_free(&c->drawn);
+    dsi_buf_free(&c->calls);
+    dsi_buf_free(&c->arguments);
+    dsi_buf_free(&c->reader.held);
     dsi_buf_free(&c->logprobs);
     dsi_buf_free(&c->tops);
     dsi_buf_free(&c->offsets);
@@ -39,6 +43,7 @@ void job_release(job *j)
     free(j->choices);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
+    dsi_guide_destroy(&j->guide);
     dsi_buf_free(&j->out);
     free(j);
 }
@@ -113,29 +118,28 @@ static void put_logprobs(job *j, choice *c)
     c->n_logprobs = 0;
 }
 
-/* One frame of a stream. role: the first one of a chat. */
-static void put_frame(job *j, choice *c, const char *text, size_t n, bool role, const char *finish)
+/* One frame of a stream; what: the delta of a chat or the text of a completion, as JSON. */
+static void put_frame(job *j, choice *c, const char *what, const char *finish)
 {
     dsi_buf *out = &j->out;
     dsi_buf_puts(out, "data: ");
     put_head(j, j->of_chat ? "chat.completion.chunk" : "text_completion");
-    dsi_buf_printf(out, "{\"index\":%d,", index_of(j, c));
-    if (j->of_chat) {
-        dsi_buf_puts(out, role ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{");
-        if (!role && (n > 0 || finish == NULL)) {
-            dsi_buf_puts(out, "\"content\":");
-        }
-        if (role || n > 0 || finish == NULL) {
-            put_text(out, text, n);
-        }
-        dsi_buf_putc(out, '}');
-    } else {
-        dsi_buf_puts(out, "\"text\":");
-        put_text(out, text, n);
-    }
+    dsi_buf_printf(out, "{\"index\":%d,\"%s\":", index_of(j, c), j->of_chat ? "delta" : "text");
+    dsi_buf_puts(out, what);
     put_logprobs(j, c);
     put_finish(j, finish);
     dsi_buf_puts(out, j->usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
+
+/* A frame with n bytes of text. */
+static void put_text_frame(job *j, choice *c, const char *text, size_t n)
+{
+    dsi_buf what = dsi_buf_make(j->out.ceiling);
+    dsi_buf_puts(&what, j->of_chat ? "{\"content\":" : "");
+    put_text(&what, text, n);
+    dsi_buf_puts(&what, j->of_chat ? "}" : "");
+    put_frame(j, c, dsi_buf_text(&what), NULL);
+    dsi_buf_free(&what);
 }
 
 static void begin(job *j, choice *c)
@@ -148,9 +152,9 @@ static void begin(job *j, choice *c)
         dsi_buf_puts(&c->text, c->echo);
     }
     if (j->streams && j->of_chat) {
-        put_frame(j, c, "", 0, true, NULL);
+        put_frame(j, c, "{\"role\":\"assistant\",\"content\":\"\"}", NULL);
     } else if (j->streams && c->echo != NULL) {
-        put_frame(j, c, c->echo, strlen(c->echo), false, NULL);
+        put_text_frame(j, c, c->echo, strlen(c->echo));
     }
 }
 
@@ -318,15 +322,89 @@ static size_t held_back(const job *j, const dsi_buf *pending)
     return most;
 }
 
+/* ---- calls of tools ---- */
+typedef struct call_target {
+    job *j;
+    choice *c;
+} call_target;
+
+static void call_text(void *user, const char *text, size_t n)
+{
+    const call_target *t = user;
+    if (n > 0) {
+        dsi_buf_append(&t->c->text, text, n);
+        if (t->j->streams) {
+            put_text_frame(t->j, t->c, text, n);
+        }
+    }
+}
+
+static void call_begin(void *user, const char *name)
+{
+    const call_target *t = user;
+    const int64_t k = t->c->reader.n_calls; /* before this one */
+    dsi_buf one = dsi_buf_make(1024);
+    dsi_buf_printf(&one,
+                   "\"id\":\"call_%s_%d_%lld\",\"type\":\"function\",\"function\":{\"name\":\"%s\","
+                   "\"arguments\":\"",
+                   t->j->id, index_of(t->j, t->c), (long long)k, name);
+    dsi_buf_printf(&t->c->calls, "%s{%s", k > 0 ? "\"}}," : "", dsi_buf_text(&one));
+    if (t->j->streams) {
+        dsi_buf what = dsi_buf_make(2048);
+        dsi_buf_printf(&what, "{\"tool_calls\":[{\"index\":%lld,%s\"}}]}", (long long)k,
+                       dsi_buf_text(&one));
+        put_frame(t->j, t->c, dsi_buf_text(&what), NULL);
+        dsi_buf_free(&what);
+    }
+    dsi_buf_free(&one);
+}
+
+/* Pieces gather until the end of what was drawn; see send_calls. */
+static void call_arguments(void *user, const char *text, size_t n)
+{
+    const call_target *t = user;
+    dsi_buf_json(&t->c->calls, text, n);
+    dsi_buf_json(&t->c->arguments, text, n);
+}
+
+static void put_arguments(job *j, choice *c)
+{
+    if (j->streams && c->arguments.size > 0) {
+        dsi_buf what = dsi_buf_make(j->out.ceiling);
+        dsi_buf_printf(&what, "{\"tool_calls\":[{\"index\":%lld,\"function\":{\"arguments\":\"",
+                       (long long)(c->reader.n_calls - 1));
+        dsi_buf_append(&what, c->arguments.data, c->arguments.size);
+        dsi_buf_puts(&what, "\"}}]}");
+        put_frame(j, c, dsi_buf_text(&what), NULL);
+        dsi_buf_free(&what);
+    }
+    dsi_buf_clear(&c->arguments);
+}
+
+static void send_calls(job *j, choice *c, const char *text, size_t n, bool ends)
+{
+    call_target target = {j, c};
+    const call_sink sink = {&target, call_text, call_begin, call_arguments};
+    calls_take(&c->reader, j->calls, text, n, &sink);
+    if (ends) {
+        calls_end(&c->reader, &sink);
+    }
+    put_arguments(j, c);
+}
+
 /* The first n bytes of what is pending are the client's. */
 static void send_text(job *j, choice *c, size_t n)
 {
     if (n == 0 && c->n_logprobs == 0) {
         return;
     }
-    dsi_buf_append(&c->text, dsi_buf_text(&c->pending), n);
-    if (j->streams) {
-        put_frame(j, c, dsi_buf_text(&c->pending), n, false, NULL);
+    if (j->calls != NULL) {
+        send_calls(j, c, dsi_buf_text(&c->pending), n, false);
+    } else {
+        dsi_buf_append(&c->text, dsi_buf_text(&c->pending), n);
+        if (j->streams) {
+            put_text_frame(j, c, dsi_buf_text(&c->pending), n);
+        }
     }
     const size_t left = c->pending.size - n;
     if (n > 0) {
@@ -338,9 +416,13 @@ static void send_text(job *j, choice *c, size_t n)
 
 static void finish(job *j, choice *c, const char *why)
 {
+    if (j->calls != NULL) {
+        send_calls(j, c, "", 0, true);
+        why = c->reader.n_calls > 0 && strcmp(why, "stop") == 0 ? "tool_calls" : why;
+    }
     c->finish = why;
     if (j->streams) {
-        put_frame(j, c, "", 0, false, why);
+        put_frame(j, c, j->of_chat ? "{}" : "\"\"", why);
     }
 }
 
@@ -352,6 +434,25 @@ static void push_id(job *j, choice *c, uint32_t id)
         ds_detokenizer_push(c->decoder, id, &text, &n) >= 0) {
         dsi_buf_append(&c->pending, text, n);
     }
+}
+
+void job_guide(void *opaque, const uint32_t *text, size_t n, float *logits, int64_t n_logits)
+{
+    const job *j = opaque;
+    dsi_guide_mask(j->guide, text, n, j->request.stop_ids, j->request.n_stop_ids, logits, n_logits);
+}
+
+/* Where the text of the choice stands in its form, with a new id; MAY_END where it has none. */
+static dsi_guide_state place_in_form(job *j, choice *c, const ds_serve_event *e)
+{
+    if (j->guide == NULL) {
+        return DSI_GUIDE_MAY_END;
+    }
+    if (e->finish != DS_SERVE_STOP) {
+        dsi_buf_append(&c->drawn, &e->id, sizeof e->id);
+    }
+    return dsi_guide_where(j->guide, (const uint32_t *)(const void *)c->drawn.data,
+                           c->drawn.size / sizeof e->id);
 }
 
 static const char *finish_of(const ds_serve_event *e)
@@ -377,8 +478,14 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
     if (!ends) {
         push_id(j, c, e->id);
     }
+    const dsi_guide_state place = place_in_form(j, c, e);
+    if (place == DSI_GUIDE_BROKEN || (place == DSI_GUIDE_GOES_ON && ends && !j->own_stops)) {
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
+                 "the model's vocabulary has no token that goes on in the form that was asked for");
+        return;
+    }
     size_t stop = find_stop(j, &c->pending);
-    if (stop == SIZE_MAX && j->request.guide != NULL && json_complete(&c->text, &c->pending)) {
+    if (stop == SIZE_MAX && place == DSI_GUIDE_ENDS) {
         stop = c->pending.size;
     }
     if (stop == SIZE_MAX && e->finish != DS_SERVE_GOES_ON) {
@@ -409,7 +516,14 @@ static void put_choice(job *j, choice *c)
     dsi_buf_printf(out, "%s{\"index\":%d,", c == j->choices ? "" : ",", index_of(j, c));
     dsi_buf_puts(out,
                  j->of_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-    put_text(out, dsi_buf_text(&c->text), c->text.size);
+    if (c->calls.size > 0 && c->text.size == 0) {
+        dsi_buf_puts(out, "null");
+    } else {
+        put_text(out, dsi_buf_text(&c->text), c->text.size);
+    }
+    if (c->calls.size > 0) {
+        dsi_buf_printf(out, ",\"tool_calls\":[%s\"}}]", dsi_buf_text(&c->calls));
+    }
     dsi_buf_puts(out, j->of_chat ? ",\"refusal\":null}" : "");
     put_logprobs(j, c);
     put_finish(j, c->finish);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* /metrics in the text format of Prometheus, under the names of vLLM's that dashboards know. */
+/* /slots, and /metrics in the text format of Prometheus, under the names of vLLM's that dashboards
+ * know. */
 #include "front.h"
 
 #include <string.h>
@@ -34,6 +35,8 @@ void metrics_print(front *f, dsi_buf *out)
                    "vllm:time_to_first_token_seconds_sum %.9g\n"
                    "vllm:time_to_first_token_seconds_count %lld\n",
                    m->ttft_sum, (long long)m->ttft_count);
+    put(out, "counter", "vllm:spec_decode_num_draft_tokens_total", (double)s->n_drafted);
+    put(out, "counter", "vllm:spec_decode_num_accepted_tokens_total", (double)s->n_accepted);
     put(out, "counter", "ds_serve_steps_total", (double)s->n_steps);
     put(out, "counter", "ds_serve_step_tokens_total", (double)s->n_tokens);
     put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
@@ -43,4 +46,37 @@ void metrics_print(front *f, dsi_buf *out)
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
                        (long long)m->n_requests[i]);
     }
+}
+
+static void put_slot(dsi_buf *out, const front *f, int64_t id, const job *j, const choice *c)
+{
+    dsi_buf_printf(out, "%s{\"id\":%lld,\"n_ctx\":%lld,\"is_processing\":%s", id > 0 ? "," : "",
+                   (long long)id, (long long)f->max_length, j != NULL ? "true" : "false");
+    if (j != NULL) {
+        dsi_buf_printf(out,
+                       ",\"request\":\"%s\",\"index\":%lld,\"state\":\"%s\",\"prompt_tokens\":%zu,"
+                       "\"cached_tokens\":%lld,\"completion_tokens\":%lld,\"max_tokens\":%lld,"
+                       "\"stream\":%s",
+                       j->id, (long long)(c - j->choices), c->n_new > 0 ? "text" : "prompt",
+                       c->n_ids, (long long)c->n_cached, (long long)c->n_new,
+                       (long long)j->request.max_new_tokens, j->streams ? "true" : "false");
+    }
+    dsi_buf_putc(out, '}');
+}
+
+void slots_print(front *f, dsi_buf *out)
+{
+    int64_t n = 0;
+    dsi_buf_putc(out, '[');
+    for (const job *j = f->running; j != NULL; j = j->next) {
+        for (size_t i = 0; i < j->n_choices; ++i) {
+            if (j->choices[i].uid != 0 && j->choices[i].finish == NULL) {
+                put_slot(out, f, n++, j, &j->choices[i]);
+            }
+        }
+    }
+    while (n < f->metrics.stats.max_sequences) {
+        put_slot(out, f, n++, NULL, NULL);
+    }
+    dsi_buf_puts(out, "]\n");
 }

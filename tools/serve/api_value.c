@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors for clients, and values of fields. See api.h. */
+#include "api.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
+              const char *format, ...)
+{
+    va_list args;
+    e->status = status;
+    e->type = status == MHD_HTTP_NOT_FOUND           ? "not_found_error"
+              : status == MHD_HTTP_UNAUTHORIZED      ? "authentication_error"
+              : status >= 500                        ? "server_error"
+              : status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_error"
+                                                     : "invalid_request_error";
+    e->code = code;
+    (void)snprintf(e->param, sizeof e->param, "%s", param);
+    va_start(args, format);
+    (void)vsnprintf(e->message, sizeof e->message, format, args);
+    va_end(args);
+    return false;
+}
+
+void api_error_print(const api_error *e, dsi_buf *out)
+{
+    dsi_buf_puts(out, "{\"error\":{\"message\":");
+    put_clean(out, e->message, strlen(e->message));
+    dsi_buf_printf(out, ",\"type\":\"%s\",\"param\":", e->type);
+    if (e->param[0] != '\0') {
+        put_clean(out, e->param, strlen(e->param));
+    } else {
+        dsi_buf_puts(out, "null");
+    }
+    if (e->code != NULL) {
+        dsi_buf_printf(out, ",\"code\":\"%s\"}}\n", e->code);
+    } else {
+        dsi_buf_puts(out, ",\"code\":null}}\n");
+    }
+}
+
+bool api_wrong(api_reader *r, const char *name, const char *expected)
+{
+    return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s: expected %s", name, expected);
+}
+
+bool api_unsupported(api_reader *r, const char *name, const char *what)
+{
+    return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unsupported", name, "%s: %s", name, what);
+}
+
+bool api_whole(api_reader *r, const char *name, json_t *v, int64_t least, int64_t most,
+               int64_t *out)
+{
+    const double x = json_is_real(v) ? json_real_value(v) : 0.0;
+    int64_t n = json_is_integer(v) ? json_integer_value(v) : (int64_t)x;
+    if (!json_is_integer(v) && (!json_is_real(v) || x != floor(x) || fabs(x) > 1e15)) {
+        return api_wrong(r, name, "a whole number");
+    }
+    if (n < least || n > most) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s is %lld, expected %lld to %lld",
+                        name, (long long)n, (long long)least, (long long)most);
+    }
+    *out = n;
+    return true;
+}
+
+bool api_number(api_reader *r, const char *name, json_t *v, double least, double most, double *out)
+{
+    const double x = json_number_value(v);
+    if (!json_is_number(v)) {
+        return api_wrong(r, name, "a number");
+    }
+    if (!(x >= least && x <= most)) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s is %g, expected %g to %g", name,
+                        x, least, most);
+    }
+    *out = x;
+    return true;
+}
+
+bool api_boolean(api_reader *r, const char *name, json_t *v, bool *out)
+{
+    if (!json_is_boolean(v)) {
+        return api_wrong(r, name, "true or false");
+    }
+    *out = json_is_true(v);
+    return true;
+}
