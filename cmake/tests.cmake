@@ -46,12 +46,20 @@ foreach(source ${DS_TESTS})
   target_link_libraries(${name} PRIVATE ds_test_common)
   target_compile_definitions(${name} PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" DS_BINARY_DIR="${PROJECT_BINARY_DIR}")
   if(name MATCHES "^test_cuda")
-    target_link_libraries(${name} PRIVATE ds_cuda_host)
+    target_link_libraries(${name} PRIVATE ds_cuda_host ds_cuda_kernels)
+    add_dependencies(${name} ds_cuda_standin ds_cuda_test_module)
   endif()
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_TEST_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_TEST_TIMEOUT}
+    ENVIRONMENT "CUDA_VISIBLE_DEVICES=") # auto is the processor, whatever the machine has
   ds_labels(${name} ${source})
 endforeach()
+find_path(DS_CUDA_INCLUDE cuda.h HINTS /usr/local/cuda/include)
+if(DS_CUDA_INCLUDE)
+  target_include_directories(test_cuda_driver SYSTEM PRIVATE ${DS_CUDA_INCLUDE})
+  target_compile_definitions(test_cuda_driver PRIVATE DS_CUDA_HEADER=1
+    DS_CUDA_STUB="${DS_CUDA_INCLUDE}/../lib64/stubs/libcuda.so")
+endif()
 add_dependencies(threads_tests test_comm_net)
 # Programs that tests start: test/programs/*.c.
 file(GLOB DS_TEST_PROGRAMS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/programs/*.c)
@@ -68,7 +76,7 @@ foreach(source ${DS_SHELL_TESTS})
   get_filename_component(name ${source} NAME_WE)
   add_test(NAME ${name} COMMAND bash ${source} ${PROJECT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${DS_SHELL_TEST_TIMEOUT}
-    ENVIRONMENT "DS_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
+    ENVIRONMENT "DS_SOURCE_DIR=${PROJECT_SOURCE_DIR};CUDA_VISIBLE_DEVICES=")
   ds_labels(${name} ${source})
 endforeach()
 # An accelerator as a shared object, right and with each of its faults, for test_tool_accel.sh.
