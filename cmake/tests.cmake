@@ -67,7 +67,7 @@ foreach(source ${DS_TEST_PROGRAMS})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE ds_test_common)
-  target_compile_definitions(${name} PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}" DS_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_dependencies(threads_tests ${name})
 endforeach()
 # Shell tests: test/<layer>/test_*.sh get the folder of built programs as their argument.

@@ -4,14 +4,14 @@
  * dependencies alone. Training has one result in every ZeRO stage, wherever cells live, with
  * captured phases and without, in every order; and the processor's losses within the tolerance of
  * products summed in another order. No GPU is asked. With
- * DS_CUDA_ALL=1 each model in fp32 and bf16. labels: threads */
+ * DS_CUDA_ALL=1 each model in fp32 and bf16. labels: slow */
 #include "accel/accel.h"
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "common/standin_load.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ enum { STEPS = 2 };
 
 static ds_ctx *ctx;
 static char *folder;
-static void (*standin_set)(const char *options);
+static standin_calls standin;
 
 static const char gpt2[] =
     "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":16,\"n_layer\":2,"
@@ -73,12 +73,12 @@ static void it_is_found_and_says_what_there_is(void **state)
         CHECK_FAILS(ctx, accel->open(ctx, bad[i][0], &device), DS_ERR_ARG, bad[i][1]);
     }
     assert_null(device);
-    standin_set("least=7");
+    standin.set("least=7");
     CHECK_FAILS(ctx, accel->open(ctx, "", &device), DS_ERR_UNSUPPORTED,
                 "device 0 has compute capability 7.0; the kernels need 8.0");
     CHECK_FAILS(ctx, dsi_accel_probe(ctx, &modules[0], NULL, 0, &accel), DS_ERR_UNSUPPORTED, "7.0");
     assert_ptr_equal(choose("auto").accel, &dsi_accel_cpu);
-    standin_set("least=9");
+    standin.set("least=9");
 }
 
 /* Whether a process that reads the byte lives. */
@@ -186,7 +186,7 @@ static void one_result(const char *config, ds_dtype dtype, double tolerance)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         char order[64];
         (void)snprintf(order, sizeof order, "seed=%zu,turn=%u", i + 1, 16u << (2 * (i % 5)));
-        standin_set(order);
+        standin.set(order);
         const result got = train(model, dtype, &rows[i]);
         first = i == 0 ? got : first;
         if (got.hash != first.hash || memcmp(got.losses, first.losses, sizeof got.losses) != 0) {
@@ -267,14 +267,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
         cmocka_unit_test(what_has_no_kernel_is_refused_by_name),
     };
-    /* Loaded before somebody asks for libcuda.so.1, which is its name. */
-    void *standin = dlopen(DS_BINARY_DIR "/standin/libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
-    void *symbol = standin != NULL ? dlsym(standin, "standin_set") : NULL;
-    if (symbol == NULL || setenv("DS_MODULE_PATH", DS_BINARY_DIR "/standin", 1) != 0) {
-        (void)fprintf(stderr, "no stand-in: %s\n", dlerror());
+    if (!standin_load(DS_BINARY_DIR, &standin)) {
         return 1;
     }
-    memcpy(&standin_set, &symbol, sizeof symbol);
     ctx = check_ctx(2);
     folder = scratch_make();
     cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);

@@ -105,7 +105,8 @@ typedef struct standin {
     uint32_t n_streams;
     const struct CUstream_st *starved;
     uint32_t starved_for;
-    bool open; /* device memory can be touched: work runs */
+    bool ignored; /* a wait that had something to wait for */
+    bool open;    /* device memory can be touched: work runs */
     uint32_t n_contexts;
     uint64_t n_captures;
 } standin;
@@ -117,12 +118,14 @@ extern standin standin_all;
 /* Options as of DS_CUDA_STANDIN; waits are counted from 0 again. */
 STANDIN_API void standin_set(const char *options);
 STANDIN_API uint64_t standin_waits(void);
+/* Whether the wait that was ignored had something to wait for. */
+STANDIN_API bool standin_ignored_one(void);
 
 /* standin_driver.c: takes the lock for a call; what is wrong before it can begin. */
 dsc_cu_result standin_enter(void);
 dsc_cu_result standin_leave(dsc_cu_result result);
-/* Whether this wait is the one to be ignored. */
-bool standin_ignores(void);
+/* Whether this wait is the one to be ignored. idle: it has nothing to wait for. */
+bool standin_ignores(bool idle);
 
 /* standin_memory.c */
 void standin_protect(bool open);

@@ -35,6 +35,7 @@ void standin_set(const char *options)
     (void)pthread_mutex_lock(&standin_all.lock);
     standin_all.n_waits = 0;
     standin_all.ignore = 0;
+    standin_all.ignored = false;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         const char *at = options != NULL ? strstr(options, rows[i].key) : NULL;
         if (at != NULL) {
@@ -53,9 +54,19 @@ uint64_t standin_waits(void)
     return n;
 }
 
-bool standin_ignores(void)
+bool standin_ignored_one(void)
 {
-    return ++standin_all.n_waits == standin_all.ignore;
+    (void)pthread_mutex_lock(&standin_all.lock);
+    const bool ignored = standin_all.ignored;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    return ignored;
+}
+
+bool standin_ignores(bool idle)
+{
+    const bool ignores = ++standin_all.n_waits == standin_all.ignore;
+    standin_all.ignored = standin_all.ignored || (ignores && !idle);
+    return ignores;
 }
 
 dsc_cu_result standin_enter(void)
