@@ -61,6 +61,12 @@ static void it_is_found_and_says_what_there_is(void **state)
     char said[DSI_ACCEL_TEXT];
     dsi_accel_say(&any, said);
     assert_string_equal(said, "cuda (auto)");
+    dsi_accel_choice of_ranks[] = {any, any, choose("cuda")};
+    const uint32_t n_ranks[] = {1, 2, 2}; /* what nobody named has to be able to run them */
+    for (int i = 0; i < 3; ++i) {
+        dsi_accel_for_ranks(&of_ranks[i], n_ranks[i]);
+        assert_string_equal(of_ranks[i].name, i == 1 ? "cpu" : "cuda");
+    }
     assert_ptr_equal(choose("cuda:device=0,graphs=0").accel, accel);
     const char *const bad[][2] = {
         {"device=1", "there is no device 1; there are 1, from 0 on"},

@@ -25,6 +25,7 @@
 
 struct ds_accel_device {
     const dsc_driver *cu;
+    ds_ctx *ctx; /* that it was opened with: for calls that have none */
     dsc_cu_device ordinal;
     dsc_cu_ctx context;
     dsc_cu_stream own; /* of what the host waits for at once */

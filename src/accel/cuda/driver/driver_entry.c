@@ -153,6 +153,7 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
         return dsc_fail(ctx, DS_ERR_NOMEM, "no memory for an accelerator");
     }
     device->cu = cu;
+    device->ctx = ctx;
     device->has_graphs = graphs != 0;
     const ds_status status = open_context(device, ctx, ordinal);
     if (status < 0) {

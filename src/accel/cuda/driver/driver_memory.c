@@ -45,37 +45,28 @@ static void release(ds_accel_device *device, void *memory, size_t bytes)
     (void)device->cu->free(ptr(memory));
 }
 
-/* No ctx: the status says it, and what follows will fail too. */
-static ds_status wait_for(ds_accel_device *device, dsc_cu_result queued)
-{
-    const bool done =
-        queued == DSC_CU_SUCCESS && device->cu->synchronize(device->own) == DSC_CU_SUCCESS;
-    return done ? DS_OK : DS_ERR_DEVICE;
-}
-
-static bool enter(const ds_accel_device *device)
-{
-    return device->cu->set_current(device->context) == DSC_CU_SUCCESS;
-}
-
 static ds_status copy(ds_accel_device *device, void *to, const void *from, size_t bytes)
 {
+    const dsc_driver *cu = device->cu;
     if (bytes == 0) {
         return DS_OK;
     }
-    return enter(device)
-               ? wait_for(device, device->cu->copy(ptr(to), ptr(from), bytes, device->own))
-               : DS_ERR_DEVICE;
+    DS_TRY(dsc_enter(device, device->ctx));
+    DSC_CU(device->ctx, cu, cu->copy(ptr(to), ptr(from), bytes, device->own), "a copy");
+    DSC_CU(device->ctx, cu, cu->synchronize(device->own), "a copy");
+    return DS_OK;
 }
 
 static ds_status fill(ds_accel_device *device, void *to, int byte, size_t bytes)
 {
+    const dsc_driver *cu = device->cu;
     if (bytes == 0) {
         return DS_OK;
     }
-    return enter(device) ? wait_for(device, device->cu->fill(ptr(to), (unsigned char)byte, bytes,
-                                                             device->own))
-                         : DS_ERR_DEVICE;
+    DS_TRY(dsc_enter(device, device->ctx));
+    DSC_CU(device->ctx, cu, cu->fill(ptr(to), (unsigned char)byte, bytes, device->own), "a fill");
+    DSC_CU(device->ctx, cu, cu->synchronize(device->own), "a fill");
+    return DS_OK;
 }
 
 static ds_status pin(ds_accel_device *device, ds_ctx *ctx, void *memory, size_t bytes)
