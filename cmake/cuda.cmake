@@ -1,16 +1,94 @@
 # SPDX-License-Identifier: Apache-2.0
-# The kernels of src/accel/cuda as C, over its host layer: for tests, no part of the library.
+# The accelerator `cuda`, a module of its own, where nvcc is; and, for tests, its kernels as C over the host
+# layer (ds_cuda_host), a stand-in of libcuda.so.1 that runs them, and the module for it (both in standin/).
+set(DS_CUDA_ARCHS "80;90a;100" CACHE STRING "Architectures that kernels of the accelerator cuda are compiled for")
 file(GLOB DS_CUDA_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cuda/kernels/*.cu)
-file(GLOB DS_CUDA_GLUE CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cuda/*.c
-  ${PROJECT_SOURCE_DIR}/src/accel/cuda/host/*.c)
+file(GLOB DS_CUDA_GLUE CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cuda/*.c)
+file(GLOB DS_CUDA_DRIVER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cuda/driver/*.c)
+file(GLOB DS_CUDA_STANDIN CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/accel/standin/*.c)
+set(DS_CUDA_HOST ${PROJECT_SOURCE_DIR}/src/accel/cuda/host)
 set_source_files_properties(${DS_CUDA_KERNELS} PROPERTIES LANGUAGE C)
-add_library(ds_cuda_host OBJECT ${DS_CUDA_GLUE} ${DS_CUDA_KERNELS})
+add_library(ds_cuda_kernels OBJECT ${DS_CUDA_KERNELS} ${DS_CUDA_HOST}/host_layer.c ${DS_CUDA_HOST}/kernel_table.c)
+target_link_libraries(ds_cuda_kernels PUBLIC ds_flags)
+add_library(ds_cuda_host OBJECT ${DS_CUDA_GLUE} ${DS_CUDA_HOST}/launch_host.c)
 target_link_libraries(ds_cuda_host PUBLIC ds_flags)
 # The sanitizers are told of fibers; the layer itself stands outside of what the thread sanitizer watches.
 if(DS_SANITIZE MATCHES "thread")
-  target_compile_definitions(ds_cuda_host PRIVATE DSC_TSAN=1)
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/src/accel/cuda/host/host_layer.c
-    PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
+  target_compile_definitions(ds_cuda_kernels PRIVATE DSC_TSAN=1)
+  set_source_files_properties(${DS_CUDA_HOST}/host_layer.c PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
 elseif(DS_SANITIZE MATCHES "address")
-  target_compile_definitions(ds_cuda_host PRIVATE DSC_ASAN=1)
+  target_compile_definitions(ds_cuda_kernels PRIVATE DSC_ASAN=1)
 endif()
+
+# A module is linked against nothing of the library; what it needs of shapes it has itself.
+function(ds_cuda_module target)
+  add_library(${target} MODULE ${DS_CUDA_GLUE} ${DS_CUDA_DRIVER} ${ARGN} ${PROJECT_SOURCE_DIR}/src/base/tensor.c
+    ${PROJECT_SOURCE_DIR}/src/base/blocks.c)
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME deepspeed_cuda)
+  target_link_libraries(${target} PRIVATE ds_flags Threads::Threads ${CMAKE_DL_LIBS} m)
+  if(NOT DS_SANITIZE)
+    target_link_options(${target} PRIVATE -Wl,-z,defs)
+  endif()
+endfunction()
+function(ds_cuda_table path archs names)
+  set(rows "")
+  set(externs "")
+  foreach(name ${names})
+    string(APPEND externs "extern const char dsc_image_${name}[];\n")
+    string(APPEND rows "    {\"${name}\", dsc_image_${name}},\n")
+  endforeach()
+  list(LENGTH names n)
+  file(CONFIGURE OUTPUT ${path} @ONLY CONTENT [[/* Made by cmake/cuda.cmake. */
+#include "accel/cuda/driver/driver_device.h"
+@externs@const dsc_image dsc_images[] = {
+@rows@};
+const uint32_t dsc_n_images = @n@;
+const char dsc_image_archs[] = "@archs@";
+]])
+endfunction()
+
+find_program(DS_NVCC nvcc HINTS /usr/local/cuda/bin)
+if(DS_NVCC)
+  enable_language(ASM)
+  set(DS_CUDA_FLAGS -std=c++17 -fmad=false -fatbin -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src)
+  foreach(arch ${DS_CUDA_ARCHS})
+    list(APPEND DS_CUDA_FLAGS -gencode arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  list(TRANSFORM DS_CUDA_ARCHS PREPEND sm_ OUTPUT_VARIABLE DS_CUDA_NAMES)
+  list(JOIN DS_CUDA_NAMES ", " DS_CUDA_NAMES)
+  file(GLOB DS_CUDA_HEADERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cuda/kernels/*.h)
+  set(images)
+  set(names)
+  set(assembler ".section .rodata\n")
+  foreach(source ${DS_CUDA_KERNELS})
+    get_filename_component(name ${source} NAME_WE)
+    set(image ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
+    add_custom_command(OUTPUT ${image} COMMAND ${DS_NVCC} ${DS_CUDA_FLAGS} -o ${image} ${source}
+      DEPENDS ${source} ${DS_CUDA_HEADERS} ${PROJECT_SOURCE_DIR}/src/accel/cuda/cuda_device.h
+        ${PROJECT_SOURCE_DIR}/src/accel/cuda/device_cuda.h
+      COMMENT "nvcc ${name}.cu")
+    list(APPEND images ${image})
+    list(APPEND names ${name})
+    string(APPEND assembler ".balign 64\n.hidden dsc_image_${name}\n.global dsc_image_${name}\n"
+      "dsc_image_${name}: .incbin \"${image}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda/images.S @ONLY
+    CONTENT "@assembler@.section .note.GNU-stack,\"\",@progbits\n")
+  set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/images.S PROPERTIES OBJECT_DEPENDS "${images}")
+  ds_cuda_table(${PROJECT_BINARY_DIR}/cuda/images.c "${DS_CUDA_NAMES}" "${names}")
+  ds_cuda_module(deepspeed_cuda ${PROJECT_BINARY_DIR}/cuda/images.c ${PROJECT_BINARY_DIR}/cuda/images.S)
+  include(GNUInstallDirs)
+  install(TARGETS deepspeed_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+else()
+  message(STATUS "accelerator cuda: not built, there is no nvcc (package nvidia-cuda-toolkit)")
+endif()
+
+add_library(ds_cuda_standin SHARED ${DS_CUDA_STANDIN} $<TARGET_OBJECTS:ds_cuda_kernels>)
+target_link_libraries(ds_cuda_standin PRIVATE ds_flags Threads::Threads m)
+target_include_directories(ds_cuda_standin PRIVATE ${PROJECT_SOURCE_DIR}/test)
+set_target_properties(ds_cuda_standin PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)
+ds_cuda_table(${PROJECT_BINARY_DIR}/standin/images.c "the host layer" host)
+file(WRITE ${PROJECT_BINARY_DIR}/standin/host_image.c "extern const char dsc_image_host[];\nconst char dsc_image_host[] = \"host layer\";\n")
+ds_cuda_module(ds_cuda_test_module ${PROJECT_BINARY_DIR}/standin/images.c ${PROJECT_BINARY_DIR}/standin/host_image.c)
+set_target_properties(ds_cuda_test_module PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)

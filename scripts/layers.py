@@ -26,10 +26,9 @@ LEVELS = [
 RANK = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 TESTS = ("test", "ref", "examples")
-ENTRIES = {"main", "dsi_wire_open", "dsi_mpi_peer_table"}  # of programs and loaded modules
+ENTRIES = {"main", "dsi_wire_open", "dsi_mpi_peer_table", "ds_accel_v4"}  # of programs and loaded modules
 # Only tests use these, and they stay. A name, or a folder with all in it.
 KEPT = {
-    "dsc_kernel_at": "the kernels of src/accel/cuda: the accelerator that loads them is not there yet",
     "dsc_host_set_order": "the order of threads on the host layer, which is there for tests",
     "dsi_comm_sim_create": "N ranks in one process: the instrument of the determinism law",
     "dsi_rdv_barrier": "the rendezvous is a protocol of its own; jobs that have ranks compare over collectives",

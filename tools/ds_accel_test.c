@@ -15,7 +15,8 @@ static const char about[] =
     "small models that it trains and generates with against the processor's numbers.";
 
 static const char after[] =
-    "NAME is cpu, null, sim, or the path of a shared object with a slash in it; options stand "
+    "NAME is cpu, null, sim, cuda, or the path of a shared object with a slash in it; options "
+    "stand "
     "behind a\ncolon. What an accelerator leaves out (streams; graphs; arithmetic, for one that "
     "counts alone) is\nnot checked, and said.\n\n"
     "Examples:\n"

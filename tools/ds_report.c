@@ -120,8 +120,13 @@ static void report_accelerators(void)
             : rows[i].priority == 0 ? "; only by name"
                                     : "");
     }
+    const dsi_accel_module *modules = dsi_accel_modules(&n);
+    for (uint32_t i = 0; i < n; ++i) {
+        row(modules[i].name, "%s; auto takes it where it finds a device (Backends)",
+            modules[i].doc);
+    }
     if (best != NULL) {
-        row("auto", "%s: %s, the best of those that are here", best->accel->name, best->why);
+        row("auto", "%s: %s, the best of those that are built in", best->accel->name, best->why);
     }
 }
 
@@ -234,12 +239,26 @@ static ds_status probe_shm(ds_ctx *ctx, const char *unused)
     return DS_OK;
 }
 
-static ds_status probe_cuda(ds_ctx *ctx, const char *file)
+/* The first module with such a file. What there is stands in the message, as an error would. */
+static ds_status probe_accelerator(ds_ctx *ctx, const char *file)
 {
-    if (dlopen(file, RTLD_NOW) == NULL) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s", dlerror());
+    uint32_t n = 0;
+    char text[LINE_BYTES] = "";
+    const ds_accel *accel = NULL;
+    const dsi_accel_module *modules = dsi_accel_modules(&n);
+    for (uint32_t i = 0; i < n; ++i) {
+        if (strcmp(modules[i].file, file) == 0) {
+            DS_TRY(dsi_accel_probe(ctx, &modules[i], text, sizeof text, &accel));
+        }
     }
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED, "the driver is there, the accelerator is not built");
+    char line[LINE_BYTES] = "";
+    size_t used = 0;
+    for (char *rest = NULL, *at = strtok_r(text, "\n", &rest); at != NULL && used < sizeof line;
+         at = strtok_r(NULL, "\n", &rest)) {
+        used += (size_t)snprintf(line + used, sizeof line - used, "%s%s", used > 0 ? "; " : "", at);
+    }
+    (void)ds_fail(ctx, DS_ERR_STATE, "%s", line);
+    return DS_OK;
 }
 
 static ds_status probe_uring(ds_ctx *ctx, const char *unused)
@@ -270,7 +289,8 @@ static void probe_row(const options *o, const char *name,
         const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
         ds_ctx *ctx = NULL;
         const ds_status status = ds_ctx_create(&params, &ctx) < 0 ? DS_ERR_NOMEM : probe(ctx, file);
-        if (status < 0 && write(ends[1], ds_ctx_error(ctx), strlen(ds_ctx_error(ctx))) < 0) {
+        if (ds_ctx_error(ctx)[0] != '\0' &&
+            write(ends[1], ds_ctx_error(ctx), strlen(ds_ctx_error(ctx))) < 0) {
             _exit(2);
         }
         _exit(status < 0 ? 1 : 0);
@@ -282,16 +302,21 @@ static void probe_row(const options *o, const char *name,
     if (child < 0 || waitpid(child, &code, 0) < 0) {
         code = 1;
     }
-    row(name, "%s%s%s", code == 0 ? "[OKAY]" : "[NO]",
-        code != 0 && !o->hide_errors_and_warnings ? " " : "",
-        code != 0 && !o->hide_errors_and_warnings ? why : "");
+    const bool says = why[0] != '\0' && (code == 0 || !o->hide_errors_and_warnings);
+    row(name, "%s%s%s", code == 0 ? "[OKAY]" : "[NO]", says ? " " : "", says ? why : "");
 }
 
 static void report_backends(const options *o)
 {
     heading("Backends");
     row("accelerator cpu", "[OKAY]");
-    probe_row(o, "accelerator cuda", probe_cuda, "libcuda.so.1");
+    uint32_t n = 0;
+    const dsi_accel_module *modules = dsi_accel_modules(&n);
+    for (uint32_t i = 0; i < n; ++i) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "accelerator %s", modules[i].name);
+        probe_row(o, name, probe_accelerator, modules[i].file);
+    }
     probe_row(o, "ranks: shared memory", probe_shm, NULL);
     probe_row(o, "ranks: Open MPI", dsi_comm_net_probe, "libdeepspeed_mpi_openmpi.so");
     probe_row(o, "ranks: MPICH", dsi_comm_net_probe, "libdeepspeed_mpi_mpich.so");

@@ -21,9 +21,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 3u /* 3: graphs */
+#define DS_ACCEL_VERSION 4u /* 4: pin, probe */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v3"
+#define DS_ACCEL_SYMBOL "ds_accel_v4"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -46,6 +46,11 @@ typedef struct ds_accel_memory {
     ds_status (*copy)(ds_accel_device *device, void *to, const void *from, size_t bytes);
     ds_status (*fill)(ds_accel_device *device, void *to, int byte, size_t bytes);
     bool on_host; /* addresses of the host and of the device are one memory; else the host copies */
+    /* Optional, both or none; default: nothing need be done. Memory of the host that streams copy
+     * to and from, until unpin: without it a copy may hold up the host. No block is pinned twice.
+     * Errors: ERR_NOMEM naming the bytes. */
+    ds_status (*pin)(ds_accel_device *device, ds_ctx *ctx, void *memory, size_t bytes);
+    void (*unpin)(ds_accel_device *device, void *memory, size_t bytes);
 } ds_accel_memory;
 
 typedef struct ds_accel_kernels {
@@ -92,7 +97,8 @@ typedef struct ds_accel_graph ds_accel_graph;
 typedef struct ds_accel_graphs {
     /* From here to `end` what is queued on the stream, and on streams that wait for an event
      * recorded since, is kept and does not run. Calls, their operands and attributes are copied,
-     * what they point to in memory of host or device is not. No such stream is synchronized, nor
+     * what they point to in memory of host or device is not. Copies in it are of memory of the host
+     * that is pinned, where there is pin. No such stream is synchronized, nor
      * waits for an event recorded before. One capture of a context at a time. Errors:
      * ERR_UNSUPPORTED without a message: not of this device as it was opened; it works without. */
     ds_status (*begin)(ds_accel_stream *stream);
@@ -120,6 +126,10 @@ typedef struct ds_accel {
     bool counts_only; /* its kernels compute nothing: losses mean nothing */
     /* Optional, of those with streams; default: all is queued each time. */
     const ds_accel_graphs *graphs;
+    /* Optional; default: it can be opened everywhere. Whether there is a device to open, which is
+     * not done: the error says what is missing. text_out: what there is, in lines, cut to n bytes.
+     * Any thread. */
+    ds_status (*probe)(ds_ctx *ctx, char *text_out, size_t n);
 } ds_accel;
 
 /* What a shared object may call. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The list of accelerators. Add one here: a row of `rows`, and its extern in accel.h. */
+/* The list of accelerators. Add one here: a row of `rows`, and its extern in accel.h; of a shared
+ * object beside the library a row of `modules`. */
 #include "accel/accel.h"
 
 #include "accel/cpu/cpu_features.h"
@@ -13,12 +14,36 @@ static const dsi_accel_row rows[] = {
     {&dsi_accel_sim, 0, "for tests, slow"},
 };
 
-enum { N_ROWS = sizeof rows / sizeof rows[0] };
+static const dsi_accel_module modules[] = {
+    {"cuda", "libdeepspeed_cuda.so", 2, "an NVIDIA GPU through the CUDA driver",
+     "a GPU is faster than the processor"},
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0], N_MODULES = sizeof modules / sizeof modules[0] };
 
 const dsi_accel_row *dsi_accel_rows(uint32_t *n_out)
 {
     *n_out = N_ROWS;
     return rows;
+}
+
+const dsi_accel_module *dsi_accel_modules(uint32_t *n_out)
+{
+    *n_out = N_MODULES;
+    return modules;
+}
+
+ds_status dsi_accel_probe(ds_ctx *ctx, const dsi_accel_module *module, char *text_out, size_t n,
+                          const ds_accel **accel_out)
+{
+    const ds_accel *accel = NULL;
+    DS_TRY(dsi_accel_load_beside(ctx, module->file, &accel));
+    if (n > 0) {
+        text_out[0] = '\0';
+    }
+    DS_TRY(accel->probe != NULL ? accel->probe(ctx, text_out, n) : DS_OK);
+    *accel_out = accel;
+    return DS_OK;
 }
 
 const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *among, uint32_t n)
@@ -61,12 +86,42 @@ ds_isa dsi_accel_isa(const dsi_accel_choice *choice)
     return kernels->has != NULL ? kernels->has(dsi_cpu_isa()) : dsi_cpu_isa();
 }
 
+/* What nobody has named. A module that finds no device is no error: something else computes. */
+static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
+{
+    const dsi_accel_row *row = dsi_accel_auto(rows, N_ROWS);
+    uint32_t priority = row->priority;
+    choice->accel = row->accel;
+    for (uint32_t i = 0; i < N_MODULES; ++i) {
+        const ds_accel *accel = NULL;
+        if (modules[i].priority > priority &&
+            dsi_accel_probe(ctx, &modules[i], NULL, 0, &accel) >= 0) {
+            choice->accel = accel;
+            priority = modules[i].priority;
+        }
+    }
+    (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);
+}
+
+void dsi_accel_for_ranks(dsi_accel_choice *choice, uint32_t n_ranks)
+{
+    const ds_accel_memory *memory = dsi_accel_chosen(choice)->memory;
+    const bool shares = memory->on_host || (memory->adopt != NULL && memory->peer_view != NULL);
+    if (choice->automatic && n_ranks > 1 && !shares) {
+        choice->accel = dsi_accel_auto(rows, N_ROWS)->accel;
+        (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);
+    }
+}
+
 static ds_status not_found(ds_ctx *ctx, const char *text)
 {
     char names[256] = "";
     size_t n = 0;
     for (uint32_t i = 0; i < N_ROWS && n < sizeof names; ++i) {
         n += (size_t)snprintf(names + n, sizeof names - n, ", %s", rows[i].accel->name);
+    }
+    for (uint32_t i = 0; i < N_MODULES && n < sizeof names; ++i) {
+        n += (size_t)snprintf(names + n, sizeof names - n, ", %s", modules[i].name);
     }
     return ds_fail(ctx, DS_ERR_NOT_FOUND,
                    "there is no accelerator \"%.60s\"; expected one of auto%s, or the "
@@ -80,6 +135,11 @@ static ds_status find(ds_ctx *ctx, const char *text, dsi_accel_choice *choice)
     if (strchr(choice->name, '/') != NULL) {
         return dsi_accel_load(ctx, choice->name, &choice->accel);
     }
+    for (uint32_t i = 0; i < N_MODULES; ++i) {
+        if (strcmp(choice->name, modules[i].name) == 0) {
+            return dsi_accel_probe(ctx, &modules[i], NULL, 0, &choice->accel);
+        }
+    }
     choice->accel = by_name(choice->name);
     return choice->accel != NULL ? DS_OK : not_found(ctx, text);
 }
@@ -91,13 +151,17 @@ bool dsi_accel_is_auto(const char *text)
 
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
 {
-    const bool any = dsi_accel_is_auto(text);
-    const char *asked = any ? dsi_accel_auto(rows, N_ROWS)->accel->name : text;
+    if (dsi_accel_is_auto(text)) {
+        *choice_out = (dsi_accel_choice){.automatic = true};
+        take_best(ctx, choice_out);
+        return DS_OK;
+    }
+    const char *asked = text;
     const char *slash = strrchr(asked, '/');
     const char *colon = strchr(slash != NULL ? slash : asked, ':');
     const size_t n = colon != NULL ? (size_t)(colon - asked) : strlen(asked);
     const char *options = colon != NULL ? colon + 1 : "";
-    dsi_accel_choice choice = {.automatic = any};
+    dsi_accel_choice choice = {.accel = NULL};
     if (n >= sizeof choice.name || strlen(options) >= sizeof choice.options) {
         return ds_fail(
             ctx, DS_ERR_ARG,

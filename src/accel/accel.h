@@ -38,10 +38,27 @@ typedef struct dsi_accel_row {
 const dsi_accel_row *dsi_accel_auto(const dsi_accel_row *rows, uint32_t n);
 /* Whether a person leaves the choice: NULL, "" and "auto". */
 bool dsi_accel_is_auto(const char *text);
+/* An accelerator of a shared object that is installed beside the library, known by its name. */
+typedef struct dsi_accel_module {
+    const char *name, *file;
+    uint32_t priority; /* as of dsi_accel_row, where its probe finds a device */
+    const char *doc, *why;
+} dsi_accel_module;
+
+const dsi_accel_module *dsi_accel_modules(uint32_t *n_out);
+/* Loads it and asks what there is. text_out may be NULL when n is 0. Errors: ERR_NOT_FOUND (no such
+ * object), those of dsi_accel_load and of its probe. */
+ds_status dsi_accel_probe(ds_ctx *ctx, const dsi_accel_module *module, char *text_out, size_t n,
+                          const ds_accel **accel_out);
+
 /* Reads what a person writes: "NAME" or "NAME:OPTIONS"; the choice that is left is the
- * best that there is (dsi_accel_auto). A name with a slash is the path of a shared object, which is
- * loaded. Errors: ERR_NOT_FOUND lists the names; ERR_ARG; those of dsi_accel_load. */
+ * best that there is, of rows and of modules that find a device. A name with a slash is the path of
+ * a shared object, which is loaded. Errors: ERR_NOT_FOUND lists the names; ERR_ARG; those of
+ * dsi_accel_load. */
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
+/* For a run of so many ranks: what nobody named is none that shares no memory with communicators.
+ */
+void dsi_accel_for_ranks(dsi_accel_choice *choice, uint32_t n_ranks);
 const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice);
 /* "cpu (auto)", "sim:seed=7": for a line that says what computes. */
 enum { DSI_ACCEL_TEXT = DSI_ACCEL_NAME + DSI_ACCEL_OPTIONS + 8 };
@@ -53,6 +70,8 @@ ds_isa dsi_accel_isa(const dsi_accel_choice *choice);
  * such object), ERR_FORMAT (it is none), ERR_UNSUPPORTED (of another version), ERR_ARG (a table
  * lacks something). */
 ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out);
+/* The same of an object that stands beside the library (base/module.h). */
+ds_status dsi_accel_load_beside(ds_ctx *ctx, const char *file, const ds_accel **accel_out);
 
 /* Accelerators of this build, and how many. */
 const dsi_accel_row *dsi_accel_rows(uint32_t *n_out);

@@ -4,6 +4,7 @@
  */
 #include "accel/accel.h"
 #include "accel/cpu/registry.h"
+#include "base/module.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -23,6 +24,9 @@ static const char *missing(const ds_accel *a)
     }
     if (m == NULL || m->alloc == NULL || m->release == NULL || m->copy == NULL || m->fill == NULL) {
         return "memory with alloc, release, copy and fill";
+    }
+    if ((m->pin == NULL) != (m->unpin == NULL)) {
+        return "pin or unpin, of which it has the other";
     }
     if (a->kernels == NULL || a->kernels->choose == NULL) {
         return "kernels with choose";
@@ -63,17 +67,12 @@ static const ds_accel_library library = {.version = DS_ACCEL_VERSION,
                                          .parallel = ds_parallel,
                                          .cpu_kernel = dsi_cpu_kernel_choose};
 
-ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out)
+/* The table of an object that is loaded, and stays so: plans point into it. */
+static ds_status table_of(ds_ctx *ctx, void *object, const char *path, const ds_accel **accel_out)
 {
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (module == NULL) {
-        return ds_fail(ctx, DS_ERR_NOT_FOUND, "cannot load the accelerator %s: %s", path,
-                       dlerror());
-    }
     ds_accel_entry entry = NULL;
-    void *symbol = dlsym(module, DS_ACCEL_SYMBOL);
+    void *symbol = dlsym(object, DS_ACCEL_SYMBOL);
     memcpy(&entry, &symbol, sizeof entry); /* C has no other way from data to a function */
-    (void)dlclose(module);                 /* it stays: plans point into it */
     if (entry == NULL) {
         return ds_fail(ctx, DS_ERR_FORMAT, "%s is no accelerator: it has no function %s", path,
                        DS_ACCEL_SYMBOL);
@@ -86,4 +85,22 @@ ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_o
     DS_TRY(check_tables(ctx, accel, path));
     *accel_out = accel;
     return DS_OK;
+}
+
+ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out)
+{
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (object == NULL) {
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "cannot load the accelerator %s: %s", path,
+                       dlerror());
+    }
+    (void)dlclose(object); /* RTLD_NODELETE: it stays */
+    return table_of(ctx, object, path, accel_out);
+}
+
+ds_status dsi_accel_load_beside(ds_ctx *ctx, const char *file, const ds_accel **accel_out)
+{
+    void *object = NULL;
+    DS_TRY(dsi_module_load(ctx, file, DSI_MODULE_LOCAL, &object));
+    return table_of(ctx, object, file, accel_out);
 }

@@ -4,6 +4,7 @@
  *
  * A module stays loaded until the process ends: neither MPI nor UCX can be taken out again.
  */
+#include "base/module.h"
 #include "comm/mpi_peer.h"
 #include "comm/net.h"
 #include "comm/net_impl.h"
@@ -12,9 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-enum { PATH_BYTES = 4096 };
 
 const char *net_module_mpi(void)
 {
@@ -29,65 +27,6 @@ const char *net_module_mpi(void)
         return "mpich";
     }
     return getenv("PMIX_RANK") != NULL ? "openmpi" : NULL;
-}
-
-/* The folder of the library or program that holds this code, with a slash; "" when unknown. */
-static void own_folder(char *folder)
-{
-    Dl_info info;
-    static const char anchor = 0;
-    folder[0] = '\0';
-    if (dladdr(&anchor, &info) != 0 && info.dli_fname != NULL && info.dli_fname[0] == '/') {
-        (void)snprintf(folder, PATH_BYTES, "%s", info.dli_fname);
-    } else { /* a program is known by its first argument, which PATH may have led to */
-        const ssize_t n = readlink("/proc/self/exe", folder, PATH_BYTES - 1);
-        folder[n > 0 ? n : 0] = '\0';
-    }
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL) {
-        slash[1] = '\0';
-    }
-}
-
-/* Tries one path; keeps the reason why not. Global: Open MPI's own plug-ins need its symbols. */
-static void *try_path(const char *folder, const char *file, char *why, size_t why_bytes)
-{
-    char path[PATH_BYTES + 128];
-    (void)snprintf(path, sizeof path, "%s%s%s", folder,
-                   folder[0] == '\0' || folder[strlen(folder) - 1] == '/' ? "" : "/", file);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
-    if (handle == NULL) {
-        const char *text = dlerror();
-        const size_t used = strlen(why);
-        (void)snprintf(why + used, why_bytes - used, "%s%.300s", used > 0 ? "; " : "",
-                       text != NULL ? text : path);
-    }
-    return handle;
-}
-
-static ds_status load(ds_ctx *ctx, const char *file, void **handle_out)
-{
-    char folder[PATH_BYTES];
-    char beside[PATH_BYTES + 8];
-    char why[1500] = "";
-    const char *asked = getenv("DS_MODULE_PATH");
-    void *handle = NULL;
-    own_folder(folder);
-    (void)snprintf(beside, sizeof beside, "%s../lib", folder);
-    if (asked != NULL && asked[0] != '\0') {
-        handle = try_path(asked, file, why, sizeof why);
-    }
-    const char *places[3] = {folder, beside, ""};
-    for (size_t i = 0; i < 3 && handle == NULL; ++i) {
-        handle = try_path(places[i], file, why, sizeof why);
-    }
-    if (handle == NULL) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "%s cannot be loaded (%s); install it, or name its folder in DS_MODULE_PATH",
-                       file, why);
-    }
-    *handle_out = handle;
-    return DS_OK;
 }
 
 static ds_status file_of(ds_ctx *ctx, const char *name, char *file, size_t n)
@@ -112,7 +51,7 @@ static ds_status file_of(ds_ctx *ctx, const char *name, char *file, size_t n)
 ds_status dsi_comm_net_probe(ds_ctx *ctx, const char *file)
 {
     void *handle;
-    return load(ctx, file, &handle);
+    return dsi_module_load(ctx, file, DSI_MODULE_GLOBAL, &handle);
 }
 
 ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const dsi_mpi_peer **peer_out)
@@ -120,7 +59,7 @@ ds_status dsi_comm_mpi_peer(ds_ctx *ctx, const dsi_mpi_peer **peer_out)
     char file[64];
     void *handle;
     DS_TRY(file_of(ctx, "mpi", file, sizeof file));
-    DS_TRY(load(ctx, file, &handle));
+    DS_TRY(dsi_module_load(ctx, file, DSI_MODULE_GLOBAL, &handle));
     const dsi_mpi_peer *peer = dlsym(handle, DSI_MPI_PEER_SYMBOL);
     if (peer == NULL || peer->version != DSI_MPI_PEER_VERSION) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s is of another version of this library", file);
@@ -138,7 +77,7 @@ ds_status net_module_open(ds_ctx *ctx, const char *name, const dsi_wire_setup *s
     dsi_wire_open_fn open;
     dsi_wire *wire;
     DS_TRY(file_of(ctx, name, file, sizeof file));
-    DS_TRY(load(ctx, file, &handle));
+    DS_TRY(dsi_module_load(ctx, file, DSI_MODULE_GLOBAL, &handle));
     void *symbol = dlsym(handle, DSI_WIRE_SYMBOL);
     if (symbol == NULL) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s is not a module of this library", file);

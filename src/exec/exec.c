@@ -53,9 +53,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].parts);
         free(exec->plans[i].counts);
         free(exec->plans[i].copies);
-        free(exec->plans[i].reals);
     }
     const bool drained = dsi_swap_drain(exec->swap);
+    dsi_exec_unpin(exec);
     dsi_swap_destroy(&exec->swap);
     if (exec->map != NULL && drained) { /* else the disk may still write into it */
         exec->accel->memory->release(exec->device, exec->map, exec->map_bytes);
@@ -64,6 +64,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         exec->accel->close(&exec->device);
     }
     free(exec->copies);
+    free(exec->reals);
     free(exec->cell_data);
     free(exec);
     *exec_inout = NULL;
@@ -167,12 +168,11 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->parts = calloc((size_t)plan->n_slots * plan->n_refs + 1, sizeof *l->parts);
     l->counts = calloc(dsi_exec_n_counts(plan) + 1, sizeof *l->counts);
     l->copies = calloc(plan->n_outputs + 1, sizeof *l->copies);
-    l->reals = calloc((size_t)plan->n_slots * plan->n_outputs + 1, sizeof *l->reals);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
         l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
         l->crossing == NULL || l->parts == NULL || l->comms == NULL || l->copies == NULL ||
-        l->reals == NULL || l->events == NULL || l->counts == NULL) {
+        l->events == NULL || l->counts == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return find_comms(exec, l);

@@ -8,8 +8,9 @@
 #include "base/process_memory.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, PAGE = 4096 };
 
 static size_t aligned(size_t bytes)
 {
@@ -188,6 +189,50 @@ static ds_status allocate_copies(dsi_exec *exec)
     return DS_OK;
 }
 
+static ds_status pin(dsi_exec *exec, uint32_t which, void *memory, size_t bytes)
+{
+    const ds_accel_memory *table = exec->accel->memory;
+    if (memory == NULL || table->pin == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(table->pin(exec->device, exec->ctx, memory, bytes));
+    exec->pinned[which].memory = memory;
+    exec->pinned[which].bytes = bytes;
+    return DS_OK;
+}
+
+void dsi_exec_unpin(dsi_exec *exec)
+{
+    for (uint32_t i = 0; i < sizeof exec->pinned / sizeof exec->pinned[0]; ++i) {
+        if (exec->pinned[i].memory != NULL) {
+            exec->accel->memory->unpin(exec->device, exec->pinned[i].memory, exec->pinned[i].bytes);
+            exec->pinned[i].memory = NULL;
+        }
+    }
+}
+
+/* Numbers of all plans' outputs on the host, in pages of their own: those are pinned whole. */
+static ds_status allocate_reals(dsi_exec *exec)
+{
+    size_t n = 0;
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        n += (size_t)exec->plans[i].plan->n_slots * exec->plans[i].plan->n_outputs;
+    }
+    const size_t bytes = (n * sizeof *exec->reals + PAGE) / PAGE * PAGE;
+    exec->reals = aligned_alloc(PAGE, bytes);
+    if (exec->reals == NULL) {
+        return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
+    }
+    memset(exec->reals, 0, bytes);
+    float *at = exec->reals;
+    for (uint32_t i = 0; i < exec->n_plans; ++i) {
+        exec->plans[i].reals = at;
+        at += (size_t)exec->plans[i].plan->n_slots * exec->plans[i].plan->n_outputs;
+    }
+    DS_TRY(pin(exec, 0, exec->reals, bytes));
+    return pin(exec, 1, dsi_swap_host_memory(exec->swap), dsi_swap_host_bytes(exec->swap));
+}
+
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
@@ -224,6 +269,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
         dsi_exec_link(exec, &exec->plans[i]);
     }
     DS_TRY(allocate_copies(exec));
+    DS_TRY(allocate_reals(exec));
     DS_TRY(dsi_exec_open_streams(exec));
     return dsi_exec_capture(exec);
 }

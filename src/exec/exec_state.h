@@ -40,7 +40,7 @@ typedef struct dsi_loaded {
     size_t *counts;        /* of all all-to-alls: elements of each rank's block, for each part */
     unsigned char *shared; /* arena of what collectives send */
     void **copies; /* per output: for the host, when it cannot touch the device; else NULL */
-    float *reals;  /* per output: of one number, as its phase has left it */
+    float *reals;  /* per slot and output: of one number, as its phase has left it */
 } dsi_loaded;
 
 struct dsi_exec {
@@ -64,6 +64,11 @@ struct dsi_exec {
     unsigned char *arena;
     size_t map_bytes;
     unsigned char *copies; /* of outputs, for the host */
+    float *reals;          /* of all plans */
+    struct {
+        void *memory; /* NULL: none */
+        size_t bytes;
+    } pinned[2]; /* what streams copy to and from: reals, cells that live on the host */
     dsi_comm *comm;
     dsi_mesh_comms *mesh;                  /* NULL: collectives are among all ranks */
     const dsi_cell_residency *residencies; /* of the first n_residencies cells */
@@ -90,6 +95,8 @@ ds_status dsi_exec_keep_reals(const dsi_exec *exec, const dsi_loaded *l, ds_phas
 /* exec_memory.c: what one slot's memory of a cell takes; how many there are. */
 size_t dsi_exec_cell_stride(const dsi_exec *exec, ds_cell cell);
 uint32_t dsi_exec_cell_slots(const dsi_exec *exec, ds_cell cell);
+/* exec_memory.c: what was pinned no longer is; before the device is closed. */
+void dsi_exec_unpin(dsi_exec *exec);
 /* exec_memory.c: parts of cells that live on the device lie inside of them. */
 void dsi_exec_place_parts(dsi_exec *exec);
 

@@ -323,6 +323,11 @@ void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
     return swap->host + swap->places[cell].offset;
 }
 
+void *dsi_swap_host_memory(const dsi_swap *swap)
+{
+    return swap != NULL ? swap->host : NULL;
+}
+
 size_t dsi_swap_host_bytes(const dsi_swap *swap)
 {
     return swap != NULL ? swap->host_bytes : 0;

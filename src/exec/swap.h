@@ -81,6 +81,8 @@ void dsi_swap_place_parts(dsi_swap *swap, const dsi_cell_residency *residencies)
 
 /* Memory of a cell that lives on the host. */
 void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
+/* All of that memory; NULL when there is none. Accepts NULL, as what follows. */
+void *dsi_swap_host_memory(const dsi_swap *swap);
 /* Bytes of storage in host memory and on disk. */
 size_t dsi_swap_host_bytes(const dsi_swap *swap);
 size_t dsi_swap_disk_bytes(const dsi_swap *swap);

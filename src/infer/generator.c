@@ -235,6 +235,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     } else {
         char text[DSI_ACCEL_TEXT];
         DS_TRY(dsi_accel_choose(g->ctx, params->accelerator, &g->accel));
+        dsi_accel_for_ranks(&g->accel, ds_comm_size(params->comm));
         dsi_accel_say(&g->accel, text);
         if (!g->plans_only) {
             ds_log(g->ctx, DS_LOG_JOB, "accelerator: %s", text);

@@ -19,8 +19,9 @@ static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
     step->kernel = b->env->choose(&sig, b->env->isa);
     if (step->kernel == NULL) {
         char word[160];
-        return ds_fail(b->graph->ctx, DS_ERR_UNSUPPORTED, "%s: no kernel of %s for %s", step->scope,
-                       step->op->name,
+        return ds_fail(b->graph->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: no kernel of %s for %s; the accelerator cpu has one for every operator",
+                       step->scope, step->op->name,
                        ds_meta_text(sig.n_in > 0 ? sig.in[0] : sig.out[0], word, sizeof word));
     }
     if ((step->kernel->needs & ~b->env->isa) != 0) {

@@ -256,6 +256,7 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                      .adapter = request->adapter};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
     r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);
+    dsi_accel_for_ranks(&r->spec.accel, request->n_ranks);
     DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));
     r->spec.room = dsi_memory_room(request->memory);
     const dsi_rank_request rank = {.model = request->model,

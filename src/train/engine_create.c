@@ -200,6 +200,7 @@ static ds_status begin(ds_ctx *ctx, const ds_engine_params *params, const dsi_en
     engine->ctx = ctx;
     engine->model = params->model;
     engine->spec = *spec;
+    dsi_accel_for_ranks(&engine->spec.accel, n_ranks);
     engine->forced_boundary = -1;
     engine->forced_lr = -1.0;
     engine->grad_norm = -1.0;

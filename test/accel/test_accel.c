@@ -33,7 +33,7 @@ static void accelerators_have_names(void **state)
     assert_ptr_equal(choose("null").accel, &dsi_accel_null);
     assert_string_equal(choose("sim:seed=7").options, "seed=7");
     CHECK_FAILS(ctx, dsi_accel_choose(ctx, "gpu", &choice), DS_ERR_NOT_FOUND,
-                "there is no accelerator \"gpu\"; expected one of auto, cpu, null, sim");
+                "there is no accelerator \"gpu\"; expected one of auto, cpu, null, sim, cuda");
     CHECK_FAILS(ctx, dsi_accel_choose(ctx, "cpu:fast", &choice), DS_ERR_ARG, "has no options");
     assert_null(choice.accel);
     const char *const bad[][2] = {

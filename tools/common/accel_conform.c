@@ -30,8 +30,13 @@ static uint32_t below(const accel_conform *c, uint32_t site, uint64_t at, uint32
     return (uint32_t)dsi_rng_below(c->seed, site, at, n);
 }
 
+static const size_t ROOM_BYTES = (size_t)OPERATIONS * BLOCK_BYTES;
+
 static void drop(accel_conform *c, shadow *s)
 {
+    if (s->room != NULL && c->accel->memory->unpin != NULL) {
+        c->accel->memory->unpin(c->device, s->room, ROOM_BYTES);
+    }
     for (int b = 0; b < BLOCKS; ++b) {
         if (s->device[b] != NULL) {
             c->accel->memory->release(c->device, s->device[b], BLOCK_BYTES);
@@ -43,8 +48,14 @@ static void drop(accel_conform *c, shadow *s)
 
 static ds_status make(accel_conform *c, shadow *s)
 {
-    *s = (shadow){.room = calloc(OPERATIONS, BLOCK_BYTES)};
+    *s = (shadow){.room = aligned_alloc(4096, (ROOM_BYTES + 4095) / 4096 * 4096)};
     bool whole = s->room != NULL;
+    if (whole) {
+        memset(s->room, 0, ROOM_BYTES);
+    }
+    if (whole && c->accel->memory->pin != NULL) {
+        DS_TRY(c->accel->memory->pin(c->device, c->ctx, s->room, ROOM_BYTES));
+    }
     for (int b = 0; b < BLOCKS; ++b) {
         void *memory = NULL;
         DS_TRY(c->accel->memory->alloc(c->device, c->ctx, BLOCK_BYTES, "a check", &memory));

@@ -292,9 +292,9 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .out = &o->accelerator,
          .value = "NAME",
          .def = "auto",
-         .doc =
-             "Whose kernels and their workspace: cpu, null, sim; auto is what ds_train takes, and "
-             "null for a --device that is not this processor."},
+         .doc = "Whose kernels and their workspace: cpu, cuda, null, sim; auto is what ds_train "
+                "takes, and "
+                "null for a --device that is not this processor."},
         {.name = "device",
          .type = DSI_ARG_TEXT,
          .out = &o->device,

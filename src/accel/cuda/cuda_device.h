@@ -14,6 +14,8 @@
 #ifndef DSC_DEVICE_H
 #define DSC_DEVICE_H
 
+#include "accel/cuda/kernels/fault.h"
+
 #ifdef __CUDACC__
 #include "accel/cuda/device_cuda.h"
 #else
@@ -105,6 +107,17 @@ DSC_INLINE float dsc_block_max(float value, float parts[32])
     }
     __syncthreads();
     return most;
+}
+
+/* A thread's word of an operand that it cannot work with: the first of them counts. */
+DSC_INLINE void dsc_report(dsc_fault *fault, uint64_t call, int64_t at, int64_t value,
+                           int64_t bound)
+{
+    if (dsc_is_first(&fault->call, call)) {
+        fault->at = at;
+        fault->value = value;
+        fault->bound = bound;
+    }
 }
 
 /* This thread's number in a grid of one dimension, and how many there are. */

@@ -5,8 +5,10 @@
 #include <string.h>
 
 static const ds_kernel *const *const lists[] = {
-    dsc_norm_kernels,      dsc_elementwise_kernels, dsc_activation_kernels, dsc_linear_kernels,
-    dsc_optimizer_kernels, dsc_rows_kernels,        dsc_attention_kernels};
+#define X(name) dsc_##name##_kernels,
+    DSC_GLUE_LIST(X)
+#undef X
+};
 
 static bool fits(const ds_kernel *kernel, const ds_kernel_sig *sig)
 {

@@ -18,6 +18,9 @@ typedef struct dsc_shape {
 ds_status dsc_launch(const ds_kernel_call *call, dsc_fn fn, const dsc_shape *shape,
                      const void *args, size_t args_bytes);
 
+/* Where kernels of the call say that an operand is not what it must be (kernels/fault.h). */
+struct dsc_fault *dsc_fault_of(const ds_kernel_call *call);
+
 /* A grid of one dimension: a thread an item, in strides when there are many; or a block an item,
  * of warps enough for `width` threads, at most DSC_BLOCK. */
 dsc_shape dsc_over_items(int64_t n);
@@ -46,14 +49,47 @@ static inline void *dsc_out(const ds_kernel_call *call, uint32_t i)
                                                .supports = (supports_fn),                          \
                                                .run = (run_fn)}
 
+#define DSC_ROW_WORK(op_name, supports_fn, work_fn, run_fn)                                        \
+    static const ds_kernel op_name##_kernel = {.version = DS_OP_VERSION,                           \
+                                               .name = "cuda",                                     \
+                                               .op = #op_name,                                     \
+                                               .supports = (supports_fn),                          \
+                                               .work_bytes = (work_fn),                            \
+                                               .run = (run_fn)}
+
+/* y = x·w of one matrix product in cuda_linear.c, with the kernel that linear gets: x (rows,n_in),
+ * w (n_out,n_in), or (n_in,n_out) when transposed. */
+typedef struct dsc_product {
+    const void *x, *w;
+    void *y;
+    int64_t rows, n_in, n_out;
+    ds_dtype dtype, y_dtype; /* of x and w; of y */
+    bool transposed;
+} dsc_product;
+ds_status dsc_multiply(const ds_kernel_call *call, const dsc_product *p);
+/* dw (+)= xᵀ·dy over rows: dw f32 (n_out,n_in), or (n_in,n_out) when transposed. */
+ds_status dsc_multiply_rows(const ds_kernel_call *call, const void *x, const void *dy,
+                            ds_dtype dtype, int64_t rows, int64_t n_in, int64_t n_out,
+                            bool transposed, const float *dw_in, float *dw);
+
 /* The kernel for a step, or NULL; of several, number `index`. */
 const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
 
-extern const ds_kernel *const dsc_norm_kernels[],
-    *const dsc_elementwise_kernels[], *const dsc_activation_kernels[],
-                                          *const dsc_linear_kernels[],
-                                              *const dsc_optimizer_kernels[],
-                                                  *const dsc_rows_kernels[],
-                                                      *const dsc_attention_kernels[];
+/* The glue's lists, NULL-terminated. */
+#define DSC_GLUE_LIST(X)                                                                           \
+    X(norm)                                                                                        \
+    X(elementwise)                                                                                 \
+    X(activation)                                                                                  \
+    X(linear)                                                                                      \
+    X(optimizer)                                                                                   \
+    X(rows)                                                                                        \
+    X(attention)                                                                                   \
+    X(cross_entropy)                                                                               \
+    X(embedding)                                                                                   \
+    X(gradnorm)                                                                                    \
+    X(move)
+#define X(name) extern const ds_kernel *const dsc_##name##_kernels[];
+DSC_GLUE_LIST(X)
+#undef X
 
 #endif

@@ -3,6 +3,8 @@
 #include "accel/cuda/cuda_launch.h"
 #include "accel/cuda/kernels/row_args.h"
 
+#include <math.h>
+
 static bool is_act(const ds_kernel_sig *sig)
 {
     return dsc_is_act(sig->in[0].dtype);
@@ -53,6 +55,86 @@ static ds_status rope_run(const ds_kernel_call *call)
     return dsc_launch(call, dsc_of_dtype(DSC_FN_rope_f32, x->dtype), &shape, &args, sizeof args);
 }
 
+#define PI 3.14159265358979323846
+
+/* Dynamic scaling looks at lengths, which no kernel here does. */
+static bool rope_table_supported(const ds_kernel_sig *sig)
+{
+    return ((const dsi_rope_table_attrs *)sig->attrs)->scaling != DSI_ROPE_DYNAMIC;
+}
+
+/* Index of the frequency that turns `rotations` times over the original context. */
+static double yarn_index(const dsi_rope_table_attrs *a, double rotations)
+{
+    return (double)a->head_dim * log((double)a->original_max_positions / (rotations * 2.0 * PI)) /
+           (2.0 * log(a->theta));
+}
+
+static double mscale_of(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+static float yarn_attention(const dsi_rope_table_attrs *a)
+{
+    if (a->attention_factor >= 0.0) {
+        return (float)a->attention_factor;
+    }
+    if (a->mscale != 0.0 && a->mscale_all_dim != 0.0) {
+        return (float)(mscale_of(a->factor, a->mscale) / mscale_of(a->factor, a->mscale_all_dim));
+    }
+    return (float)mscale_of(a->factor, 1.0);
+}
+
+static void set_yarn(const dsi_rope_table_attrs *a, dsc_rope_table_args *args)
+{
+    double low = yarn_index(a, a->beta_fast);
+    double high = yarn_index(a, a->beta_slow);
+    if (a->truncate != 0) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = low > 0.0 ? low : 0.0;
+    high = high < (double)(a->head_dim - 1) ? high : (double)(a->head_dim - 1);
+    high = low == high ? high + 0.001 : high;
+    args->low = (float)low;
+    args->high_less_low = (float)(high - low);
+    args->attention = yarn_attention(a);
+}
+
+static void set_llama3(const dsi_rope_table_attrs *a, dsc_rope_table_args *args)
+{
+    args->low_bound = (double)a->original_max_positions / a->low_freq_factor;
+    args->high_bound = (double)a->original_max_positions / a->high_freq_factor;
+    args->low = (float)a->low_freq_factor;
+    args->high_less_low = (float)(a->high_freq_factor - a->low_freq_factor);
+}
+
+static ds_status rope_table_run(const ds_kernel_call *call)
+{
+    const dsi_rope_table_attrs *attrs = call->sig->attrs;
+    dsc_rope_table_args args = {.positions = dsc_in(call, 0),
+                                .divisors = dsc_in(call, 2),
+                                .table = dsc_out(call, 0),
+                                .tokens = ds_shape_count(call->in[0].meta.shape),
+                                .head_dim = attrs->head_dim,
+                                .original = attrs->original_max_positions,
+                                .scaling = (int32_t)attrs->scaling,
+                                .theta = attrs->theta,
+                                .factor = (float)attrs->factor,
+                                .attention = 1.0f};
+    if (attrs->scaling == DSI_ROPE_YARN) {
+        set_yarn(attrs, &args);
+    } else if (attrs->scaling == DSI_ROPE_LLAMA3) {
+        set_llama3(attrs, &args);
+    }
+    if (args.divisors != NULL) {
+        args.attention = (float)attrs->attention_factor;
+    }
+    const dsc_shape shape = dsc_over_items(args.tokens * args.head_dim / 2);
+    return dsc_launch(call, DSC_FN_rope_table, &shape, &args, sizeof args);
+}
+
 static bool cast_supported(const ds_kernel_sig *sig)
 {
     return is_act(sig) && dsc_is_act(sig->out[0].dtype);
@@ -94,10 +176,11 @@ static ds_status accumulate_run(const ds_kernel_call *call)
 
 DSC_ROW(softmax, is_act, softmax_run);
 DSC_ROW(softmax_backward, is_act, softmax_backward_run);
+DSC_ROW(rope_table, rope_table_supported, rope_table_run);
 DSC_ROW(rope, rope_supported, rope_run);
 DSC_ROW(cast, cast_supported, cast_run);
 DSC_ROW(store, two_supported, store_run);
 DSC_ROW(accumulate, two_supported, accumulate_run);
 const ds_kernel *const dsc_rows_kernels[] = {
-    &softmax_kernel, &softmax_backward_kernel, &rope_kernel, &cast_kernel,
+    &softmax_kernel, &softmax_backward_kernel, &rope_kernel, &rope_table_kernel, &cast_kernel,
     &store_kernel,   &accumulate_kernel,       NULL};

@@ -63,6 +63,12 @@ DSC_INLINE void dsc_copy_commit(void)
     asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
+/* Puts value where 0 stands; whether it did. */
+DSC_INLINE bool dsc_is_first(uint64_t *at, uint64_t value)
+{
+    return atomicCAS((unsigned long long *)at, 0ull, (unsigned long long)value) == 0ull;
+}
+
 /* n is a constant. */
 #define dsc_copy_wait(n) asm volatile("cp.async.wait_group %0;\n" ::"n"(n) : "memory")
 

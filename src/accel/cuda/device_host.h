@@ -19,6 +19,12 @@
         call;                                                                                      \
     }
 
+DSC_INLINE bool dsc_is_first(uint64_t *at, uint64_t value)
+{
+    uint64_t none = 0;
+    return __atomic_compare_exchange_n(at, &none, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
 DSC_INLINE float dsc_from_bf16(uint16_t bits)
 {
     return dsi_bf16_to_f32(bits);

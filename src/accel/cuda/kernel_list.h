@@ -18,6 +18,25 @@
     XA(glu)                                                                                        \
     XA(glu_backward)                                                                               \
     XA(linear)                                                                                     \
+    XA(linear_dw)                                                                                  \
+    XA(column_sums)                                                                                \
+    X(ce_rows)                                                                                     \
+    X(ce_loss)                                                                                     \
+    XA(ce_dlogits)                                                                                 \
+    XA(embedding)                                                                                  \
+    XA(embedding_dw)                                                                               \
+    XA(dropout)                                                                                    \
+    X(squares)                                                                                     \
+    X(squares_join)                                                                                \
+    X(sum_parts)                                                                                   \
+    X(abs_max)                                                                                     \
+    X(max_of)                                                                                      \
+    X(squares_on_grid)                                                                             \
+    X(grid_join)                                                                                   \
+    X(move)                                                                                        \
+    X(permute)                                                                                     \
+    X(clip)                                                                                        \
+    X(rope_table)                                                                                  \
     X(linear_mma_bf16)                                                                             \
     X(linear_mma_f16)                                                                              \
     XA(softmax)                                                                                    \

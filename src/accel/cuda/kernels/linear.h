@@ -14,6 +14,13 @@ typedef struct dsc_linear_args {
     int32_t copies;              /* rows of x, and of w, begin at multiples of 16 bytes */
 } dsc_linear_args;
 
+typedef struct dsc_linear_dw_args {
+    const void *x, *dy, *dw_in, *dbias_in; /* dw_in, dbias_in: as dw, or NULL */
+    void *dw, *dbias;
+    int64_t rows, n_in, n_out;
+    int32_t transposed, dw_dtype;
+} dsc_linear_dw_args;
+
 /* Tiles of y that a block makes, and its threads. */
 enum { DSC_PLAIN_TILE = 16, DSC_MMA_TILE = 64, DSC_MMA_THREADS = 128 };
 

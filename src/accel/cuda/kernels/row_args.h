@@ -20,6 +20,17 @@ typedef struct dsc_rope_args {
     int32_t inverse, pairs;
 } dsc_rope_args;
 
+typedef struct dsc_rope_table_args {
+    const int32_t *positions;
+    const float *divisors; /* or NULL */
+    float *table;
+    int64_t tokens, head_dim, original;  /* original: of llama3 */
+    int32_t scaling;                     /* DSI_ROPE_*, not DYNAMIC */
+    double theta, low_bound, high_bound; /* bounds: wavelengths of llama3, indices of yarn */
+    float factor, low, high_less_low,
+        attention; /* low, high_less_low: frequency factors, or the ramp */
+} dsc_rope_table_args;
+
 typedef struct dsc_cell_args {
     const void *a, *b; /* b NULL: a converted; else their sum, in a's dtype */
     void *y;

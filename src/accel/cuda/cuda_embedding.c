@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Glue of kernels/embedding.cu and dropout.cu. */
+#include "accel/cuda/cuda_launch.h"
+#include "accel/cuda/kernels/embedding.h"
+
+static bool is_embedding(const ds_kernel_sig *sig)
+{
+    return dsc_is_act(sig->in[0].dtype) && (sig->n_in < 3 || sig->in[2].dtype == DS_DTYPE_NONE ||
+                                            sig->in[2].dtype == sig->in[0].dtype);
+}
+
+static ds_status embedding_run(const ds_kernel_call *call)
+{
+    const ds_meta *table = &call->in[0].meta;
+    const dsc_embedding_args args = {
+        .table = dsc_in(call, 0),
+        .places = dsc_in(call, 2),
+        .ids = dsc_in(call, 1),
+        .positions = dsc_in(call, 3),
+        .y = dsc_out(call, 0),
+        .fault = dsc_fault_of(call),
+        .call = (uint64_t)(uintptr_t)call,
+        .n = ds_shape_count(call->in[1].meta.shape),
+        .columns = table->shape.dims[1],
+        .n_rows = table->shape.dims[0],
+        .n_places = dsc_in(call, 2) != NULL ? call->in[2].meta.shape.dims[0] : 0};
+    const dsc_shape shape = dsc_block_an_item(args.n, args.columns);
+    return dsc_launch(call, dsc_of_dtype(DSC_FN_embedding_f32, table->dtype), &shape, &args,
+                      sizeof args);
+}
+
+static bool is_embedding_dw(const ds_kernel_sig *sig)
+{
+    return dsc_is_act(sig->in[1].dtype) && sig->out[0].dtype == DS_DTYPE_F32;
+}
+
+static ds_status embedding_dw_run(const ds_kernel_call *call)
+{
+    enum { PARTS = 64 };
+    const ds_shape table = call->out[0].meta.shape;
+    dsc_embedding_args args = {.ids = dsc_in(call, 0),
+                               .dy = dsc_in(call, 1),
+                               .dtable_in = dsc_in(call, 2),
+                               .dtable = dsc_out(call, 0),
+                               .fault = dsc_fault_of(call),
+                               .call = (uint64_t)(uintptr_t)call,
+                               .n = ds_shape_count(call->in[0].meta.shape),
+                               .columns = table.dims[1],
+                               .n_rows = table.dims[0]};
+    args.part = (args.n_rows + PARTS - 1) / PARTS;
+    dsc_shape shape = {
+        {(uint32_t)((args.columns + DSC_BLOCK - 1) / DSC_BLOCK), PARTS, 1},
+        {args.columns < DSC_BLOCK ? (uint32_t)(args.columns + 31) / 32 * 32 : DSC_BLOCK, 1, 1}};
+    return dsc_launch(call, dsc_of_dtype(DSC_FN_embedding_dw_f32, call->in[1].meta.dtype), &shape,
+                      &args, sizeof args);
+}
+
+static bool is_dropout(const ds_kernel_sig *sig)
+{
+    return dsc_is_act(sig->in[0].dtype);
+}
+
+static ds_status dropout_run(const ds_kernel_call *call)
+{
+    const dsi_dropout_attrs *attrs = call->sig->attrs;
+    const ds_shape x = call->in[0].meta.shape;
+    dsc_dropout_args args = {.x = dsc_in(call, 0),
+                             .rng = dsc_in(call, 1),
+                             .rows = dsc_in(call, 2),
+                             .y = dsc_out(call, 0),
+                             .n = ds_shape_count(x),
+                             .n_rows = attrs->n_rows,
+                             .site = attrs->site,
+                             .p = (float)attrs->p};
+    args.sample = x.dims[0] > 0 ? args.n / x.dims[0] : 0;
+    args.row = attrs->n_rows > 0 ? args.sample / x.dims[1] : 0;
+    const dsc_shape shape = dsc_over_items(args.n);
+    return dsc_launch(call, dsc_of_dtype(DSC_FN_dropout_f32, call->in[0].meta.dtype), &shape, &args,
+                      sizeof args);
+}
+
+DSC_ROW(embedding, is_embedding, embedding_run);
+DSC_ROW(embedding_dw, is_embedding_dw, embedding_dw_run);
+DSC_ROW(dropout, is_dropout, dropout_run);
+const ds_kernel *const dsc_embedding_kernels[] = {&embedding_kernel, &embedding_dw_kernel,
+                                                  &dropout_kernel, NULL};

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libcuda, loaded by name, and what it finds. See driver_device.h. */
+#include "accel/cuda/driver/driver_device.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LEAST_MAJOR = 8 }; /* sm_80: asynchronous copies, mma of bf16 */
+
+static struct {
+    pthread_once_t once;
+    dsc_driver cu;
+    bool loaded;
+    char why[512];
+} driver = {.once = PTHREAD_ONCE_INIT};
+
+static void load(void)
+{
+    static const struct {
+        const char *symbol;
+        size_t offset;
+    } rows[] = {
+#define X(member, symbol, params) {#symbol, offsetof(dsc_driver, member)},
+        DSC_CU_LIST(X)
+#undef X
+    };
+    void *object = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (object == NULL) {
+        const char *text = dlerror();
+        (void)snprintf(driver.why, sizeof driver.why,
+                       "there is no CUDA driver (%.200s); NVIDIA's driver package has libcuda.so.1",
+                       text != NULL ? text : "libcuda.so.1");
+        return;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        void *symbol = dlsym(object, rows[i].symbol);
+        if (symbol == NULL) {
+            (void)snprintf(driver.why, sizeof driver.why,
+                           "the CUDA driver has no %s; it is too old, a driver of CUDA 12.0 or "
+                           "newer has it",
+                           rows[i].symbol);
+            return;
+        }
+        memcpy((char *)&driver.cu + rows[i].offset, &symbol, sizeof symbol);
+    }
+    const dsc_cu_result result = driver.cu.init(0);
+    if (result != DSC_CU_SUCCESS) {
+        const char *text = NULL;
+        (void)driver.cu.error_text(result, &text);
+        (void)snprintf(driver.why, sizeof driver.why, "cuInit: %.200s (%d)",
+                       text != NULL ? text : "unknown error", result);
+        return;
+    }
+    driver.loaded = true;
+}
+
+const dsc_driver *dsc_driver_load(const char **why_out)
+{
+    (void)pthread_once(&driver.once, load);
+    *why_out = driver.why;
+    return driver.loaded ? &driver.cu : NULL;
+}
+
+ds_status dsc_fail(ds_ctx *ctx, ds_status status, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return dsc_library->fail(ctx, status, text);
+}
+
+ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, const char *what)
+{
+    const char *name = NULL;
+    const char *text = NULL;
+    (void)cu->error_name(result, &name);
+    (void)cu->error_text(result, &text);
+    return dsc_fail(ctx, result == DSC_CU_OUT_OF_MEMORY ? DS_ERR_NOMEM : DS_ERR_DEVICE,
+                    "accelerator cuda: %s: %s (%s, %d)", what, text != NULL ? text : "no text",
+                    name != NULL ? name : "unknown", result);
+}
+
+ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
+{
+    int n = 0;
+    int major = 0;
+    int minor = 0;
+    int unified = 0;
+    dsc_cu_device device = 0;
+    const dsc_cu_result counted = cu->n_devices(&n);
+    if (counted == DSC_CU_NO_DEVICE || (counted == DSC_CU_SUCCESS && n == 0)) {
+        return dsc_fail(ctx, DS_ERR_DEVICE,
+                        "accelerator cuda: the driver is there and finds no GPU (is "
+                        "CUDA_VISIBLE_DEVICES empty?)");
+    }
+    DSC_CU(ctx, cu, counted, "cuDeviceGetCount");
+    if (ordinal >= n) {
+        return dsc_fail(ctx, DS_ERR_ARG,
+                        "accelerator cuda: there is no device %d; there are %d, from 0 on", ordinal,
+                        n);
+    }
+    DSC_CU(ctx, cu, cu->device(&device, ordinal), "cuDeviceGet");
+    DSC_CU(ctx, cu, cu->attribute(&major, DSC_CU_ATTRIBUTE_MAJOR, device), "cuDeviceGetAttribute");
+    DSC_CU(ctx, cu, cu->attribute(&minor, DSC_CU_ATTRIBUTE_MINOR, device), "cuDeviceGetAttribute");
+    DSC_CU(ctx, cu, cu->attribute(&unified, DSC_CU_ATTRIBUTE_UNIFIED_ADDRESSING, device),
+           "cuDeviceGetAttribute");
+    if (major < LEAST_MAJOR || unified == 0) {
+        return dsc_fail(ctx, DS_ERR_UNSUPPORTED,
+                        "accelerator cuda: device %d has compute capability %d.%d%s; the kernels "
+                        "need 8.0 (A100, RTX 30) and unified addressing",
+                        ordinal, major, minor, unified == 0 ? " and no unified addressing" : "");
+    }
+    return DS_OK;
+}
+
+static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
+{
+    char name[128] = "";
+    size_t bytes = 0;
+    int major = 0;
+    int minor = 0;
+    dsc_cu_device device = 0;
+    if (cu->device(&device, ordinal) != DSC_CU_SUCCESS ||
+        cu->device_name(name, (int)sizeof name, device) != DSC_CU_SUCCESS ||
+        cu->device_bytes(&bytes, device) != DSC_CU_SUCCESS ||
+        cu->attribute(&major, DSC_CU_ATTRIBUTE_MAJOR, device) != DSC_CU_SUCCESS ||
+        cu->attribute(&minor, DSC_CU_ATTRIBUTE_MINOR, device) != DSC_CU_SUCCESS) {
+        (void)snprintf(text, n, "device %d: does not answer\n", ordinal);
+        return;
+    }
+    (void)snprintf(text, n, "device %d: %s, %.1f GiB, sm_%d%d\n", ordinal, name,
+                   (double)bytes / 1073741824.0, major, minor);
+}
+
+ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
+{
+    const char *why = NULL;
+    const dsc_driver *cu = dsc_driver_load(&why);
+    int version = 0;
+    int n_devices = 0;
+    if (cu == NULL) {
+        return dsc_fail(ctx, DS_ERR_DEVICE, "accelerator cuda: %s", why);
+    }
+    DS_TRY(dsc_check_device(ctx, cu, 0));
+    (void)cu->version(&version);
+    (void)cu->n_devices(&n_devices);
+    if (n == 0) {
+        return DS_OK;
+    }
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n", version / 1000,
+                   version % 1000 / 10, dsc_image_archs);
+    for (int i = 0; i < n_devices; ++i) {
+        const size_t used = strlen(text_out);
+        say_device(cu, i, text_out + used, n - used);
+    }
+    return DS_OK;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments of embedding.cu and dropout.cu. Operands as in op/ops.h; absent ones are NULL. */
+#ifndef DSC_EMBEDDING_H
+#define DSC_EMBEDDING_H
+
+#include "accel/cuda/kernels/fault.h"
+
+#include <stdint.h>
+
+typedef struct dsc_embedding_args {
+    const void *table, *places; /* of embedding */
+    const int32_t *ids, *positions;
+    void *y;
+    const void *dy; /* of embedding_dw */
+    const float *dtable_in;
+    float *dtable;
+    dsc_fault *fault;
+    uint64_t call;
+    int64_t n, columns, n_rows, n_places;
+    int64_t part; /* rows of dtable that blockIdx.y has */
+} dsc_embedding_args;
+
+typedef struct dsc_dropout_args {
+    const void *x;
+    const int64_t *rng;
+    const int32_t *rows; /* of each sample a part: the first's number */
+    void *y;
+    int64_t n, sample, row, n_rows, site;
+    float p;
+} dsc_dropout_args;
+
+#endif

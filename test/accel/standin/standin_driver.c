@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, contexts and modules of the stand-in. See standin.h. */
+#include "accel/standin/standin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+standin standin_all = {.lock = PTHREAD_MUTEX_INITIALIZER, .turn_bytes = 4096, .major = 9};
+
+struct CUctx_st {
+    int unused;
+};
+struct CUmod_st {
+    int unused;
+};
+static struct CUctx_st context;
+static struct CUmod_st module;
+static _Thread_local bool is_current;
+
+/* What STANDIN_API adds to declarations of the driver's own. */
+#define X(member, symbol, params) STANDIN_API dsc_cu_result symbol params;
+DSC_CU_LIST(X)
+#undef X
+
+void standin_set(const char *options)
+{
+    static const struct {
+        const char *key;
+        uint64_t *value;
+    } rows[] = {{"seed=", &standin_all.random},
+                {"turn=", &standin_all.turn_bytes},
+                {"ignore=", &standin_all.ignore},
+                {"least=", &standin_all.major}};
+    (void)pthread_mutex_lock(&standin_all.lock);
+    standin_all.n_waits = 0;
+    standin_all.ignore = 0;
+    standin_all.ignored = false;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        const char *at = options != NULL ? strstr(options, rows[i].key) : NULL;
+        if (at != NULL) {
+            *rows[i].value = strtoull(at + strlen(rows[i].key), NULL, 10);
+        }
+    }
+    standin_all.starved_for = 0;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+}
+
+uint64_t standin_waits(void)
+{
+    (void)pthread_mutex_lock(&standin_all.lock);
+    const uint64_t n = standin_all.n_waits;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    return n;
+}
+
+bool standin_ignored_one(void)
+{
+    (void)pthread_mutex_lock(&standin_all.lock);
+    const bool ignored = standin_all.ignored;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    return ignored;
+}
+
+bool standin_ignores(bool idle)
+{
+    const bool ignores = ++standin_all.n_waits == standin_all.ignore;
+    standin_all.ignored = standin_all.ignored || (ignores && !idle);
+    return ignores;
+}
+
+dsc_cu_result standin_enter(void)
+{
+    (void)pthread_mutex_lock(&standin_all.lock);
+    return !standin_all.initialized                     ? DSC_CU_NOT_INITIALIZED
+           : !is_current || standin_all.n_contexts == 0 ? DSC_CU_INVALID_CONTEXT
+                                                        : DSC_CU_SUCCESS;
+}
+
+dsc_cu_result standin_leave(dsc_cu_result result)
+{
+    standin_protect(false);
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    return result;
+}
+
+/* ---- what there is ------------------------------------------------------------------------- */
+
+dsc_cu_result cuInit(unsigned flags)
+{
+    if (flags != 0) {
+        return DSC_CU_INVALID_VALUE;
+    }
+    standin_set(getenv("DS_CUDA_STANDIN"));
+    standin_all.initialized = true;
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDriverGetVersion(int *version_out)
+{
+    *version_out = 13000;
+    return DSC_CU_SUCCESS;
+}
+
+static const struct {
+    dsc_cu_result result;
+    const char *name;
+} results[] = {{DSC_CU_SUCCESS, "CUDA_SUCCESS"},
+               {DSC_CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
+               {DSC_CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
+               {DSC_CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+               {DSC_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
+               {DSC_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
+               {DSC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+               {DSC_CU_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
+               {DSC_CU_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
+               {DSC_CU_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"},
+               {DSC_CU_STREAM_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
+               {DSC_CU_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT"}};
+
+dsc_cu_result cuGetErrorName(dsc_cu_result result, const char **text_out)
+{
+    *text_out = NULL;
+    for (size_t i = 0; i < sizeof results / sizeof results[0]; ++i) {
+        if (results[i].result == result) {
+            *text_out = results[i].name;
+        }
+    }
+    return *text_out != NULL ? DSC_CU_SUCCESS : DSC_CU_INVALID_VALUE;
+}
+
+dsc_cu_result cuGetErrorString(dsc_cu_result result, const char **text_out)
+{
+    return cuGetErrorName(result, text_out);
+}
+
+dsc_cu_result cuDeviceGetCount(int *n_out)
+{
+    *n_out = 1;
+    return standin_all.initialized ? DSC_CU_SUCCESS : DSC_CU_NOT_INITIALIZED;
+}
+
+dsc_cu_result cuDeviceGet(dsc_cu_device *device_out, int ordinal)
+{
+    *device_out = ordinal;
+    return ordinal == 0 ? DSC_CU_SUCCESS : DSC_CU_INVALID_DEVICE;
+}
+
+dsc_cu_result cuDeviceGetName(char *name_out, int n, dsc_cu_device device)
+{
+    (void)device;
+    (void)snprintf(name_out, (size_t)n, "stand-in on the processor");
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDeviceTotalMem_v2(size_t *bytes_out, dsc_cu_device device)
+{
+    (void)device;
+    *bytes_out = (size_t)1 << 30;
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDeviceGetAttribute(int *value_out, int which, dsc_cu_device device)
+{
+    (void)device;
+    *value_out = which == DSC_CU_ATTRIBUTE_MAJOR                ? (int)standin_all.major
+                 : which == DSC_CU_ATTRIBUTE_MINOR              ? 0
+                 : which == DSC_CU_ATTRIBUTE_UNIFIED_ADDRESSING ? 1
+                                                                : 132;
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDevicePrimaryCtxRetain(dsc_cu_ctx *ctx_out, dsc_cu_device device)
+{
+    if (!standin_all.initialized || device != 0) {
+        return DSC_CU_INVALID_DEVICE;
+    }
+    (void)pthread_mutex_lock(&standin_all.lock);
+    standin_all.n_contexts += 1;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    *ctx_out = &context;
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDevicePrimaryCtxRelease_v2(dsc_cu_device device)
+{
+    (void)pthread_mutex_lock(&standin_all.lock);
+    const bool held = device == 0 && standin_all.n_contexts > 0;
+    standin_all.n_contexts -= held ? 1 : 0;
+    (void)pthread_mutex_unlock(&standin_all.lock);
+    return held ? DSC_CU_SUCCESS : DSC_CU_INVALID_CONTEXT;
+}
+
+dsc_cu_result cuCtxSetCurrent(dsc_cu_ctx ctx)
+{
+    is_current = ctx == &context;
+    return ctx == &context || ctx == NULL ? DSC_CU_SUCCESS : DSC_CU_INVALID_CONTEXT;
+}
+
+/* ---- modules ------------------------------------------------------------------------------- */
+
+/* A fat binary, as nvcc makes them, or what the tests' own module has. */
+static bool is_image(const void *image)
+{
+    static const unsigned char fat[4] = {0x50, 0xed, 0x55, 0xba};
+    return memcmp(image, fat, sizeof fat) == 0 || strcmp(image, "host layer") == 0;
+}
+
+dsc_cu_result cuModuleLoadData(dsc_cu_module *module_out, const void *image)
+{
+    const dsc_cu_result entered = standin_enter();
+    const bool right = entered == DSC_CU_SUCCESS && is_image(image);
+    if (right) {
+        *module_out = &module;
+    }
+    return standin_leave(entered != DSC_CU_SUCCESS ? entered
+                         : right                   ? DSC_CU_SUCCESS
+                                                   : DSC_CU_INVALID_IMAGE);
+}
+
+dsc_cu_result cuModuleUnload(dsc_cu_module which)
+{
+    return which == &module ? DSC_CU_SUCCESS : DSC_CU_INVALID_HANDLE;
+}
+
+dsc_cu_result cuModuleGetFunction(dsc_cu_function *function_out, dsc_cu_module which,
+                                  const char *name)
+{
+    static struct CUfunc_st functions[DSC_FN_COUNT];
+    for (uint32_t f = 0; f < DSC_FN_COUNT && which == &module; ++f) {
+        if (strcmp(dsc_host_table[f].name, name) == 0) {
+            functions[f].row = &dsc_host_table[f];
+            *function_out = &functions[f];
+            return DSC_CU_SUCCESS;
+        }
+    }
+    return which == &module ? DSC_CU_NOT_FOUND : DSC_CU_INVALID_HANDLE;
+}

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The accelerator `cuda` over the stand-in of libcuda (standin/): its device memory faults when the
+ * host touches it, its streams run late and in random order, its graphs are ordered by their nodes'
+ * dependencies alone. Training has one result in every ZeRO stage, wherever cells live, with
+ * captured phases and without, in every order; and the processor's losses within the tolerance of
+ * products summed in another order. No GPU is asked. With
+ * DS_CUDA_ALL=1 each model in fp32 and bf16. labels: slow */
+#include "accel/accel.h"
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/scratch.h"
+#include "common/small_run.h"
+#include "common/standin_load.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STEPS = 2 };
+
+static ds_ctx *ctx;
+static char *folder;
+static standin_calls standin;
+
+static const char gpt2[] =
+    "{\"model_type\":\"gpt2\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":16,\"n_layer\":2,"
+    "\"n_head\":2,\"resid_pdrop\":0.1,\"embd_pdrop\":0.1,\"attn_pdrop\":0.1}";
+static const char llama[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+
+static dsi_accel_choice choose(const char *text)
+{
+    dsi_accel_choice choice;
+    CHECK_OK(ctx, dsi_accel_choose(ctx, text, &choice));
+    return choice;
+}
+
+/* ---- what there is ------------------------------------------------------------------------- */
+
+static void it_is_found_and_says_what_there_is(void **state)
+{
+    char text[512];
+    uint32_t n = 0;
+    const ds_accel *accel = NULL;
+    ds_accel_device *device = NULL;
+    (void)state;
+    const dsi_accel_module *modules = dsi_accel_modules(&n);
+    assert_true(n == 1 && strcmp(modules[0].name, "cuda") == 0);
+    CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
+    assert_non_null(strstr(text, "driver: CUDA 13.0\n"));
+    assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"));
+    assert_non_null(strstr(text, "device 0: stand-in on the processor, 1.0 GiB, sm_90\n"));
+    const dsi_accel_choice any = choose("auto");
+    char said[DSI_ACCEL_TEXT];
+    dsi_accel_say(&any, said);
+    assert_string_equal(said, "cuda (auto)");
+    dsi_accel_choice of_ranks[] = {any, any, choose("cuda")};
+    const uint32_t n_ranks[] = {1, 2, 2}; /* what nobody named has to be able to run them */
+    for (int i = 0; i < 3; ++i) {
+        dsi_accel_for_ranks(&of_ranks[i], n_ranks[i]);
+        assert_string_equal(of_ranks[i].name, i == 1 ? "cpu" : "cuda");
+    }
+    assert_ptr_equal(choose("cuda:device=0,graphs=0").accel, accel);
+    const char *const bad[][2] = {
+        {"device=1", "there is no device 1; there are 1, from 0 on"},
+        {"device=x", "device=x: expected a whole number from 0 to 1023"},
+        {"graphs=2", "graphs=2: expected a whole number from 0 to 1"},
+        {"graphs", "graphs=: expected"},
+        {"seed=1", "there is no option \"seed\"; expected device=N or graphs=0"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; ++i) {
+        CHECK_FAILS(ctx, accel->open(ctx, bad[i][0], &device), DS_ERR_ARG, bad[i][1]);
+    }
+    assert_null(device);
+    standin.set("least=7");
+    CHECK_FAILS(ctx, accel->open(ctx, "", &device), DS_ERR_UNSUPPORTED,
+                "device 0 has compute capability 7.0; the kernels need 8.0");
+    CHECK_FAILS(ctx, dsi_accel_probe(ctx, &modules[0], NULL, 0, &accel), DS_ERR_UNSUPPORTED, "7.0");
+    assert_ptr_equal(choose("auto").accel, &dsi_accel_cpu);
+    standin.set("least=9");
+}
+
+/* Whether a process that reads the byte lives. */
+static bool survives(const volatile unsigned char *at)
+{
+    int code = 0;
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit none = {0, 0};
+        (void)setrlimit(RLIMIT_CORE, &none);
+        (void)signal(SIGSEGV, SIG_DFL);
+        _exit(*at == 255 ? 1 : 0);
+    }
+    assert_true(child > 0 && waitpid(child, &code, 0) == child);
+    return WIFEXITED(code);
+}
+
+static void memory_is_the_devices(void **state)
+{
+    const ds_accel *cuda = choose("cuda").accel;
+    ds_accel_device *device = NULL;
+    void *memory = NULL;
+    unsigned char seen[300];
+    (void)state;
+    CHECK_OK(ctx, cuda->open(ctx, "", &device));
+    CHECK_FAILS(ctx, cuda->memory->alloc(device, ctx, (size_t)1 << 31, "a test", &memory),
+                DS_ERR_NOMEM,
+                "no 2048.0 MiB for a test: 1024.0 of 1024.0 MiB of device 0 are free");
+    CHECK_OK(ctx, cuda->memory->alloc(device, ctx, 10000, "a test", &memory));
+    memset(seen, 7, sizeof seen);
+    CHECK_OK(ctx, cuda->memory->copy(device, seen, (unsigned char *)memory + 33, sizeof seen));
+    for (size_t i = 0; i < sizeof seen; ++i) {
+        assert_int_equal(seen[i], 0);
+    }
+    assert_true(survives(seen));
+    assert_false(survives(memory));
+    assert_false(survives((unsigned char *)memory + 9999));
+    cuda->memory->release(device, memory, 10000);
+    cuda->close(&device);
+}
+
+/* ---- training ------------------------------------------------------------------------------ */
+
+typedef struct result {
+    uint64_t hash;
+    double losses[STEPS];
+} result;
+
+typedef struct row {
+    const char *accel;
+    uint32_t stage;
+    dsi_residency states, params;
+} row;
+
+static result train(const ds_model *model, ds_dtype dtype, const row *r)
+{
+    result got = {0};
+    ds_engine *engine = NULL;
+    small_batch room;
+    dsi_engine_spec spec = small_spec(dtype);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    spec.accel = choose(r->accel);
+    spec.train.max_norm = 0.1;
+    spec.zero = (dsi_zero_spec){.stage = r->stage,
+                                .reduce_each = true,
+                                .comm_dtype = dtype,
+                                .reduce_bucket = 1000,
+                                .gather_bucket = 1000,
+                                .persistence_threshold = 0,
+                                .model_persistence = INT64_MAX,
+                                .max_live = 1000,
+                                .max_reuse_distance = 1000};
+    spec.overlap = r->stage > 0;
+    spec.offload = small_away(folder, r->states, r->params);
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    for (int32_t step = 0; step < STEPS; ++step) {
+        const ds_batch batch = small_feed(step, &room);
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, ds_engine_step(engine));
+        got.losses[step] = ds_engine_loss(engine);
+    }
+    CHECK_OK(ctx, engine_hash(ctx, engine, &got.hash));
+    ds_engine_destroy(&engine);
+    return got;
+}
+
+static void one_result(const char *config, ds_dtype dtype, double tolerance)
+{
+    static const row rows[] = {
+        {"cuda", 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
+        {"cuda:graphs=0", 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
+        {"cuda", 1, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
+        {"cuda", 2, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
+        {"cuda:graphs=0", 3, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
+        {"cuda", 0, DSI_RESIDENCY_HOST, DSI_RESIDENCY_DEVICE},
+        {"cuda:graphs=0", 1, DSI_RESIDENCY_HOST, DSI_RESIDENCY_DEVICE},
+        {"cuda", 3, DSI_RESIDENCY_HOST, DSI_RESIDENCY_HOST},
+        {"cuda:graphs=0", 3, DSI_RESIDENCY_HOST, DSI_RESIDENCY_HOST},
+    };
+    ds_model *model = small_model(ctx, folder, config);
+    const row on_cpu = {"cpu", 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE};
+    const result wanted = train(model, dtype, &on_cpu);
+    result first = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        char order[64];
+        (void)snprintf(order, sizeof order, "seed=%zu,turn=%u", i + 1, 16u << (2 * (i % 5)));
+        standin.set(order);
+        const result got = train(model, dtype, &rows[i]);
+        first = i == 0 ? got : first;
+        if (got.hash != first.hash || memcmp(got.losses, first.losses, sizeof got.losses) != 0) {
+            fail_msg("row %zu of %s: not the bits of row 0", i, ds_dtype_name(dtype));
+        }
+        for (int s = 0; s < STEPS; ++s) {
+            if (!(fabs(got.losses[s] - wanted.losses[s]) <= tolerance)) {
+                fail_msg("row %zu, step %d: loss %.9g, on cpu %.9g", i, s, got.losses[s],
+                         wanted.losses[s]);
+            }
+        }
+    }
+    ds_model_destroy(&model);
+}
+
+static void stages_and_residencies_have_one_result(void **state)
+{
+    (void)state;
+    one_result(gpt2, DS_DTYPE_F32, 2e-4);
+    one_result(llama, DS_DTYPE_BF16, 2e-2);
+    if (getenv("DS_CUDA_ALL") != NULL) {
+        one_result(llama, DS_DTYPE_F32, 2e-4);
+        one_result(gpt2, DS_DTYPE_BF16, 2e-2);
+    }
+}
+
+/* ---- refusals ------------------------------------------------------------------------------ */
+
+static void an_id_without_a_row_is_named_by_its_step(void **state)
+{
+    ds_model *model = small_model(ctx, folder, gpt2);
+    ds_engine *engine = NULL;
+    small_batch room;
+    double loss = 0.0;
+    dsi_engine_spec spec = small_spec(DS_DTYPE_F32);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    (void)state;
+    spec.accel = choose("cuda");
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    ds_batch batch = small_feed(0, &room);
+    CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &loss, NULL));
+    room.data[0][5] = SMALL_VOCABULARY;
+    ds_status status = ds_engine_eval_batch(engine, &batch, NULL, NULL);
+    batch = small_feed(0, &room);
+    status = status < 0 ? status : ds_engine_eval_batch(engine, &batch, NULL, NULL);
+    assert_int_equal(status, DS_ERR_ARG);
+    assert_non_null(strstr(ds_ctx_error(ctx), "(embedding/cuda"));
+    assert_non_null(strstr(ds_ctx_error(ctx), "element 5 is 211, expected 0 to 210"));
+    double again = 0.0;
+    CHECK_OK(ctx, ds_engine_eval_batch(engine, &batch, &again, NULL));
+    assert_true(again == loss);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+static void what_has_no_kernel_is_refused_by_name(void **state)
+{
+    ds_model *model = small_model(ctx, folder, gpt2);
+    ds_engine *engine = NULL;
+    dsi_engine_spec spec = small_spec(DS_DTYPE_F32);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    (void)state;
+    spec.accel = choose("cuda");
+    spec.train.optimizer = DS_OPTIMIZER_LAMB;
+    spec.train.max_coeff = 10.0;
+    spec.train.min_coeff = 0.01;
+    CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
+                "no kernel of lamb");
+    ds_model_destroy(&model);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_found_and_says_what_there_is),
+        cmocka_unit_test(memory_is_the_devices),
+        cmocka_unit_test(stages_and_residencies_have_one_result),
+        cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
+        cmocka_unit_test(what_has_no_kernel_is_refused_by_name),
+    };
+    if (!standin_load(DS_BINARY_DIR, &standin)) {
+        return 1;
+    }
+    ctx = check_ctx(2);
+    folder = scratch_make();
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(folder);
+    ds_ctx_destroy(&ctx);
+    return failed;
+}

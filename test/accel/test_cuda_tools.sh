@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The tools with the accelerator cuda over the stand-in of its driver: the conformance checks, auto, the report; and without a
+# driver, or without the module, what is said. Usage: test_cuda_tools.sh BUILD
+# labels: slow
+set -euo pipefail
+build=$(cd "$1" && pwd)
+cd "$build"
+check() { # CODE PATTERN COMMAND…
+    local code=0 want=$1 pattern=$2 text
+    shift 2
+    text=$("$@" 2>&1) || code=$?
+    [ "$code" = "$want" ] || { echo "$*: exit $code, expected $want: $text" >&2; exit 1; }
+    grep -qE "$pattern" <<< "$text" || { echo "$*: no \"$pattern\" in: $text" >&2; exit 1; }
+}
+nowhere=$(mktemp -d)
+trap 'rm -rf "$nowhere"' EXIT
+with=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin")
+check 0 "^graphs: .* passed$" "${with[@]}" DS_CUDA_STANDIN=seed=3,turn=100 ./ds_accel_test cuda --rounds 1
+check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0; kernels ahead of time: the host layer; device 0: stand-in" "${with[@]}" ./ds_report
+cat > "$nowhere/config.json" << 'CONFIG'
+{"model_type":"gpt2","vocab_size":97,"n_positions":64,"n_embd":32,"n_layer":2,"n_head":4}
+CONFIG
+echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{"lr":0.001}}}' > "$nowhere/ds.json"
+plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
+check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
+check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+if ! ldconfig -p | grep -q libcuda.so.1; then
+    check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
+fi
+cp ds_accel_test "$nowhere/"
+check 1 "libdeepspeed_cuda.so cannot be loaded" "$nowhere/ds_accel_test" cuda
+echo "cuda and the tools agree"
