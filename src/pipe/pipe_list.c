@@ -15,7 +15,7 @@ typedef struct lister {
     const dsi_schedule *s;
     const dsi_pipe_edge *edges;
     uint32_t n_edges, rank;
-    sender *senders; /* per rank */
+    sender *senders; /* per channel and rank */
     bool *got;       /* per edge and micro-batch */
     dsi_pipe_list list;
 } lister;
@@ -32,16 +32,17 @@ static ds_status add(lister *l, dsi_pipe_op_kind kind, uint32_t what, uint32_t m
     return DS_OK;
 }
 
-/* Receives what comes next from a rank. */
-static ds_status receive_next(lister *l, uint32_t source)
+/* Receives what comes next from a rank on a channel. */
+static ds_status receive_next(lister *l, uint32_t source, uint32_t channel)
 {
-    sender *from = &l->senders[source];
+    sender *from = &l->senders[channel * l->s->n_ranks + source];
     const uint32_t n = dsi_schedule_count(l->s);
     for (; from->turn < n; from->turn += 1, from->edge = 0) {
         const dsi_turn turn = from->turns[from->turn];
         for (; from->edge < l->n_edges; from->edge += 1) {
             const dsi_pipe_edge *edge = &l->edges[from->edge];
-            if (edge->source == source && edge->target == l->rank && edge->phase == turn.phase) {
+            if (edge->source == source && edge->channel == channel && edge->target == l->rank &&
+                edge->phase == turn.phase) {
                 const uint32_t e = from->edge++;
                 l->got[(size_t)e * l->s->n_micro + turn.micro] = true;
                 return add(l, DSI_PIPE_RECEIVE, e, turn.micro);
@@ -59,7 +60,7 @@ static ds_status receive(lister *l, dsi_turn turn)
         const dsi_pipe_edge *edge = &l->edges[e];
         const bool reads = edge->target == l->rank && edge->first == turn.phase;
         while (reads && !l->got[(size_t)e * l->s->n_micro + turn.micro]) {
-            DS_TRY(receive_next(l, edge->source));
+            DS_TRY(receive_next(l, edge->source, edge->channel));
         }
     }
     return DS_OK;
@@ -105,12 +106,12 @@ static ds_status wait_for_rest(lister *l)
 static ds_status make(lister *l)
 {
     const uint32_t n = dsi_schedule_count(l->s);
-    for (uint32_t r = 0; r < l->s->n_ranks; ++r) {
-        l->senders[r].turns = calloc((size_t)n + 1, sizeof(dsi_turn));
-        if (l->senders[r].turns == NULL) {
+    for (uint32_t k = 0; k < DSI_PIPE_CHANNELS * l->s->n_ranks; ++k) {
+        l->senders[k].turns = calloc((size_t)n + 1, sizeof(dsi_turn));
+        if (l->senders[k].turns == NULL) {
             return ds_fail(l->ctx, DS_ERR_NOMEM, "no memory for the instructions of a pipeline");
         }
-        dsi_schedule_turns(l->s, r, l->senders[r].turns);
+        dsi_schedule_turns(l->s, k % l->s->n_ranks, l->senders[k].turns);
     }
     for (uint32_t i = 0; i < n; ++i) {
         const dsi_turn turn = l->senders[l->rank].turns[i];
@@ -127,13 +128,13 @@ ds_status dsi_pipe_list_make(ds_ctx *ctx, const dsi_schedule *s, const dsi_pipe_
                              uint32_t n_edges, uint32_t rank, dsi_pipe_list *list_out)
 {
     lister l = {.ctx = ctx, .s = s, .edges = edges, .n_edges = n_edges, .rank = rank};
-    l.senders = calloc((size_t)s->n_ranks + 1, sizeof *l.senders);
+    l.senders = calloc((size_t)DSI_PIPE_CHANNELS * s->n_ranks, sizeof *l.senders);
     l.got = calloc((size_t)n_edges * s->n_micro + 1, sizeof *l.got);
     ds_status status = l.senders == NULL || l.got == NULL
                            ? ds_fail(ctx, DS_ERR_NOMEM, "no memory to list a pipeline's turns")
                            : make(&l);
-    for (uint32_t r = 0; r < s->n_ranks && l.senders != NULL; ++r) {
-        free(l.senders[r].turns);
+    for (uint32_t k = 0; k < DSI_PIPE_CHANNELS * s->n_ranks && l.senders != NULL; ++k) {
+        free(l.senders[k].turns);
     }
     free(l.senders);
     free(l.got);

@@ -2,15 +2,15 @@
 /* What each rank of a pipeline does in a step: the turns of a schedule with the messages between
  * them, and a checker that runs the lists of all ranks against one another.
  *
- * Messages from one rank to another arrive in the order in which they are sent. So the sender's
- * list places the receives: before a turn its rank receives what the turn reads, and whatever was
- * sent there before that. What is received early lies in the slot of its micro-batch.
+ * Messages from one rank to another arrive in the order in which they are sent, on each channel. So
+ * the sender's list places the receives: before a turn its rank receives what the turn reads, and
+ * whatever was sent there before that. What is received early lies in the slot of its micro-batch.
  *
  * Invariants (dsi_pipe_lists_check):
  *  1. a rank runs every phase of every micro-batch once, those of a chunk in their order, and never
  *     more micro-batches of a chunk at once than it has slots;
  *  2. a phase finds all that it reads: received, and not overwritten since;
- *  3. what is received is the oldest that is on its way from that rank;
+ *  3. what is received is the oldest that is on its way from that rank, on that channel;
  *  4. a buffer is written again only when what was sent from it has been received;
  *  5. no rank waits for ever, and nothing is left on its way.
  */
@@ -27,7 +27,10 @@ typedef struct dsi_pipe_edge {
     uint32_t buffers;        /* of the source, at least 1 */
     bool apart;              /* a buffer is filled behind the phase, not by it */
     bool kept;               /* the target has room for it in each slot, not once */
+    uint32_t channel;        /* below DSI_PIPE_CHANNELS: those of two ranks know no order */
 } dsi_pipe_edge;
+
+enum { DSI_PIPE_CHANNELS = 2 };
 
 typedef enum dsi_pipe_op_kind {
     DSI_PIPE_RECEIVE,

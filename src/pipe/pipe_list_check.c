@@ -18,7 +18,7 @@ typedef struct runner {
     uint32_t at[DSI_STAGES_MOST];                     /* per rank: its next instruction */
     uint32_t flying[DSI_STAGES_MOST]; /* per rank: micro-batches of a chunk between its phases */
     double now[DSI_STAGES_MOST];
-    uint32_t *head, *tail; /* per source and target: of what is on its way, oldest first */
+    uint32_t *head, *tail; /* per channel, source and target: of what is on its way, oldest first */
     uint32_t *next;        /* per edge and micro-batch: the one behind it */
     double *sent, *got;    /* likewise: when; -1: not yet */
     bool *waited;          /* likewise: SENT has been run */
@@ -29,6 +29,12 @@ typedef struct runner {
 static size_t message_of(const runner *r, uint32_t edge, uint32_t micro)
 {
     return (size_t)edge * r->s->n_micro + micro;
+}
+
+static size_t pair_of(const runner *r, const dsi_pipe_edge *edge)
+{
+    const size_t n = r->s->n_ranks;
+    return (edge->channel * n + edge->source) * n + edge->target;
 }
 
 static bool *done_of(const runner *r, uint32_t rank, uint32_t phase, uint32_t micro)
@@ -120,7 +126,7 @@ static ds_status run_send(runner *r, uint32_t rank, const dsi_pipe_op *op)
 {
     const dsi_pipe_edge *edge = &r->edges[op->what];
     const size_t m = message_of(r, op->what, op->micro);
-    const size_t pair = (size_t)rank * r->s->n_ranks + edge->target;
+    const size_t pair = pair_of(r, edge);
     if (!*done_of(r, rank, edge->phase, op->micro) || r->sent[m] >= 0.0) {
         return broken(r, rank, 5, "it is not there yet, or was sent before");
     }
@@ -143,7 +149,7 @@ static ds_status run_receive(runner *r, uint32_t rank, const dsi_pipe_op *op, bo
 {
     const dsi_pipe_edge *edge = &r->edges[op->what];
     const size_t m = message_of(r, op->what, op->micro);
-    const size_t pair = (size_t)edge->source * r->s->n_ranks + rank;
+    const size_t pair = pair_of(r, edge);
     *moved_out = r->head[pair] != DS_NONE;
     if (*moved_out && r->head[pair] != m) {
         return broken(r, rank, 3, "something else was sent before");
@@ -258,7 +264,7 @@ ds_status dsi_pipe_lists_check(ds_ctx *ctx, const dsi_schedule *s, const dsi_pip
                                const dsi_schedule_times *times, dsi_pipe_result *result_out)
 {
     const size_t n = (size_t)n_edges * s->n_micro;
-    const size_t n_pairs = (size_t)s->n_ranks * s->n_ranks;
+    const size_t n_pairs = (size_t)DSI_PIPE_CHANNELS * s->n_ranks * s->n_ranks;
     dsi_pipe_result result = {0};
     runner r = {.ctx = ctx,
                 .s = s,

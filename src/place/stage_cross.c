@@ -89,11 +89,29 @@ static void find_reads(const dsi_cutter *c, ds_value v, uint64_t stages, ds_phas
     }
 }
 
+/* The gradient of tied weights, which is large: of the last stage, read once by the first, which is
+ * many backward phases behind. It goes past other messages, so that the first stage receives it
+ * when it reads it. */
+static bool overtaken(const dsi_cutter *c, const dsi_node_info *node, ds_value v)
+{
+    const uint32_t last = dsi_cut_ranks(c) * c->how->parts.n_chunks;
+    const uint64_t others = c->need[v] & ~dsi_cut_beside(c, node->stage - 1);
+    ds_phase first_read = DS_NONE;
+    ds_phase last_read = 0;
+    if (c->more == 0 || node->phase != DS_PHASE_BACKWARD || node->stage != last ||
+        others != dsi_stage_bit(0) || (last == 2 && !c->how->parts.split)) {
+        return false;
+    }
+    find_reads(c, v, others, &first_read, &last_read);
+    return first_read == last_read;
+}
+
 /* Whether what a node sends is there until the target is done with the micro-batch, once for each
  * slot. */
-static bool keeps(const dsi_cutter *c, const dsi_node_info *node)
+static bool keeps(const dsi_cutter *c, const dsi_node_info *node, ds_value v)
 {
-    return c->how->n_micro > 0 && (node->phase == DS_PHASE_FORWARD || c->more > 0);
+    return c->how->n_micro > 0 && !overtaken(c, node, v) &&
+           (node->phase == DS_PHASE_FORWARD || c->more > 0);
 }
 
 /* The messages of a value to one rank. */
@@ -102,7 +120,7 @@ static ds_status send_to(dsi_cutter *c, const dsi_node_info *node, ds_value v, d
 {
     const ds_graph *g = c->r.from;
     const uint32_t source = node->stage - 1;
-    const bool kept = keeps(c, node);
+    const bool kept = keeps(c, node, v);
     uint32_t near = DS_NONE; /* of those that read it: the next */
     for (uint32_t to = 0; stages >> to != 0; ++to) {
         if ((stages & dsi_stage_bit(to)) != 0) {
@@ -115,6 +133,7 @@ static ds_status send_to(dsi_cutter *c, const dsi_node_info *node, ds_value v, d
                                  .target = near % dsi_cut_ranks(c),
                                  .phase = dsi_cut_phase_on(c, g->values[v].producer, source),
                                  .places = kept ? 0 : 1,
+                                 .channel = c->how->n_micro > 0 && overtaken(c, node, v),
                                  .waiting = DS_NONE};
     find_reads(c, v, stages, &message.first, &message.last);
     if (kept) { /* its slot is free when the micro-batch is done */
@@ -145,7 +164,7 @@ static ds_status cross(dsi_cutter *c, const dsi_node_info *node, ds_value v)
         return DS_OK;
     }
     (void)snprintf(name, sizeof name, "pipe/%s/%u", c->how->name, c->n_sent++);
-    const bool kept = keeps(c, node) && (others & c->mine) != 0;
+    const bool kept = keeps(c, node, v) && (others & c->mine) != 0;
     const ds_cell_kind kind = kept ? DS_CELL_INPUT : DS_CELL_OUTPUT;
     const ds_cell_info info = {
         .name = name, .kind = kind, .meta = g->values[v].meta, .of = DS_NONE};

@@ -21,6 +21,7 @@ typedef struct dsi_stage_message {
     ds_phase first, last;    /* of the target: that read it; behind the micro-batches: as phase */
     uint32_t buffers;        /* that may be on their way; 0: the cell's own */
     uint32_t places;         /* of the target's cell; 0: one for each slot */
+    uint32_t channel;        /* 1: messages of the others may pass it on the way */
     ds_cell waiting;         /* of the source: room for so many; DS_NONE: none */
 } dsi_stage_message;
 

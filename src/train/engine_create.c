@@ -288,8 +288,8 @@ void ds_engine_destroy(ds_engine **engine_inout)
         dsi_mesh_comms_destroy(engine->mesh);
         free(engine->mesh);
     }
-    dsi_comm_destroy(&engine->comm);
     dsi_pipe_close(engine);
+    dsi_comm_destroy(&engine->comm);
     dsi_program_free(&engine->training);
     dsi_program_free(&engine->evaluation);
     dsi_plan_destroy(&engine->train_plan);

@@ -80,7 +80,8 @@ static ds_status find_edges(const ds_engine *engine, const dsi_pipe_line *line,
                                      .last = m->last,
                                      .buffers = m->buffers > 0 ? m->buffers : 1,
                                      .apart = m->waiting != DS_NONE,
-                                     .kept = m->places == 0};
+                                     .kept = m->places == 0,
+                                     .channel = m->channel};
     }
     *edges_out = edges;
     *n_out = n;
@@ -158,6 +159,13 @@ ds_status dsi_pipe_join(ds_engine *engine, const int64_t *axes, uint32_t n_axes)
     if (engine->pipe == NULL || engine->mesh == NULL) {
         return DS_OK;
     }
+    const dsi_stage_messages *all = &engine->pipe->train.all;
+    for (uint32_t i = 0; i < all->n && engine->pipe->past == NULL; ++i) {
+        if (all->items[i].channel > 0) { /* on all ranks, whose lists are the same */
+            DS_TRY(
+                dsi_comm_split(engine->comm, 0, ds_comm_rank(engine->comm), &engine->pipe->past));
+        }
+    }
     for (uint32_t i = 0; i < n_axes; ++i) {
         const dsi_axes tuple = dsi_axes_decode(axes[i]);
         DS_TRY(dsi_mesh_comms_get(engine->mesh, &tuple, &comm));
@@ -170,18 +178,19 @@ void dsi_pipe_close(ds_engine *engine)
     if (engine->pipe != NULL) {
         close_line(&engine->pipe->train);
         close_line(&engine->pipe->eval);
+        dsi_comm_destroy(&engine->pipe->past);
         free(engine->pipe);
         engine->pipe = NULL;
     }
 }
 
-static ds_status settle(const ds_engine *engine, dsi_pipe_call *call)
+static ds_status settle(dsi_pipe_call *call)
 {
     if (!call->sent) {
         return DS_OK;
     }
     call->sent = false;
-    return dsi_comm_wait(engine->comm, call->ticket, NULL);
+    return dsi_comm_wait(call->comm, call->ticket, NULL);
 }
 
 /* The elements of a cell as the communicator sees them: it knows no 8-byte reals. */
@@ -198,7 +207,7 @@ ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const d
     const bool sends = instr->kind == DSI_INSTR_SEND;
     const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
     if (instr->kind == DSI_INSTR_SENT) {
-        return settle(engine, call);
+        return settle(call);
     }
     const size_t bytes = ds_meta_bytes(meta);
     dsi_exec_set_slot(engine->exec, instr->slot);
@@ -215,6 +224,7 @@ ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const d
     }
     call->part =
         (dsi_comm_part){.in = data, .out = data, .count = (size_t)ds_shape_count(meta.shape)};
+    call->comm = m->channel == 0 ? engine->comm : engine->pipe->past;
     const dsi_comm_call what = {.kind = sends ? DS_COMM_SEND : DS_COMM_RECV,
                                 .dtype = carried_as(meta.dtype),
                                 .factor = 1.0f,
@@ -225,9 +235,9 @@ ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const d
                                 .n_parts = 1,
                                 .what = line->texts[instr->message]};
     if (!sends) {
-        return dsi_comm_run(engine->comm, &what);
+        return dsi_comm_run(call->comm, &what);
     }
-    DS_TRY(dsi_comm_start(engine->comm, &what, &call->ticket));
+    DS_TRY(dsi_comm_start(call->comm, &what, &call->ticket));
     call->sent = true;
     return DS_OK;
 }

@@ -16,7 +16,8 @@
 typedef struct dsi_pipe_call {
     dsi_comm_part part;
     dsi_comm_ticket ticket;
-    bool sent; /* and not yet waited for */
+    dsi_comm *comm; /* that carries it */
+    bool sent;      /* and not yet waited for */
 } dsi_pipe_call;
 
 /* The messages of a stage in a program. */
@@ -36,6 +37,8 @@ typedef struct dsi_engine_pipe {
     dsi_stage_parts parts;
     dsi_pipe_line train, eval;
     dsi_comm *across; /* the ranks at the same place of each stage; borrowed */
+    dsi_comm *past;   /* all ranks once more, for messages that others may pass; NULL: there are
+                         none. Owned */
     ds_batch_fn next; /* of the call in progress */
     void *user;
     ds_batch batch;

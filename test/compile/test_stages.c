@@ -262,13 +262,14 @@ static uint32_t count_steps(const dsi_plan *plan, ds_phase phase, const ds_op *o
     return n;
 }
 
-static void check_edges(const cut *c, const dsi_schedule *s)
+static void check_edges(const cut *c, const dsi_schedule *s, bool is_tied)
 {
     const dsi_stage_messages *all = &c->plans[0].train_messages;
     const dsi_schedule_times alike = {1.0, 1.0, 1.0};
     dsi_pipe_edge edges[64];
     dsi_pipe_result result;
     uint32_t n = 0;
+    uint32_t n_past = 0;
     for (uint32_t r = 1; r < c->n_stages; ++r) {
         assert_int_equal(c->plans[r].train_messages.n, all->n);
         assert_memory_equal(c->plans[r].train_messages.items, all->items,
@@ -282,15 +283,18 @@ static void check_edges(const cut *c, const dsi_schedule *s)
             continue; /* a copy of a weight */
         }
         assert_true(n < 64);
-        edges[n++] = (dsi_pipe_edge){m->source,
-                                     m->target,
-                                     m->phase,
-                                     m->first,
-                                     m->last,
-                                     m->buffers > 0 ? m->buffers : 1,
-                                     m->waiting != DS_NONE,
-                                     m->places == 0};
+        edges[n++] = (dsi_pipe_edge){.source = m->source,
+                                     .target = m->target,
+                                     .phase = m->phase,
+                                     .first = m->first,
+                                     .last = m->last,
+                                     .buffers = m->buffers > 0 ? m->buffers : 1,
+                                     .apart = m->waiting != DS_NONE,
+                                     .kept = m->places == 0,
+                                     .channel = m->channel};
+        n_past += m->channel;
     }
+    assert_int_equal(n_past, is_tied ? 1 : 0); /* received when it is read: there once */
     /* by the model's own messages, tied weights' gradients among them: nothing waits for a buffer
      */
     CHECK_OK(ctx, dsi_pipe_check(ctx, s, edges, n, &alike, &result));
@@ -322,7 +326,7 @@ static void parts(void **state)
                 .model = model, .spec = &c.spec, .n_threads = 1, .stage = r};
             CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &c.plans[r]));
         }
-        check_edges(&c, &s);
+        check_edges(&c, &s, k % 2 == 0);
         check_cells(&c);
         for (uint32_t r = 0; r < c.n_stages; ++r) {
             const dsi_plan *plan = c.plans[r].train_plan;

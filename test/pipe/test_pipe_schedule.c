@@ -78,16 +78,20 @@ static uint32_t usual_edges(const dsi_schedule *s, dsi_pipe_edge *edges)
         const uint32_t there = (stage - 1) / p;
         const ds_phase ahead = dsi_part_backward(&parts, here);
         const ds_phase back = dsi_part_backward(&parts, there);
-        edges[n++] = (dsi_pipe_edge){(stage - 1) % p,         stage % p, there, here,
-                                     parts.split ? 2 : ahead, 1,         false, true};
-        edges[n++] = (dsi_pipe_edge){stage % p,
-                                     (stage - 1) % p,
-                                     ahead,
-                                     back,
-                                     parts.split ? 2 : back,
-                                     1,
-                                     false,
-                                     parts.split || s->n_chunks > 1};
+        edges[n++] = (dsi_pipe_edge){.source = (stage - 1) % p,
+                                     .target = stage % p,
+                                     .phase = there,
+                                     .first = here,
+                                     .last = parts.split ? 2 : ahead,
+                                     .buffers = 1,
+                                     .kept = true};
+        edges[n++] = (dsi_pipe_edge){.source = stage % p,
+                                     .target = (stage - 1) % p,
+                                     .phase = ahead,
+                                     .first = back,
+                                     .last = parts.split ? 2 : back,
+                                     .buffers = 1,
+                                     .kept = parts.split || s->n_chunks > 1};
     }
     return n;
 }
@@ -204,12 +208,25 @@ static void far_messages(void **state)
             uint32_t n = usual_edges(&s, edges);
             const ds_phase last = dsi_part_backward(&parts, 0);
             const uint32_t buffers = v > 1 ? dsi_schedule_slots(&s, 0) : p - 1;
-            edges[n++] = (dsi_pipe_edge){p - 1, 0, v, last, last, buffers, buffers > 1, v > 1};
+            dsi_pipe_edge *far = &edges[n++];
+            *far = (dsi_pipe_edge){.source = p - 1,
+                                   .phase = v,
+                                   .first = last,
+                                   .last = last,
+                                   .buffers = buffers,
+                                   .apart = buffers > 1,
+                                   .kept = v > 1};
             CHECK_OK(ctx, dsi_pipe_check(ctx, &s, edges, n, &t, &result));
             assert_true(result.seconds == s.n_micro * 3.0 + dsi_schedule_idle(&s, &t));
-            edges[n - 1].buffers = 1; /* waits, and comes to its end, but with chunks, where what
+            far->channel = 1; /* past the others, it needs no room of its own */
+            far->kept = false;
+            CHECK_OK(ctx, dsi_pipe_check(ctx, &s, edges, n, &t, &result));
+            assert_true(result.seconds == s.n_micro * 3.0 + dsi_schedule_idle(&s, &t));
+            far->channel = 0;
+            far->kept = v > 1;
+            far->buffers = 1; /* waits, and comes to its end, but with chunks, where what
                                          the first rank waits for is sent behind it */
-            edges[n - 1].apart = false;
+            far->apart = false;
             const ds_status one = dsi_pipe_check(ctx, &s, edges, n, &t, &result);
             assert_int_equal(one, v > 1 ? DS_ERR_GRAPH : DS_OK);
         }
