@@ -136,7 +136,8 @@ DS_API ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, 
 DS_API ds_comm *ds_engine_data_comm(const ds_engine *engine);
 
 /* A named output of the newest forward (borrowed until the next call that runs something). Of one
- * along the sequence, under sequence_parallel_size, this rank's part: its shape says so. */
+ * along the sequence, under sequence_parallel_size, this rank's part: its shape says so; in a ring
+ * with sequence_parallel.load_balance a piece from the front and one from the back. */
 DS_API ds_status ds_engine_output(ds_engine *engine, const char *name, ds_tensor *tensor_out);
 
 /* The same of the newest ds_engine_eval_batch, right behind it. */

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TRIALS = 1500, MOST_ELEMENTS = 4096, MOST_WORK = 1 << 24, GUARD = 64 };
+enum { TRIALS = 1500, MOST_ELEMENTS = 4096, MOST_WORK = 1 << 24, GUARD = 64, ATTRS_BYTES = 4096 };
 
 typedef struct stream {
     uint64_t at;
@@ -57,7 +57,7 @@ static ds_meta draw_meta(stream *s, ds_dtype act)
 /* Starts from a case of the table, so that many trials are accepted, and disturbs it. */
 typedef struct trial {
     const op_case *c;
-    _Alignas(8) char attrs[2048];
+    char attrs[ATTRS_BYTES];
     uint32_t n_in;
     ds_meta in[DS_MAX_IN], out[DS_MAX_OUT];
 } trial;
@@ -65,9 +65,9 @@ typedef struct trial {
 static void disturb(stream *s, trial *t, const op_operands *o, ds_dtype act)
 {
     static const int64_t lengths[] = {0, 1, 2, 5, 17};
-    assert_in_range(t->c->op->attrs_bytes, 0, sizeof t->attrs);
     t->n_in = o->sig.n_in;
-    memcpy(t->in, o->in_meta, o->sig.n_in * sizeof t->in[0]); /* there are no more */
+    memcpy(t->in, o->in_meta, sizeof t->in);
+    assert_true(t->c->op->attrs_bytes <= sizeof t->attrs);
     if (t->c->attrs != NULL) {
         memcpy(t->attrs, t->c->attrs, t->c->op->attrs_bytes);
     }

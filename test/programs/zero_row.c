@@ -27,7 +27,7 @@ enum { BATCH = 2, SEQ = 32, MAX_RANKS = 16 };
 typedef struct row {
     char model[16], dtype[8], transport[8], optimizer[16], recompute[16], offload[16], save[512],
         accel[64];
-    long pp, flat, tp, sp, ep, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket,
+    long pp, flat, tp, sp, ring, ep, hpz, qwz, qgz, loco, mics, ranks, stage, overlap, bucket,
         accumulation, threads, resume, persistence, steps, zenflow, early;
 } row;
 
@@ -53,6 +53,7 @@ static int read_row(int argc, char **argv, row *r)
         {"flat", NULL, 0, &r->flat}, /* the same samples without a pipeline, on fewer ranks */
         {"tp", NULL, 0, &r->tp},
         {"sp", NULL, 0, &r->sp},
+        {"ring", NULL, 0, &r->ring},
         {"ep", NULL, 0, &r->ep},
         {"mics", NULL, 0, &r->mics},
         {"hpz", NULL, 0, &r->hpz},
@@ -253,6 +254,7 @@ static dsi_engine_spec make_spec(const row *r)
                         .model_persistence = INT64_MAX,
                         .max_live = r->bucket,
                         .max_reuse_distance = r->bucket};
+    spec.train.sequence_form = (ds_sequence_form)r->ring; /* 0: by heads */
     spec.train.loco =
         (dsi_loco_spec){.on = r->loco != 0, .beta = LOCO_BETA, .reset_every = r->loco};
     spec.recompute = make_recompute(r);

@@ -120,6 +120,18 @@ plan longer.txt 16 32768 ring
 [ "$(activations ring.txt)" -lt "$(activations gathered.txt)" ] || fail "activations: $(activations ring.txt), gathered $(activations gathered.txt)"
 [ "$(activations longer.txt)" -le $(($(activations ring.txt) * 102 / 100)) ] ||
     fail "activations grow with the sequence: $(activations ring.txt), $(activations longer.txt)"
+# beside tp, heads stay cut by it, where by heads along both axes they are gathered
+cat > eight.json <<'EOM'
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 8,
+ "num_key_value_heads": 4, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
+EOM
+config both.json 1 2 true ', "tensor_parallel": {"autotp_size": 2}'
+"$build/ds_plan" --model_config eight.json --deepspeed_config both.json --seq_length 32 --world_size 4 > both.txt || fail "ds_plan both" both.txt
+grep -q 'shift  *sp  *forward  *4 ' both.txt || fail "no ring beside tp" both.txt
+! grep -qE 'all_gather +sp,tp +(forward|backward)' both.txt || fail "heads are gathered beside tp" both.txt
+train 1 one.json eight-one 34 --model_config eight.json --data text.txt --steps 3 || fail "one rank" eight-one.log
+train 4 both.json eight-both 34 --model_config eight.json --data text.txt --steps 3 || fail "a ring beside tp" eight-both.log
+near eight-one eight-both || fail "a ring beside tp: $(losses eight-one | tr '\n' ' ') $(losses eight-both | tr '\n' ' ')"
 
 # refused by name
 config no.json 0 3 true
