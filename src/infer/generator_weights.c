@@ -37,8 +37,10 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         return DS_OK;
     }
     DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
-    const ds_safetensor *first = ds_safetensors_at(st, 0);
-    const ds_dtype dtype = first != NULL ? first->meta.dtype : DS_DTYPE_NONE;
+    ds_dtype dtype = DS_DTYPE_U8; /* of the first that is no part of a quantized matrix */
+    for (size_t i = 0; i < ds_safetensors_count(st) && dtype == DS_DTYPE_U8; ++i) {
+        dtype = ds_safetensors_at(st, i)->meta.dtype;
+    }
     ds_safetensors_close(&st);
     const bool computes = dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16;
     *dtype_out = computes ? dtype : DS_DTYPE_F32;
@@ -74,7 +76,7 @@ static ds_status match_adapter(ds_generator *g, source *s)
 /* What an adapter has of parameters stands in front of the model's. */
 static dsi_weight weight_of(const source *s, ds_cell c)
 {
-    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1}
+    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1, NULL}
                                                        : dsi_weights_of(s->weights, c);
 }
 
