@@ -62,7 +62,8 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     }
     const ds_safetensor piece = dsi_weight_piece(weight, run.begin, run.count);
     const bool whole = piece.meta.shape.dims[0] == run.count;
-    return whole && (uintptr_t)piece.data % ds_dtype_bytes(g->dtype) == 0 ? piece.data : NULL;
+    return whole && (uintptr_t)piece.data % ds_dtype_bytes(piece.meta.dtype) == 0 ? piece.data
+                                                                                  : NULL;
 }
 
 static ds_status match_adapter(ds_generator *g, source *s)
@@ -135,16 +136,17 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
 
 /* Puts an extent of a checkpoint's tensor into its place among this rank's elements. */
 static ds_status read_extent(ds_generator *g, const ds_checkpoint_tensor *tensor,
-                             const ds_extent *extent, const dsi_part *own, void *data)
+                             const ds_extent *extent, const dsi_part *own, ds_dtype dtype,
+                             void *data)
 {
     const source *s = g->source;
     const dsi_part from = dsi_part_of_extent(extent, tensor->meta.shape);
-    const size_t size = ds_dtype_bytes(g->dtype);
+    const size_t size = ds_dtype_bytes(dtype);
     void *room = malloc((size_t)from.count * size + 1);
     if (room == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read a part of a tensor");
     }
-    const ds_status status = ds_checkpoint_read(s->ckpt, tensor, extent, g->dtype, room);
+    const ds_status status = ds_checkpoint_read(s->ckpt, tensor, extent, dtype, room);
     if (status >= 0) {
         (void)dsi_part_copy(&from, room, own, data, size);
     }
@@ -164,13 +166,13 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
                        ds_checkpoint_get_info(s->ckpt)->path, cell->name);
     }
     if (g->comm == NULL) {
-        return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, data);
+        return ds_checkpoint_read(s->ckpt, tensor, NULL, cell->meta.dtype, data);
     }
     const dsi_part own = dsi_generator_part(g, c);
     ds_extent extents[DSI_PART_MOST_EXTENTS];
     const uint32_t n = dsi_part_extents(&own, cell->meta.shape, extents);
     for (uint32_t i = 0; i < n; ++i) {
-        DS_TRY(read_extent(g, tensor, &extents[i], &own, data));
+        DS_TRY(read_extent(g, tensor, &extents[i], &own, cell->meta.dtype, data));
     }
     return DS_OK;
 }
@@ -230,13 +232,13 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
         return read_blocks(g, c, &weight, data);
     }
     const ds_shape shape = ds_cells_get(g->cells, c)->meta.shape;
+    const ds_dtype dtype = ds_cells_get(g->cells, c)->meta.dtype; /* not always the model's */
     if (ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE) {
         return dsi_packed_load(g->ctx, ds_cells_get(g->cells, c), g->dtype, &weight, data);
     }
     for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
-        DS_TRY(
-            dsi_weight_read(g->ctx, &weight, run.begin, run.count, g->dtype,
-                            (unsigned char *)data + (size_t)run.local * ds_dtype_bytes(g->dtype)));
+        DS_TRY(dsi_weight_read(g->ctx, &weight, run.begin, run.count, dtype,
+                               (unsigned char *)data + (size_t)run.local * ds_dtype_bytes(dtype)));
     }
     return DS_OK;
 }
