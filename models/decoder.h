@@ -132,6 +132,7 @@ typedef struct ds_decoder_kind {
     size_t n_fields;
     const char *activation;     /* when its key is absent; NULL: it has none */
     const char *activation_key; /* NULL: hidden_act */
+    const char *quantized;      /* of ds_fields_read_common */
     ds_rope_rules rope;
     const ds_decoder_names *names; /* NULL: those of Llama */
     bool no_rope;                  /* no rotary positions, or resolve() says which */

@@ -237,7 +237,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
                                    k->activation_key != NULL ? k->activation_key : "hidden_act",
                                    k->activation, &c->activation));
     }
-    DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, &info->dtype));
+    DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, k->quantized, &info->dtype));
     c->embedding_width = c->embedding_width != DS_NO_INT ? c->embedding_width : c->hidden_size;
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));

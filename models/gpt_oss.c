@@ -64,5 +64,6 @@ const ds_decoder_kind ds_kind_gpt_oss = {.model_type = "gpt_oss",
                                          .fields = fields,
                                          .n_fields = DS_DECODER_N(fields),
                                          .rope = {.theta = 150000.0, .absent = absent_rope},
+                                         .quantized = "mxfp4", /* of experts: ckpt/mxfp4.h */
                                          .typed = true,
                                          .resolve = resolve};

@@ -74,6 +74,7 @@ static char *config_text(json_t *root, ds_dtype dtype)
     if (!had) {
         (void)json_object_set_new(root, "torch_dtype", json_string(torch_name(dtype)));
     }
+    (void)json_object_del(root, "quantization_config"); /* what is written is plain */
     return json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
 }
 

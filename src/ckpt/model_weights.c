@@ -2,9 +2,11 @@
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 
+#include "ckpt/mxfp4.h"
 #include "ckpt/stacked.h"
 #include "io/convert.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +189,30 @@ static ds_status enlarge(matching *m, const char *name, const ds_safetensor **te
     return DS_OK;
 }
 
+/* Blocks and scales of a parameter that is stored so. *found_out: whether there are any. */
+static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, bool *found_out)
+{
+    const ds_safetensor *both[2] = {NULL, NULL};
+    static const char *const ends[2] = {"_blocks", "_scales"};
+    for (int i = 0; i < 2; ++i) {
+        char name[DSI_STACKED_NAME_BYTES];
+        const int length = snprintf(name, sizeof name, "%s%s", cell->name, ends[i]);
+        both[i] = length > 0 && (size_t)length < sizeof name ? find(m->model, m->st, name) : NULL;
+    }
+    *found_out = both[0] != NULL && both[1] != NULL;
+    if (!*found_out) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_mxfp4_check(m->ctx, both[0], both[1], cell->meta.shape));
+    for (int i = 0; i < 2; ++i) {
+        m->used[both[i] - ds_safetensors_at(m->st, 0)] = true;
+    }
+    m->found->parts[m->found->n_parts] = both[0];
+    m->found->by_cell[c] = (dsi_weight){m->found->parts + m->found->n_parts, 1, both[1]};
+    m->found->n_parts += 1;
+    return DS_OK;
+}
+
 /* The tensors of one parameter. Those of an open folder lie side by side. */
 static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
 {
@@ -201,6 +227,11 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         if (parts[i] == NULL && strcmp(cell->name, DSI_SCORE_HEAD) == 0) {
             return DS_OK;
         }
+        bool packed = false;
+        DS_TRY(parts[i] == NULL && n == 1 ? match_mxfp4(m, c, cell, &packed) : DS_OK);
+        if (packed) {
+            return DS_OK;
+        }
         if (parts[i] == NULL) {
             const ds_safetensor *first = ds_safetensors_at(m->st, 0);
             return ds_fail(m->ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
@@ -210,7 +241,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
-    m->found->by_cell[c] = (dsi_weight){parts, n};
+    m->found->by_cell[c] = (dsi_weight){parts, n, NULL};
     m->found->n_parts += (size_t)n;
     return DS_OK;
 }
@@ -297,9 +328,30 @@ ds_safetensor dsi_weight_piece(const dsi_weight *weight, int64_t begin, int64_t 
     return piece;
 }
 
+static ds_status read_mxfp4(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
+                            ds_dtype dtype, void *data)
+{
+    enum { AT_ONCE = 4096 };
+    float values[AT_ONCE];
+    for (int64_t at = 0; at < count;) {
+        const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
+        dsi_mxfp4_read(weight->parts[0], weight->scales, begin + at, n, values);
+        if (dsi_convert(DS_DTYPE_F32, values, dtype,
+                        (char *)data + (size_t)at * ds_dtype_bytes(dtype), (size_t)n) > 0) {
+            return ds_fail(ctx, DS_ERR_NUMERIC, "%s has values beyond the range of %s",
+                           weight->parts[0]->name, ds_dtype_name(dtype));
+        }
+        at += n;
+    }
+    return DS_OK;
+}
+
 ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
                           ds_dtype dtype, void *data)
 {
+    if (weight->scales != NULL) {
+        return read_mxfp4(ctx, weight, begin, count, dtype, data);
+    }
     for (int64_t at = 0; at < count;) {
         const ds_safetensor piece = dsi_weight_piece(weight, begin + at, count - at);
         DS_TRY(ds_safetensors_read(ctx, &piece, dtype,

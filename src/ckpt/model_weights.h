@@ -19,6 +19,8 @@
 typedef struct dsi_weight {
     const ds_safetensor *const *parts;
     int64_t n;
+    const ds_safetensor *scales; /* of MXFP4, whose blocks parts[0] is: to be read alone, there is
+                                    no piece of it (mxfp4.h); NULL: none */
 } dsi_weight;
 
 typedef struct dsi_weights dsi_weights;

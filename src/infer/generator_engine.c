@@ -27,11 +27,11 @@ static ds_status convert(ds_generator *g, ds_cell c, void *data, void *user)
 {
     const ds_cell_info *cell = ds_cells_get(g->cells, c);
     const size_t count = (size_t)ds_shape_count(cell->meta.shape);
-    const size_t overflows = dsi_convert(DS_DTYPE_F32, user, g->dtype, data, count);
+    const size_t overflows = dsi_convert(DS_DTYPE_F32, user, cell->meta.dtype, data, count);
     return overflows == 0
                ? DS_OK
                : ds_fail(g->ctx, DS_ERR_NUMERIC, "%zu values of %s are beyond the range of %s",
-                         overflows, cell->name, ds_dtype_name(g->dtype));
+                         overflows, cell->name, ds_dtype_name(cell->meta.dtype));
 }
 
 /* Packed bytes as they are. */

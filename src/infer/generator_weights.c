@@ -35,8 +35,10 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         return DS_OK;
     }
     DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
-    const ds_safetensor *first = ds_safetensors_at(st, 0);
-    const ds_dtype dtype = first != NULL ? first->meta.dtype : DS_DTYPE_NONE;
+    ds_dtype dtype = DS_DTYPE_U8; /* of the first that is no part of a quantized matrix */
+    for (size_t i = 0; i < ds_safetensors_count(st) && dtype == DS_DTYPE_U8; ++i) {
+        dtype = ds_safetensors_at(st, i)->meta.dtype;
+    }
     ds_safetensors_close(&st);
     const bool computes = dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16;
     *dtype_out = computes ? dtype : DS_DTYPE_F32;
@@ -58,7 +60,8 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     }
     const ds_safetensor piece = dsi_weight_piece(weight, run.begin, run.count);
     const bool whole = piece.meta.shape.dims[0] == run.count;
-    return whole && (uintptr_t)piece.data % ds_dtype_bytes(g->dtype) == 0 ? piece.data : NULL;
+    return whole && (uintptr_t)piece.data % ds_dtype_bytes(piece.meta.dtype) == 0 ? piece.data
+                                                                                  : NULL;
 }
 
 static ds_status match_adapter(ds_generator *g, source *s)
@@ -72,7 +75,7 @@ static ds_status match_adapter(ds_generator *g, source *s)
 /* What an adapter has of parameters stands in front of the model's. */
 static dsi_weight weight_of(const source *s, ds_cell c)
 {
-    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1}
+    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1, NULL}
                                                        : dsi_weights_of(s->weights, c);
 }
 
@@ -130,16 +133,17 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
 
 /* Puts an extent of a checkpoint's tensor into its place among this rank's elements. */
 static ds_status read_extent(ds_generator *g, const ds_checkpoint_tensor *tensor,
-                             const ds_extent *extent, const dsi_part *own, void *data)
+                             const ds_extent *extent, const dsi_part *own, ds_dtype dtype,
+                             void *data)
 {
     const source *s = g->source;
     const dsi_part from = dsi_part_of_extent(extent, tensor->meta.shape);
-    const size_t size = ds_dtype_bytes(g->dtype);
+    const size_t size = ds_dtype_bytes(dtype);
     void *room = malloc((size_t)from.count * size + 1);
     if (room == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read a part of a tensor");
     }
-    const ds_status status = ds_checkpoint_read(s->ckpt, tensor, extent, g->dtype, room);
+    const ds_status status = ds_checkpoint_read(s->ckpt, tensor, extent, dtype, room);
     if (status >= 0) {
         (void)dsi_part_copy(&from, room, own, data, size);
     }
@@ -159,13 +163,13 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
                        ds_checkpoint_get_info(s->ckpt)->path, cell->name);
     }
     if (g->comm == NULL) {
-        return ds_checkpoint_read(s->ckpt, tensor, NULL, g->dtype, data);
+        return ds_checkpoint_read(s->ckpt, tensor, NULL, cell->meta.dtype, data);
     }
     const dsi_part own = dsi_generator_part(g, c);
     ds_extent extents[DSI_PART_MOST_EXTENTS];
     const uint32_t n = dsi_part_extents(&own, cell->meta.shape, extents);
     for (uint32_t i = 0; i < n; ++i) {
-        DS_TRY(read_extent(g, tensor, &extents[i], &own, data));
+        DS_TRY(read_extent(g, tensor, &extents[i], &own, cell->meta.dtype, data));
     }
     return DS_OK;
 }
@@ -225,13 +229,13 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
         return read_blocks(g, c, &weight, data);
     }
     const ds_shape shape = ds_cells_get(g->cells, c)->meta.shape;
+    const ds_dtype dtype = ds_cells_get(g->cells, c)->meta.dtype; /* not always the model's */
     if (ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE) {
         return dsi_packed_load(g->ctx, ds_cells_get(g->cells, c), g->dtype, &weight, data);
     }
     for (dsi_run run = {0}; dsi_part_next_run(&own, shape, &run);) {
-        DS_TRY(
-            dsi_weight_read(g->ctx, &weight, run.begin, run.count, g->dtype,
-                            (unsigned char *)data + (size_t)run.local * ds_dtype_bytes(g->dtype)));
+        DS_TRY(dsi_weight_read(g->ctx, &weight, run.begin, run.count, dtype,
+                               (unsigned char *)data + (size_t)run.local * ds_dtype_bytes(dtype)));
     }
     return DS_OK;
 }

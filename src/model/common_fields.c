@@ -11,7 +11,6 @@
 
 static const ds_field common[] = {
     DS_FIELD_REFUSE("is_causal", "true", "attention to later positions"),
-    DS_FIELD_REFUSE("quantization_config", NULL, "the weights must be stored plain"),
     DS_FIELD_REFUSE("per_layer_config", "null {}", "layers have one configuration"),
     DS_FIELD_REFUSE("mlp_layer_types", NULL, "the feed-forward layers are dense"),
     DS_FIELD_REFUSE("text_config", NULL, COMPOSITE),
@@ -29,6 +28,18 @@ static const ds_field common[] = {
     DS_FIELD_CHECK("id2label", DS_FIELD_OBJECT | DS_FIELD_NULL),
     DS_FIELD_CHECK("num_labels", DS_FIELD_INT),
 };
+
+/* Of families that read weights of no quantization, or of another. */
+static const ds_field plain[] = {
+    DS_FIELD_REFUSE("quantization_config", NULL, "the weights must be stored plain"),
+};
+
+static bool is_quantized_by(const ds_reader *reader, const char *method)
+{
+    const json_t *own = json_object_get(reader->json, "quantization_config");
+    const char *name = json_string_value(json_object_get(own, "quant_method"));
+    return method != NULL && name != NULL && strcmp(name, method) == 0;
+}
 
 static ds_status read_dtype(const ds_reader *reader, ds_dtype *dtype_out)
 {
@@ -125,9 +136,10 @@ static ds_status check_attentions(const ds_reader *reader)
 }
 
 ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool slides,
-                                ds_dtype *dtype_out)
+                                const char *quantized, ds_dtype *dtype_out)
 {
     DS_TRY(ds_fields_read(reader, common, sizeof common / sizeof common[0], NULL));
+    DS_TRY(is_quantized_by(reader, quantized) ? DS_OK : ds_fields_read(reader, plain, 1, NULL));
     DS_TRY(check_labels(reader));
     DS_TRY(check_attentions(reader));
     DS_TRY(check_layer_types(reader, n_layers, slides));

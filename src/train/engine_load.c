@@ -3,6 +3,20 @@
 #include "ckpt/packed_weight.h"
 #include "train/engine.h"
 
+/* A weight that has no pieces in its file, in part by part, to where the host does not see it. */
+static ds_status put_read(ds_engine *engine, ds_cell cell, const dsi_weight *weight,
+                          const dsi_run *run)
+{
+    enum { AT_ONCE = 4096 };
+    float values[AT_ONCE];
+    for (int64_t at = 0; at < run->count; at += AT_ONCE) {
+        const int64_t n = run->count - at < AT_ONCE ? run->count - at : AT_ONCE;
+        DS_TRY(dsi_weight_read(engine->ctx, weight, run->begin + at, n, DS_DTYPE_F32, values));
+        DS_TRY(dsi_engine_put_cell(engine, cell, run->begin + at, n, values, DS_DTYPE_F32));
+    }
+    return DS_OK;
+}
+
 static ds_status fill_run(ds_engine *engine, ds_cell cell, const dsi_weight *weight,
                           const dsi_run *run)
 {
@@ -11,6 +25,9 @@ static ds_status fill_run(ds_engine *engine, ds_cell cell, const dsi_weight *wei
     if (view != NULL) {
         return dsi_weight_read(engine->ctx, weight, run->begin, run->count, dtype,
                                view + (size_t)run->local * ds_dtype_bytes(dtype));
+    }
+    if (weight->scales != NULL) {
+        return put_read(engine, cell, weight, run);
     }
     for (int64_t at = 0; at < run->count;) {
         const ds_safetensor piece = dsi_weight_piece(weight, run->begin + at, run->count - at);
@@ -48,7 +65,7 @@ static ds_status fill_both(ds_engine *engine, ds_cell param, const dsi_weight *w
 ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        const dsi_weight weight = {&by_cell[c], 1};
+        const dsi_weight weight = {&by_cell[c], 1, NULL};
         DS_TRY(by_cell[c] != NULL ? fill_both(engine, c, &weight) : DS_OK);
     }
     return DS_OK;

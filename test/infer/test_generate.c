@@ -2,7 +2,9 @@
 /* Generation against transformers: 64 greedy tokens in fp32, whatever the pieces that the prompt
  * runs in; and the sampler. */
 #include "accel/cpu/cpu_features.h"
+#include "base/half.h"
 #include "common/parity.h"
+#include "common/scratch.h"
 #include "infer/sampler.h"
 
 #include <deepspeed/infer.h>
@@ -409,6 +411,67 @@ static int drop_ctx(void **state)
     return 0;
 }
 
+/* A copy of the folder's tensors in bf16, with the bias of the choice of experts in bf16 too, or
+ * the same numbers in f32. */
+static void write_narrow(ds_ctx *ctx, const char *from, const char *to, ds_dtype of_bias)
+{
+    enum { N_TENSORS = 256 };
+    static ds_tensor_source sources[N_TENSORS];
+    static float biases[N_TENSORS][8];
+    ds_safetensors *st = NULL;
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, from, &st));
+    const size_t n = ds_safetensors_count(st);
+    assert_true(n <= N_TENSORS);
+    for (size_t i = 0; i < n; ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        sources[i] = (ds_tensor_source){
+            .name = t->name, .meta = t->meta, .stored = DS_DTYPE_BF16, .data = t->data};
+        if (strstr(t->name, "e_score_correction_bias") != NULL) {
+            assert_int_equal(ds_shape_count(t->meta.shape), 8);
+            for (int e = 0; e < 8; ++e) {
+                biases[i][e] = dsi_bf16_to_f32(dsi_f32_to_bf16(((const float *)t->data)[e]));
+            }
+            sources[i].data = biases[i];
+            sources[i].stored = of_bias;
+        }
+    }
+    CHECK_OK(ctx, ds_safetensors_write_folder(ctx, to, sources, n, 0, NULL));
+    ds_safetensors_close(&st);
+}
+
+/* It is f32 in a model of bf16, however it is stored. */
+static void a_bias_of_the_choice_in_16_bits(void **state)
+{
+    ds_ctx *ctx = *state;
+    const ds_dtype stored[2] = {DS_DTYPE_BF16, DS_DTYPE_F32};
+    float kept[2][256];
+    int64_t vocab = 0;
+    for (int i = 0; i < 2; ++i) {
+        char *folder = scratch_make();
+        parity_case p;
+        ds_generator *generator = NULL;
+        uint32_t ids[16];
+        parity_open(ctx, "glm4_moe", &p);
+        write_narrow(ctx, p.folder, folder, stored[i]);
+        for (size_t t = 0; t < 16; ++t) {
+            ids[t] = (uint32_t)golden_i32(&p.golden, "tokens")[t];
+        }
+        CHECK_OK(ctx, ds_generator_create(ctx,
+                                          &(ds_generator_params){.model = p.model,
+                                                                 .weights = folder,
+                                                                 .dtype = DS_DTYPE_BF16},
+                                          &generator));
+        CHECK_OK(ctx, ds_generator_prompt(generator, ids, 16));
+        const float *got = ds_generator_logits(generator, &vocab);
+        assert_true(vocab <= 256);
+        memcpy(kept[i], got, (size_t)vocab * sizeof *got);
+        ds_generator_destroy(&generator);
+        parity_close(&p);
+        scratch_remove(folder);
+    }
+    assert_memory_equal(kept[0], kept[1], (size_t)vocab * sizeof kept[0][0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -417,6 +480,7 @@ int main(void)
         cmocka_unit_test(steps_like_prompts),
         cmocka_unit_test(kept_like_fresh),
         cmocka_unit_test(bad_calls),
+        cmocka_unit_test(a_bias_of_the_choice_in_16_bits),
         cmocka_unit_test(sampler_shares),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

@@ -11,6 +11,7 @@
 
 #include <deepspeed/safetensors.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const families[] = {"mixtral",     "qwen2_moe",   "qwen3_moe",
@@ -181,6 +182,62 @@ static void wrong_experts_are_refused_by_name(void **state)
     }
 }
 
+/* Logits as transformers' of experts in MXFP4, and of the plain folder that is written of them. */
+static void experts_in_mxfp4(void **state)
+{
+    ds_ctx *ctx = *state;
+    char *scratch = scratch_make();
+    parity_case p;
+    size_t n_bytes = 0;
+    job j = {.name = "gpt_oss_mxfp4", .folder = scratch_path(scratch, "plain"), .stage = 3};
+    parity_open(ctx, j.name, &p);
+    const golden_tensor *want = golden_find(&p.golden, "logits");
+    float *got = parity_logits(ctx, &p, DS_DTYPE_F32, DS_ISA_REF);
+    assert_true(check_relative_difference(got, want->data, want->count) < 1e-5);
+    assert_int_equal(sim_ranks_run(2, NULL, save_rank, &j), 0);
+    char *config = scratch_read(scratch_path(scratch, "plain/config.json"), &n_bytes);
+    assert_null(strstr(config, "quantization_config"));
+    snprintf(p.folder, sizeof p.folder, "%s/plain", scratch);
+    float *plain = parity_logits(ctx, &p, DS_DTYPE_F32, DS_ISA_REF);
+    assert_memory_equal(got, plain, want->count * sizeof *got);
+    free(config);
+    free(got);
+    free(plain);
+    parity_close(&p);
+    scratch_remove(scratch);
+}
+
+static void wrong_mxfp4_is_refused_by_name(void **state)
+{
+#define DOWN "model.layers.1.mlp.experts.down_proj"
+    static const struct {
+        const char *name, *other;
+        int64_t rows;
+        ds_status status;
+        const char *says;
+    } cases[] = {
+        {DOWN "_scales", NULL, 0, DS_ERR_NOT_FOUND, "the tensor " DOWN " is missing"},
+        {DOWN "_scales", DOWN "_scales", 2, DS_ERR_SHAPE, "tensor " DOWN "_scales is u8[2,32,1]"},
+        {DOWN "_blocks", DOWN "_blocks", 1, DS_ERR_SHAPE,
+         "tensor " DOWN "_blocks is u8[1,32,1,16]"},
+    };
+    ds_ctx *ctx = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        char *scratch = scratch_make();
+        parity_case p;
+        ds_engine *engine = NULL;
+        parity_open(ctx, "gpt_oss_mxfp4", &p);
+        const dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_F32, DS_ISA_REF);
+        const ds_engine_params params = {
+            .model = p.model, .seq_length = p.n_seq, .weights = scratch};
+        write_changed(ctx, p.folder, scratch, cases[i].name, cases[i].other, cases[i].rows);
+        CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), cases[i].status,
+                    cases[i].says);
+        parity_close(&p);
+        scratch_remove(scratch);
+    }
+}
+
 static int make_ctx(void **state)
 {
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
@@ -198,6 +255,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_are_written_as_they_are_read),
         cmocka_unit_test(a_bias_of_the_choice_stays_in_f32),
+        cmocka_unit_test(experts_in_mxfp4),
+        cmocka_unit_test(wrong_mxfp4_is_refused_by_name),
         cmocka_unit_test(wrong_experts_are_refused_by_name),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

@@ -204,6 +204,8 @@ VARIANTS = {
                                "rope_parameters": rope("yarn", theta=100.0, factor=4.0, truncate=False,
                                                        original_max_position_embeddings=64)}),
 }
+VARIANTS["gpt_oss_mxfp4"] = GptOssConfig(**{**VARIANTS["gpt_oss"].to_dict(), "hidden_size": 32, "intermediate_size": 32,
+                                            "num_local_experts": 3})
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
@@ -468,6 +470,25 @@ def save_model(folder, config, seed):
         os.remove(f"{folder}/generation_config.json")
 
 
+def pack_experts(folder, seed):
+    """Experts' matrices in MXFP4, of random bytes: blocks of 32 elements, two a byte, and their exponents plus 127."""
+    g, stored = torch.Generator().manual_seed(seed), {}
+    for name, w in load_file(f"{folder}/model.safetensors").items():
+        if name.endswith("_proj") and ".experts." in name:
+            e, k, o = w.shape
+            stored[name + "_blocks"] = torch.randint(0, 256, (e, o, k // 32, 16), generator=g, dtype=torch.uint8)
+            stored[name + "_scales"] = torch.randint(123, 127, (e, o, k // 32), generator=g, dtype=torch.uint8)
+        else:
+            stored[name] = w
+    save_file(stored, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    with open(f"{folder}/config.json") as f:
+        config = json.load(f)
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(config, f, indent=2)
+
+
 def share_weights(folder, of):
     path = f"{folder}/model.safetensors"
     if os.path.lexists(path):
@@ -483,6 +504,8 @@ def main():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         save_model(name, config, seed)
+        if name == "gpt_oss_mxfp4":
+            pack_experts(name, seed)
         if name in WEIGHTS_OF:
             share_weights(name, WEIGHTS_OF[name])
         extra = greedy(load(name, torch.float32)) if name in GREEDY else {}
