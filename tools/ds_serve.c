@@ -23,7 +23,8 @@ enum { EXIT_USE = 2, PATH_BYTES = 4096, KEY_CEILING = 1 << 20 };
 static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
-    "/v1/completions, /v1/models, with streams; also /tokenize, /detokenize, /apply-template, "
+    "/v1/completions, /v1/responses, /v1/models, with streams; also /tokenize, /detokenize, "
+    "/apply-template, "
     "/health, /ready, /slots and /metrics. Requests share batches; a request gets the same text "
     "alone and in any "
     "crowd, and with a seed always.";

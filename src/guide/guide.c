@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASKS = 16 };
+enum { MASKS = 16, MOST_TEXT = 32 };
 
 /* The tokens of a position. */
 typedef struct mask {
@@ -31,6 +31,9 @@ struct dsi_guide {
     uint16_t *path;     /* [longest + 1]: positions of a walk, */
     uint32_t *epochs;   /* and the epoch of each */
     uint8_t *bytes;     /* [longest] */
+    uint8_t *texts;     /* [longest + 1]: plain bytes that certainly can follow */
+    uint8_t plain[256]; /* a plain byte of each class of the grammar */
+    uint32_t n_plain;
 };
 
 static ds_status compile(ds_ctx *ctx, dsi_guide *g, dsi_guide_kind kind, const char *form, size_t n)
@@ -57,7 +60,16 @@ static ds_status make_room(ds_ctx *ctx, dsi_guide *g)
     g->path = malloc((longest + 1) * sizeof *g->path);
     g->epochs = malloc((longest + 1) * sizeof *g->epochs);
     g->bytes = malloc(longest + 1);
-    if (g->bits == NULL || g->path == NULL || g->epochs == NULL || g->bytes == NULL) {
+    g->texts = malloc(longest + 1);
+    for (int c = 0; c < 256; ++c) { /* the bytes of a class stand in a row */
+        const bool same = g->n_plain > 0 &&
+                          g->grammar.class_of[g->plain[g->n_plain - 1]] == g->grammar.class_of[c];
+        if (dsi_vocabulary_is_plain((uint8_t)c) && !same) {
+            g->plain[g->n_plain++] = (uint8_t)c;
+        }
+    }
+    if (g->bits == NULL || g->path == NULL || g->epochs == NULL || g->bytes == NULL ||
+        g->texts == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a guide");
     }
     for (uint32_t i = 0; i < MASKS; ++i) {
@@ -137,6 +149,7 @@ void dsi_guide_destroy(dsi_guide **guide)
         free(g->path);
         free(g->epochs);
         free(g->bytes);
+        free(g->texts);
         free(g);
         *guide = NULL;
     }
@@ -214,11 +227,34 @@ static uint16_t position_at(dsi_guide *g, uint32_t d)
     return g->path[d];
 }
 
-static void set_ids(const dsi_vocabulary *w, const dsi_vocabulary_node *node, uint64_t *bits)
+/* The tokens of a node, or with n of a branch: all of its n nodes. */
+static void set_ids(const dsi_vocabulary *w, const dsi_vocabulary_node *node, uint32_t n,
+                    uint64_t *bits)
 {
-    for (uint32_t i = node->ids; i < node[1].ids; ++i) {
+    for (uint32_t i = node->ids; i < node[n].ids; ++i) {
         bits[w->ids[i] / 64] |= 1ull << w->ids[i] % 64;
     }
+}
+
+/* How many plain bytes can certainly follow the root, whichever they are: within a string all lead
+ * to one position. Branches of such bytes need no walk. */
+static uint8_t plain_text(dsi_guide *g)
+{
+    dsi_form_walk *m = &g->walk;
+    const uint32_t epoch = m->epoch;
+    uint16_t at = m->root;
+    for (uint8_t n = 0; n < MOST_TEXT; ++n) {
+        uint16_t next = DSI_FORM_WALK_DEAD;
+        for (uint32_t i = 0; i < g->n_plain; ++i) {
+            const uint16_t to = dsi_form_walk_step(m, at, g->plain[i]);
+            if (to == DSI_FORM_WALK_DEAD || (i > 0 && to != next) || m->epoch != epoch) {
+                return n;
+            }
+            next = to;
+        }
+        at = next;
+    }
+    return MOST_TEXT;
 }
 
 /* All tokens that the root takes. */
@@ -227,9 +263,15 @@ static void walk(dsi_guide *g, uint64_t *bits)
     const dsi_vocabulary *w = g->words;
     dsi_form_walk *m = &g->walk;
     memset(bits, 0, (w->n + 63u) / 64 * sizeof *bits);
+    g->texts[0] = plain_text(g);
     for (uint32_t k = 0; k < w->n_nodes;) {
         const dsi_vocabulary_node *node = &w->nodes[k];
         const uint32_t d = node->depth;
+        if (node->plain && node->height <= g->texts[d - 1]) {
+            set_ids(w, node, node->size, bits);
+            k += node->size;
+            continue;
+        }
         const uint16_t at = dsi_form_walk_step(m, position_at(g, d - 1), node->byte);
         if (at == DSI_FORM_WALK_DEAD) {
             k += node->size;
@@ -238,7 +280,10 @@ static void walk(dsi_guide *g, uint64_t *bits)
         g->path[d] = at;
         g->epochs[d] = m->epoch;
         g->bytes[d - 1] = node->byte;
-        set_ids(w, node, bits);
+        g->texts[d] = g->texts[d - 1] > 0 && dsi_vocabulary_is_plain(node->byte)
+                          ? (uint8_t)(g->texts[d - 1] - 1)
+                          : 0;
+        set_ids(w, node, 1, bits);
         ++k;
     }
 }

@@ -85,7 +85,14 @@ static void cut(branch *b, uint32_t depth)
 {
     while (b->depth > depth) {
         const uint32_t k = b->path[--b->depth];
-        b->w->nodes[k].size = b->w->n_nodes - k;
+        dsi_vocabulary_node *node = &b->w->nodes[k];
+        node->size = b->w->n_nodes - k;
+        if (b->depth > 0) {
+            dsi_vocabulary_node *parent = &b->w->nodes[b->path[b->depth - 1]];
+            const uint16_t height = (uint16_t)(node->height + 1);
+            parent->height = height > parent->height ? height : parent->height;
+            parent->plain = parent->plain && node->plain;
+        }
     }
 }
 
@@ -101,8 +108,11 @@ static void add_word(branch *b, uint32_t at_id)
     }
     cut(b, same);
     for (uint32_t d = same; d < n; ++d) {
-        w->nodes[w->n_nodes] =
-            (dsi_vocabulary_node){.ids = at_id, .depth = (uint16_t)(d + 1), .byte = bytes[d]};
+        w->nodes[w->n_nodes] = (dsi_vocabulary_node){.ids = at_id,
+                                                     .depth = (uint16_t)(d + 1),
+                                                     .height = 1,
+                                                     .byte = bytes[d],
+                                                     .plain = dsi_vocabulary_is_plain(bytes[d])};
         b->path[b->depth++] = w->n_nodes++;
     }
 }

@@ -5,14 +5,17 @@
 #define DSI_GUIDE_VOCABULARY_H
 
 #include <deepspeed/tokenizer.h>
+#include <stdbool.h>
 
 /* Nodes stand in the order of their bytes, each before those that go on from it. */
 typedef struct dsi_vocabulary_node {
     uint32_t size; /* nodes of this branch, itself included */
     uint32_t
         ids; /* where its tokens begin in dsi_vocabulary.ids; they end where the next node's do */
-    uint16_t depth; /* bytes, 1 and more */
+    uint16_t depth;  /* bytes, 1 and more */
+    uint16_t height; /* bytes from here to the end of the longest, 1 and more */
     uint8_t byte;
+    bool plain; /* all bytes of the branch are dsi_vocabulary_is_plain */
 } dsi_vocabulary_node;
 
 typedef struct dsi_vocabulary {
@@ -26,6 +29,12 @@ typedef struct dsi_vocabulary {
     uint32_t *ids; /* by bytes */
     uint32_t longest;
 } dsi_vocabulary;
+
+/* What stands for itself in a string of JSON and is a character alone: most bytes of most texts. */
+static inline bool dsi_vocabulary_is_plain(uint8_t byte)
+{
+    return byte >= ' ' && byte <= '~' && byte != '"' && byte != '\\';
+}
 
 /* Errors: ERR_NOMEM; ERR_LIMIT (tokens of more than 65535 bytes). */
 ds_status dsi_vocabulary_create(ds_ctx *ctx, const ds_tokenizer *tokenizer,

@@ -188,6 +188,38 @@ def tools(client):
     print("calls of tools")
 
 
+def responses(client):
+    """/v1/responses: whole, as events, and parsed."""
+    import pydantic
+
+    class Point(pydantic.BaseModel):
+        x: int = pydantic.Field(ge=0, le=9)
+        name: Literal["a", "b"]
+
+    chat = client.chat.completions.create(model="m", messages=[{"role": "system", "content": "s"}, {"role": "user", "content": "Hello"}],
+                                          max_tokens=20, temperature=0)
+    ask = dict(model="m", instructions="s", input="Hello", max_output_tokens=20, temperature=0)
+    one = client.responses.create(**ask)
+    assert one.output_text == chat.choices[0].message.content and one.status == "incomplete", one
+    assert one.usage.output_tokens == 20 and one.incomplete_details.reason == "max_output_tokens", one
+    with client.responses.stream(**ask) as stream:
+        deltas = [e.delta for e in stream if e.type == "response.output_text.delta"]
+        assert "".join(deltas) == one.output_text, deltas
+    events = [e.type for e in client.responses.create(**ask, stream=True)]
+    assert events[0] == "response.created" and events[-1] == "response.incomplete", events
+    for seed in range(3):
+        got = client.responses.parse(model="m", input=[{"role": "user", "content": f"{seed}"}], text_format=Point, max_output_tokens=200)
+        assert got.status == "incomplete" or isinstance(got.output_parsed, Point), got
+    for fields in (dict(previous_response_id="r"), dict(tools=[{"type": "web_search"}]), dict(extra_body={"not_a_field": 1})):
+        try:
+            client.responses.create(**{**ask, **fields})
+        except openai.BadRequestError as e:
+            assert e.body["message"], e
+        else:
+            raise AssertionError(fields)
+    print("responses")
+
+
 def main():
     model = MODEL or os.path.join(SCRATCH, "model")
     if not MODEL:
@@ -198,6 +230,7 @@ def main():
     structured(client)
     if not MODEL:
         tools(client)
+    responses(client)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
 

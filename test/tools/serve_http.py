@@ -391,6 +391,37 @@ def slots(s):
     c.close()
 
 
+def answers(s):
+    """/v1/responses: the text of a chat, whole and as events."""
+    said = [{"role": "system", "content": "s"}, {"role": "user", "content": "the quick"}]
+    want = s.post("/v1/chat/completions", model="m", messages=said, max_tokens=30, temperature=0)[1]["choices"][0]["message"]["content"]
+    ask = dict(model="m", instructions="s", input="the quick", max_output_tokens=30, temperature=0)
+    status, got = s.post("/v1/responses", **ask)
+    expect(status == 200 and got["object"] == "response" and got["status"] == "incomplete", got)
+    expect(got["incomplete_details"] == {"reason": "max_output_tokens"} and got["instructions"] == "s" and got["temperature"] == 0, got)
+    expect(got["output"][0]["content"][0]["text"] == want and got["usage"]["output_tokens"] == 30, got, want)
+    parts = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "the "}, {"type": "input_text", "text": "quick"}]}]
+    expect(s.post("/v1/responses", **{**ask, "input": parts})[1]["output"][0]["content"][0]["text"] == want)
+    schema = {"type": "json_schema", "name": "f", "schema": {"enum": [["a", 1]]}, "strict": True}
+    status, got = s.post("/v1/responses", model="m", input="a", text={"format": schema}, max_output_tokens=60)
+    expect(status == 200 and got["status"] == "completed" and json.loads(got["output"][0]["content"][0]["text"]) == ["a", 1], got)
+    status, text, headers = s.ask("POST", "/v1/responses", dict(ask, stream=True, store=True))
+    expect(headers["Content-Type"] == "text/event-stream" and headers["X-Ignored-Fields"].split() == ["store"], headers)
+    events = [(e.split("\n")[0], json.loads(e.split("\n")[1].removeprefix("data: "))) for e in text.split("\n\n")[:-1]]
+    names = [n.removeprefix("event: ") for n, _ in events]
+    expect([e["type"] for _, e in events] == names and [e["sequence_number"] for _, e in events] == list(range(len(events))), events)
+    deltas = names.count("response.output_text.delta")
+    expect(names == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+                     *["response.output_text.delta"] * deltas, "response.output_text.done", "response.content_part.done",
+                     "response.output_item.done", "response.incomplete"] and deltas > 5, names)
+    expect("".join(e["delta"] for _, e in events if "delta" in e) == want == events[-1][1]["response"]["output"][0]["content"][0]["text"], events)
+    for field in (dict(previous_response_id="a"), dict(tools=[{"type": "function"}]), dict(input=[]), dict(input=[{"type": "image"}]), dict(x=1),
+                  dict(text={"format": {"type": "x"}}), dict(text=3), dict(input=None), dict(max_output_tokens=0), dict(instructions=3),
+                  dict(model=None)):
+        status, got = s.post("/v1/responses", **{**ask, **field})
+        expect(status == 400 and got["error"]["message"], field, got)
+
+
 def secure():
     """https: texts and streams; a pair that is none."""
     made = subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost "
@@ -569,6 +600,7 @@ def main():
     crowd(s, alone)
     drafts(s)
     slots(s)
+    answers(s)
     s.settle()
     hostile(s)
     s.settle()

@@ -134,8 +134,9 @@ struct job {
     struct MHD_Connection *connection;
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
-    bool own_stops; /* the client named ids that end a text */
-    int holders;    /* HTTP thread, engine thread */
+    bool of_response; /* of /v1/responses: a chat whose answer is told otherwise */
+    bool own_stops;   /* the client named ids that end a text */
+    int holders;      /* HTTP thread, engine thread */
     char id[FRONT_ID_BYTES];
     int64_t created;
     double arrived;
@@ -146,8 +147,10 @@ struct job {
     const dsi_call_form *calls; /* how the answers call tools; NULL: they do not */
     char stops[FRONT_STOPS][FRONT_STOP_BYTES];
     size_t n_stops;
-    dsi_buf out;   /* what the client gets */
-    size_t n_sent; /* of it */
+    dsi_buf out;      /* what the client gets */
+    size_t n_sent;    /* of it */
+    int64_t n_events; /* of a response's stream */
+    dsi_buf echoed;   /* members of a response that repeat the request */
     unsigned status;
 };
 
@@ -181,6 +184,15 @@ void api_error_print(const api_error *e, dsi_buf *out);
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e);
 /* Messages as text, by the template; freed with ds_chat_text_free. */
 bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e);
+
+/* ---- responses.c ---- */
+/* The body as that of a chat, a new reference, and what the answer repeats. NULL: *e is filled. */
+json_t *response_body(json_t *body, dsi_buf *echoed, dsi_buf *ignored, api_error *e);
+/* Events of a stream, and the end of any response. With the lock. */
+void response_begin(job *j);
+void response_delta(job *j, const char *text, size_t n);
+void response_end(job *j);
+void response_fail(job *j, const api_error *e);
 
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);

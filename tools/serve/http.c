@@ -364,7 +364,7 @@ static void drop_body(exchange *x)
     dsi_buf_free(&x->body);
 }
 
-static job *make_job(exchange *x, struct MHD_Connection *c, bool of_chat)
+static job *make_job(exchange *x, struct MHD_Connection *c, const char *kind)
 {
     front *f = x->f;
     job *j = calloc(1, sizeof *j);
@@ -381,8 +381,8 @@ static job *make_job(exchange *x, struct MHD_Connection *c, bool of_chat)
     j->arrived = dsi_clock_seconds();
     (void)pthread_mutex_lock(&f->lock);
     f->n_jobs += 1;
-    (void)snprintf(j->id, sizeof j->id, "%s-%llx%06llx", of_chat ? "chatcmpl" : "cmpl",
-                   (unsigned long long)f->created, (unsigned long long)++f->last_job);
+    (void)snprintf(j->id, sizeof j->id, "%s-%llx%06llx", kind, (unsigned long long)f->created,
+                   (unsigned long long)++f->last_job);
     (void)pthread_mutex_unlock(&f->lock);
     return j;
 }
@@ -400,7 +400,21 @@ static enum MHD_Result begin_stream(exchange *x, struct MHD_Connection *c)
     return send_response(x, c, MHD_HTTP_OK, response);
 }
 
-static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, bool of_chat)
+/* Reads the body of a job; that of a response becomes one of a chat first. */
+static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error *e)
+{
+    if (!j->of_response) {
+        return api_read(x->f, body, of_chat, j, &x->ignored, e);
+    }
+    j->echoed = dsi_buf_make((size_t)x->f->options->max_body * 8);
+    json_t *chat = response_body(body, &j->echoed, &x->ignored, e);
+    const bool ok = chat != NULL && api_read(x->f, chat, true, j, &x->ignored, e);
+    json_decref(chat);
+    return ok;
+}
+
+/* kind: how its id begins. */
+static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const char *kind)
 {
     front *f = x->f;
     api_error e = {0};
@@ -411,8 +425,11 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, bool of_
     if (body == NULL) {
         return send_error(x, c, &e);
     }
-    job *j = make_job(x, c, of_chat);
-    const bool ok = j != NULL && api_read(f, body, of_chat, j, &x->ignored, &e);
+    job *j = make_job(x, c, kind);
+    if (j != NULL) {
+        j->of_response = strcmp(kind, "resp") == 0;
+    }
+    const bool ok = j != NULL && read_job(x, j, body, strcmp(kind, "chatcmpl") == 0, &e);
     json_decref(body);
     drop_body(x);
     if (!ok) {
@@ -474,18 +491,25 @@ static enum MHD_Result end_job(exchange *x, struct MHD_Connection *c)
 static enum MHD_Result answer_chat(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, true);
+    return begin_job(x, c, "chatcmpl");
 }
 
 static enum MHD_Result answer_completion(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, false);
+    return begin_job(x, c, "cmpl");
+}
+
+static enum MHD_Result answer_response(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    (void)path;
+    return begin_job(x, c, "resp");
 }
 
 static const route routes[] = {
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
+    {"POST", "/v1/responses", answer_response, false, false},
     {"GET", "/v1/models", answer_models, false, false},
     {"GET", "/v1/models/", answer_model, false, true},
     {"GET", "/health", answer_health, true, false},

@@ -44,6 +44,7 @@ void job_release(job *j)
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
     dsi_guide_destroy(&j->guide);
+    dsi_buf_free(&j->echoed);
     dsi_buf_free(&j->out);
     free(j);
 }
@@ -151,7 +152,11 @@ static void begin(job *j, choice *c)
     if (c->echo != NULL) {
         dsi_buf_puts(&c->text, c->echo);
     }
-    if (j->streams && j->of_chat) {
+    if (j->of_response) {
+        if (j->streams) {
+            response_begin(j);
+        }
+    } else if (j->streams && j->of_chat) {
         put_frame(j, c, "{\"role\":\"assistant\",\"content\":\"\"}", NULL);
     } else if (j->streams && c->echo != NULL) {
         put_text_frame(j, c, c->echo, strlen(c->echo));
@@ -402,7 +407,9 @@ static void send_text(job *j, choice *c, size_t n)
         send_calls(j, c, dsi_buf_text(&c->pending), n, false);
     } else {
         dsi_buf_append(&c->text, dsi_buf_text(&c->pending), n);
-        if (j->streams) {
+        if (j->streams && j->of_response) {
+            response_delta(j, dsi_buf_text(&c->pending), n);
+        } else if (j->streams) {
             put_text_frame(j, c, dsi_buf_text(&c->pending), n);
         }
     }
@@ -421,7 +428,7 @@ static void finish(job *j, choice *c, const char *why)
         why = c->reader.n_calls > 0 && strcmp(why, "stop") == 0 ? "tool_calls" : why;
     }
     c->finish = why;
-    if (j->streams) {
+    if (j->streams && !j->of_response) {
         put_frame(j, c, j->of_chat ? "{}" : "\"\"", why);
     }
 }
@@ -536,6 +543,10 @@ void job_end(job *j)
     }
     j->done = true;
     j->status = MHD_HTTP_OK;
+    if (j->of_response) {
+        response_end(j);
+        return;
+    }
     if (!j->streams) {
         put_head(j, j->of_chat ? "chat.completion" : "text_completion");
         for (size_t i = 0; i < j->n_choices; ++i) {
@@ -565,6 +576,10 @@ void job_fail(job *j, unsigned status, const char *type, const char *message)
     (void)snprintf(e.message, sizeof e.message, "%s", message);
     j->done = true;
     j->status = status;
+    if (j->streams && j->of_response) {
+        response_fail(j, &e);
+        return;
+    }
     if (j->streams) {
         dsi_buf_puts(&j->out, "data: ");
     } else {
