@@ -10,7 +10,7 @@ import re
 import sys
 
 FIXED = set("""ds_chat_message ds_chat_span ds_extent ds_maybe ds_named_tensor ds_batch ds_init ds_estimate
-    ds_text_pair ds_shape ds_meta ds_packed ds_tensor ds_token_range ds_serve_bias""".split())
+    ds_text_pair ds_shape ds_meta ds_packed ds_tensor ds_token_range ds_serve_bias ds_weight_types""".split())
 # Made by the library and read through a pointer: a field at the end moves nothing.
 BY_POINTER = set("""ds_place_case ds_config_item ds_safetensor ds_checkpoint_tensor ds_checkpoint_info
     ds_checkpoint_saver_info""".split())

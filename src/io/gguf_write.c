@@ -37,7 +37,8 @@ static size_t row_bytes(ds_meta meta)
                                      : (size_t)k * ds_dtype_bytes(meta.dtype);
 }
 
-void dsi_gguf_encode(ds_dtype dtype, const float *x, int64_t n, uint8_t *out)
+/* n values, whole blocks, as `dtype`. */
+static void encode(ds_dtype dtype, const float *x, int64_t n, uint8_t *out)
 {
     if (dsi_is_blocks(dtype)) {
         dsi_blocks_quantize(dtype, x, n, out);
@@ -269,8 +270,8 @@ static void encode_row(void *arg, uint32_t task, uint32_t thread)
     const int64_t k = ds_shape_last(e->t->meta.shape);
     (void)thread;
     if (!e->stored[task]) {
-        dsi_gguf_encode(e->t->meta.dtype, e->values + (int64_t)task * k, k,
-                        e->bytes + (size_t)task * row_bytes(e->t->meta));
+        encode(e->t->meta.dtype, e->values + (int64_t)task * k, k,
+               e->bytes + (size_t)task * row_bytes(e->t->meta));
     }
 }
 

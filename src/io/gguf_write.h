@@ -9,9 +9,6 @@
 
 #include "io/gguf.h"
 
-/* n values, whole blocks, as `dtype`. Any thread. */
-void dsi_gguf_encode(ds_dtype dtype, const float *x, int64_t n, uint8_t *out);
-
 typedef struct dsi_gguf_out dsi_gguf_out;
 
 /* The caller owns *out_out; ctx must outlive it. Errors: ERR_NOMEM. */
