@@ -5,10 +5,14 @@
 
 #include <deepspeed/model.h>
 #include <deepspeed/safetensors.h>
+#include <stdbool.h>
 
 /* The head of a reward model, which stands in the place of the output projection: a folder of a
  * language model has none, and its projection is not read. */
 #define DSI_SCORE_HEAD "score.weight"
+/* Whether a parameter is of a head for scores or classes, which a folder of the model without it
+ * has not: it is drawn anew to be trained. */
+bool dsi_is_new_head(const char *name);
 
 /* The tensors of one parameter, alike and one behind the other: one, or those that a stacked
  * parameter stands for (stacked.h). n 0: none, as of the head of scores where the files have none.

@@ -380,6 +380,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;
     spec->train.loss_user = params->loss_user;
+    spec->train.task = params->task;
+    spec->train.n_classes = params->n_classes;
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
     if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,

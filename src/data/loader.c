@@ -24,6 +24,13 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
                        "in memory",
                        (long long)params->batch, (long long)params->seq_length);
     }
+    if (params->masking != NULL && params->preference != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "rows of preferences are not masked");
+    }
+    if (params->masking != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_masking", params->masking));
+        DS_TRY(dsi_loader_check_masking(ctx, params->masking));
+    }
     if (params->rank > 0 && params->rank >= params->n_ranks) {
         return ds_fail(ctx, DS_ERR_ARG, "rank %u must be below the number of ranks, %u",
                        params->rank, params->n_ranks);
@@ -101,6 +108,10 @@ ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a loader");
     }
     *loader = (ds_loader){.ctx = ctx, .params = *params, .n_lanes = n_datasets};
+    if (params->masking != NULL) {
+        loader->masking = *params->masking;
+        loader->params.masking = &loader->masking;
+    }
     loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
     loader->params.n_vocab = params->n_vocab == 0 ? (int64_t)INT32_MAX + 1 : params->n_vocab;
     loader->samples = datasets[0]->info.samples;

@@ -33,9 +33,9 @@ static uint64_t sample_of(const ds_loader *loader, const dsi_lane *lane)
 }
 
 /* Writes sample d at position `origin` of the row. */
-static void place(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uint64_t d,
-                  int64_t origin)
+static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t d, int64_t origin)
 {
+    const ds_dataset *dataset = lane->dataset;
     const dsi_store *tokens = dataset->tokens;
     const uint64_t begin = dsi_dataset_begin(dataset, d);
     const int64_t n = length_of(dataset, d);
@@ -46,6 +46,9 @@ static void place(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uin
         row.targets[origin + i] = counts ? dsi_loader_id(loader, dataset, next) : -100;
         row.positions[origin + i] = (int32_t)i;
         row.first[origin + i] = (int32_t)origin;
+    }
+    if (loader->params.masking != NULL) {
+        dsi_loader_mask(loader, lane, row, origin, begin, n);
     }
 }
 
@@ -78,7 +81,7 @@ void dsi_loader_row_samples(ds_loader *loader, const dsi_row *row)
             break;
         }
         if (row != NULL) {
-            place(loader, lane->dataset, *row, d, used);
+            place(loader, lane, *row, d, used);
         }
         used += n;
         dsi_loader_drew(loader, lane);

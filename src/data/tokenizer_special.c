@@ -146,6 +146,7 @@ static ds_status note_ids(dsi_said_reader *r)
     tok->bos = ids[DSI_SAID_BOS];
     tok->unk = ids[DSI_SAID_UNK];
     tok->pad = ids[DSI_SAID_PAD];
+    tok->mask = ids[DSI_SAID_MASK];
     if (ids[DSI_SAID_EOS] >= 0) {
         tok->eos[0] = (uint32_t)ids[DSI_SAID_EOS];
         tok->n_eos = 1;

@@ -14,6 +14,7 @@ typedef struct ds_reader {
     ds_ctx *ctx;
     const json_t *json;   /* an object */
     bool integers_vanish; /* they were read as reals: a whole real may be one, 1.0 or 1 */
+    bool encoder;         /* the family's own table has what common[] has of decoders */
 } ds_reader;
 
 /* Types of a value, to be or-ed. */

@@ -78,7 +78,8 @@ static ds_status check_rng(const ds_infer *call, uint32_t i)
     return DS_OK;
 }
 
-/* heads and rows at inputs at and at+1: which of all heads and of all queries these are. */
+/* heads and rows at inputs at and at+1: which of all heads and of all queries these are; end at
+ * at+2. */
 static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
 {
     const dsi_attention_attrs *a = call->attrs;
@@ -88,7 +89,8 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
                                (long long)a->all_heads);
     }
     DS_TRY(dsi_op_may(call, at, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
-    return dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq));
+    DS_TRY(dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq)));
+    return dsi_op_may(call, at + 2, "end", DS_DTYPE_I32, ds_shape_2d(d->b, d->tq));
 }
 
 static ds_shape lse_shape(const ds_infer *call, const dims *d)
@@ -169,12 +171,15 @@ static ds_status attention_grad(ds_grad *call)
         return ds_fail(ds_graph_ctx(call->graph), DS_ERR_UNSUPPORTED,
                        "attention: no gradient with an offset (input 4), which is for generation");
     }
-    const ds_value in[10] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
+    const ds_value in[11] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
                              call->out[0],   call->out[1],   input(call, 3), input(call, 5),
-                             input(call, 6), input(call, 7)};
+                             input(call, 6), input(call, 7), input(call, 8)};
     ds_value outs[DS_MAX_OUT];
-    DS_TRY(
-        dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, call->n_in > 6 ? 10 : 8, outs));
+    DS_TRY(dsi_emit(call, &dsi_op_attention_backward, call->attrs, in,
+                    call->n_in > 8   ? 11
+                    : call->n_in > 6 ? 10
+                                     : 8,
+                    outs));
     for (uint32_t i = 0; i < 3; ++i) {
         if (outs[i] != DS_NONE) {
             DS_TRY(dsi_grad_give(call, i, outs[i]));
@@ -260,18 +265,18 @@ const ds_op dsi_op_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t", .out = "bth bht", .split = "hbt",
+    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t bt", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_attention, .local = attention_local),
     .doc =
         "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
-        "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)] → y (B,Tq,H·D), lse f32 "
-        "(B,H,Tq): softmax(scale·q·kᵀ)·v "
-        "over the keys that causality, window and first leave visible; a query that sees none "
+        "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)], [end i32 (B,Tq)] → y "
+        "(B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
+        "over the keys that causality, window, first and end leave visible; a query that sees none "
         "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
         "position. "
         "heads, rows: which of all_heads and of all queries these are, ascending by one.",
     .n_in_min = 1,
-    .n_in_max = 8,
+    .n_in_max = 9,
     .n_out = 2,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),
@@ -323,14 +328,15 @@ const ds_op dsi_op_attention_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t", .out = "bth bsh bsh",
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t bt", .out = "bth bsh bsh",
                        .split = "hbt", .sums = "t", .linear = "0",
                        .adapt = adapt_attention_backward, .local = attention_backward_local),
-    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows] → dq or dpacked, "
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [end] → dq or "
+           "dpacked, "
            "[dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,
-    .n_in_max = 10,
+    .n_in_max = 11,
     .n_out = 3,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),

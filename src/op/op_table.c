@@ -47,6 +47,7 @@ static const ds_op *const all[] = {
     &dsi_op_rope,
     &dsi_op_attention,
     &dsi_op_attention_backward,
+    &dsi_op_document_end,
     &dsi_op_linear_cross_entropy,
     &dsi_op_linear_cross_entropy_backward,
     &dsi_op_linear_cross_entropy_dx,

@@ -45,6 +45,8 @@ typedef struct train_options {
     int64_t sample_length, max_skipped_steps, skip_bad, early_patience;
     double early_threshold;
     bool load_best, greater_is_better, greater_given, early_threshold_given;
+    double mlm_probability;
+    bool mlm_given;
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     preference_flags preference;
@@ -102,6 +104,7 @@ typedef struct train_run {
     ds_chat *chat;
     uint64_t alpaca;          /* a ds_alpaca */
     ds_preference preference; /* loss NONE: texts and answers */
+    ds_masking masking;       /* of --objective mlm; else its tokenizer is NULL */
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -339,6 +342,7 @@ ds_status train_history_end(train_run *run, bool interrupted, const char *error)
 char *train_history_start_text(const train_run *run);
 
 /* A batch of the loader as the engine takes it; tensors has room for 4. */
-ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors);
+ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
+                        ds_named_tensor *tensors);
 
 #endif

@@ -290,6 +290,7 @@ ds_status train_data_loaders(train_run *run)
                                .seed = (uint64_t)run->options->seed,
                                .shuffle = !kto, /* its neighbours are those of the data */
                                .preference = preference_of(run),
+                               .masking = run->masking.tokenizer != NULL ? &run->masking : NULL,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
                                .n_ranks = dsi_mesh_data_size(&run->mesh)};

@@ -20,6 +20,24 @@ int64_t train_seq_length(const train_options *o, const ds_model *model)
     return o->seq_length > 0 ? o->seq_length : usual;
 }
 
+static bool is_mlm(const train_run *run)
+{
+    const char *objective = run->options->preference.objective;
+    return objective != NULL && strcmp(objective, "mlm") == 0;
+}
+
+static ds_status check_objective(const train_run *run)
+{
+    const ds_model_info *info = ds_model_get_info(run->model);
+    if (info->encoder == is_mlm(run)) {
+        return DS_OK;
+    }
+    return ds_fail(run->ctx, DS_ERR_ARG,
+                   info->encoder ? "%s is an encoder, which learns masked tokens: --objective mlm"
+                                 : "%s is no encoder: --objective mlm is not for it",
+                   info->architecture);
+}
+
 static ds_status open_model(train_run *run)
 {
     const train_options *o = run->options;
@@ -27,6 +45,7 @@ static ds_status open_model(train_run *run)
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
     run->seq_length = train_seq_length(o, run->model);
+    DS_TRY(check_objective(run));
     return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->adapter);
 }
 
@@ -42,6 +61,10 @@ ds_status train_tokenizer_open(train_run *run)
         return ds_fail(run->ctx, DS_ERR_ARG,
                        "the tokenizer has %u ids, the model's vocabulary only %lld (vocab_size)",
                        vocab, (long long)model_vocab);
+    }
+    if (is_mlm(run)) {
+        run->masking = (ds_masking){
+            .tokenizer = run->tokenizer, .chance = o->mlm_probability, .mask = 0.8, .word = 0.1};
     }
     if (train_data_has_rows(run) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {

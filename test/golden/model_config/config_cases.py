@@ -43,6 +43,8 @@ FALCON = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attenti
               max_position_embeddings=64, initializer_range=0.2, rope_parameters=ROPE, **NO_IDS)
 BLOOM = dict(vocab_size=VOCAB, hidden_size=32, n_layer=2, initializer_range=0.2, **NO_IDS)
 MPT = dict(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.2, **NO_IDS)
+BERT = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+            max_position_embeddings=64, initializer_range=0.2)
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 BASES = {
@@ -140,10 +142,19 @@ BASES = {
                                         rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
     "stablelm_norms_parallel": ("stablelm", dict(LAYER_NORM, qk_layernorm=True, use_parallel_residual=True,
                                                  rope_parameters=dict(ROPE, partial_rotary_factor=0.25))),
+    "bert": ("bert", dict(BERT, pad_token_id=3)),
+    "bert_untied": ("bert", dict(BERT, type_vocab_size=3, hidden_act="relu", tie_word_embeddings=False)),
+    "roberta": ("roberta", dict(BERT, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5)),
+    "roberta_untied": ("roberta", dict(BERT, pad_token_id=5, tie_word_embeddings=False)),
 }
+ENCODERS = ("bert", "roberta")
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
-             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt")
+             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "bert", "roberta")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
+
+
+def auto_of(family):
+    return transformers.AutoModelForMaskedLM if family in ENCODERS else transformers.AutoModelForCausalLM
 
 
 def make_bases(folder):
@@ -151,7 +162,7 @@ def make_bases(folder):
     for seed, (name, (family, values)) in enumerate(BASES.items()):
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(family, **values)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = auto_of(family).from_config(config)
         with torch.no_grad():
             for key, p in model.named_parameters():
                 if p.dim() == 1 and "norm" in key and family.startswith("gemma"):  # 0 is added to 1
@@ -159,7 +170,7 @@ def make_bases(folder):
                 elif p.dim() == 1:  # norms away from 1, biases away from 0
                     p.copy_(torch.randn_like(p) * 0.3 + (0.0 if key.endswith("bias") else 1.0))
         for key, p in model.named_parameters():  # sharp attention, so that positions show
-            if key.endswith(("q_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
+            if key.endswith(("q_proj.weight", "qkv_proj.weight", "query_key_value.weight", "query.weight")):
                 p.data *= 2.0
         model.to(torch.bfloat16).save_pretrained(pathlib.Path(folder) / name)
         for extra in (pathlib.Path(folder) / name).glob("generation_config.json"):
@@ -169,14 +180,16 @@ def make_bases(folder):
 def oracle_logits(folder, length):
     """transformers' last logits of SHORT and of `length` ids, and the names of weights that it made up; raises
     where it refuses."""
-    transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True)
+    config = transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
+    model, info = auto_of(config.model_type).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     model.eval()
     rows = []
     with torch.no_grad():
         for n in (SHORT, length):
-            out = model(torch.tensor([IDS[:n]]))
+            more = {}
+            if config.model_type == "roberta":  # by place, tokens that are the padding's too
+                more = dict(position_ids=torch.arange(n)[None] + config.pad_token_id + 1)
+            out = model(torch.tensor([IDS[:n]]), **more)
             rows.append((out[0] if isinstance(out, tuple) else out.logits)[0, -1].float().clone())
     return torch.stack(rows), sorted(info["missing_keys"])
 
@@ -433,6 +446,13 @@ OWN = {  # tables of families whose keys are not Llama's
             "no_bias": ([True, False], 0.2), "embedding_fraction": ([1.0, 0.5], 0.2), "norm_type": (["x"], 0.2),
             "init_device": (["cpu", "meta"], 0.2), "attn_config": (lambda rng: attn_config(rng), 0.1)},
 }
+OWN["bert"] = OWN["roberta"] = {
+    **COMMON, "hidden_size": ([32], 0.7), "num_hidden_layers": ([2], 0.7), "intermediate_size": ([24], 0.7),
+    "num_attention_heads": ([4, 2, 8], 0.4), "max_position_embeddings": ([64], 0.7), "type_vocab_size": ([2], 0.7),
+    "hidden_act": LLAMAS["hidden_act"], "hidden_dropout_prob": DROPS, "attention_probs_dropout_prob": DROPS,
+    "layer_norm_eps": ([1e-6, 1e-5, 0.1, 1e-12], 0.25), "classifier_dropout": ([None, 0.0, 0.1], 0.25),
+    "add_cross_attention": ([False], 0.05), "is_decoder": ([False], 0.05), "vocab_size": ([VOCAB], 0.7),
+    "position_embedding_type": (["absolute"], 0.0), "chunk_size_feed_forward": ([0, 0, 1, 4], 0.05)}
 STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
           "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
           "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm")  # which weights there are

@@ -19,9 +19,10 @@ typedef struct layout {
     int64_t n_batch, n_queries, n_keys;
     int64_t d, group;                         /* head dim; query heads a kv head */
     int64_t head0, row0, all_heads, all_rows; /* which of all heads and queries these are */
+    const int32_t *end;                       /* NULL: absent */
 } layout;
 
-/* numbers: where heads and rows are. */
+/* numbers: where heads, rows and end are. */
 static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t numbers)
 {
     const dsi_attention_attrs *a = call->sig->attrs;
@@ -41,6 +42,8 @@ static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t number
     l.n_keys = l.k->meta.shape.dims[1];
     l.head0 = heads != NULL ? ((const int32_t *)heads->data)[0] : 0;
     l.row0 = rows != NULL ? ((const int32_t *)rows->data)[0] : 0;
+    const ds_tensor *end = ref_in(call, numbers + 2);
+    l.end = end != NULL ? end->data : NULL;
     l.all_heads = heads != NULL ? a->all_heads : a->n_heads;
     l.all_rows = rows != NULL ? l.n_keys : l.n_queries;
     l.kv_stride = l.k->meta.shape.dims[2];
@@ -81,9 +84,15 @@ static span visible(const layout *l, const ds_tensor *first, const ds_tensor *of
     if (l->a->window > 0 && position - l->a->window + 1 > s.first) {
         s.first = position - l->a->window + 1;
     }
+    if (l->a->window > 0 && position + l->a->window < s.last) {
+        s.last = position + l->a->window;
+    }
     if (first != NULL) {
         const int64_t lowest = ((const int32_t *)first->data)[b * l->n_queries + i];
         s.first = lowest > s.first ? lowest : s.first;
+    }
+    if (l->end != NULL && l->end[b * l->n_queries + i] < s.last) {
+        s.last = l->end[b * l->n_queries + i];
     }
     if (s.last < s.first) {
         s.last = s.first;
@@ -390,6 +399,30 @@ static ds_status attention_backward_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- document_end -------------------------------------------------------------------------------
+ */
+static void document_rows(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const int64_t length = call->in[0].meta.shape.dims[1];
+    (void)slot;
+    for (int64_t b = begin; b < end; ++b) {
+        const int32_t *first = (const int32_t *)call->in[0].data + b * length;
+        int32_t *out = (int32_t *)call->out[0].data + b * length;
+        for (int64_t i = length - 1; i >= 0; --i) {
+            const bool last = i + 1 == length || first[i + 1] != first[i];
+            out[i] = last ? (int32_t)(i + 1) : out[i + 1];
+        }
+    }
+}
+
+static ds_status document_end_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, call->in[0].meta.shape.dims[0], document_rows);
+    return DS_OK;
+}
+
 REF_KERNEL(attention, attention_run, attention_work);
 REF_KERNEL(attention_backward, attention_backward_run, attention_backward_work);
-const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel, &attention_backward_kernel, NULL};
+REF_KERNEL(document_end, document_end_run, NULL);
+const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel, &attention_backward_kernel,
+                                               &document_end_kernel, NULL};
