@@ -31,7 +31,7 @@
         DS_FIELD_REFUSE("chunk_size_feed_forward", "0 1",                                          \
                         "transformers fails where it does not divide a sequence"),                 \
         DS_FIELD_REFUSE("is_causal", "null false 0 0.0 \"\" [] {}", NO_DECODER),                   \
-        DS_FIELD_CHECK("return_dict", DS_FIELD_BOOL | DS_FIELD_NULL),                              \
+        DS_FIELD_CHECK("return_dict", DS_FIELD_BOOL | DS_FIELD_INT | DS_FIELD_NULL),               \
         DS_FIELD_REFUSE("is_decoder", "false", NO_DECODER),                                        \
         DS_FIELD_REFUSE("add_cross_attention", "false", NO_DECODER),                               \
         DS_FIELD_REFUSE("position_embedding_type", "\"absolute\"",                                 \
@@ -81,6 +81,7 @@ static const ds_decoder_names roberta_names = {
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
 {
     c->norm = DS_NORM_LAYER;
+    c->head_bias = true;
     c->mlp = DS_MLP_PLAIN;
     c->qkv_bias = c->o_bias = c->mlp_bias = true;
     c->embedding_dropout = c->mlp_dropout = c->residual_dropout;

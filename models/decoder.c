@@ -184,7 +184,10 @@ static ds_value gated(ds_nn *nn, const ds_decoder_config *c, ds_value x)
     const int64_t width = c->intermediate_size;
     ds_value both[2];
     if (c->mlp == DS_MLP_PACKED) {
-        ds_nn_split(nn, project(nn, c, "gate_up_proj", x, 2 * width, c->mlp_bias), -1, 2, both);
+        ds_nn_split(nn,
+                    project(nn, c, c->names->gate_up != NULL ? c->names->gate_up : "gate_up_proj",
+                            x, 2 * width, c->mlp_bias),
+                    -1, 2, both);
     } else {
         both[0] = project(nn, c, "gate_proj", x, width, c->mlp_bias);
         both[1] = project(nn, c, "up_proj", x, width, c->mlp_bias);
@@ -205,7 +208,8 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
                                  c->activation)
               : gated(nn, c, x);
     const ds_value out =
-        project(nn, c, plain ? c->names->down : "down_proj", h, c->hidden_size, c->mlp_bias);
+        project(nn, c, c->names->down != NULL ? c->names->down : "down_proj",
+                ds_nn_dropout(nn, h, c->inner_dropout), c->hidden_size, c->mlp_bias);
     if (scope[0] != '\0') {
         ds_nn_pop(nn);
     }
@@ -282,7 +286,8 @@ static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
     const ds_decoder_config *c = job->config;
     const int64_t rows = ds_nn_trace(nn)->mlp_rows;
     const bool drops = c->joint_dropout > 0.0 && ds_nn_trace(nn)->mode == DS_TRACE_TRAIN;
-    const ds_value normed = norm(nn, c, c->names->before_attention, x);
+    const bool bare = c->first_bare && job->layer == 0;
+    const ds_value normed = norm(nn, c, bare ? NULL : c->names->before_attention, x);
     const ds_value a =
         norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, inputs));
     const ds_value sum =
@@ -427,7 +432,7 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
 
 /* Of a folder that was trained with more heads, the parts that this one has not. */
 const ds_family ds_family_encoder = {
-    .model_types = "bert roberta",
+    .model_types = "bert roberta modernbert",
     .ignored =
         "embeddings.position_ids pooler.dense.weight pooler.dense.bias "
         "cls.seq_relationship.weight cls.seq_relationship.bias "
@@ -435,6 +440,7 @@ const ds_family ds_family_encoder = {
         "cls.predictions.transform.LayerNorm.weight cls.predictions.transform.LayerNorm.bias "
         "cls.predictions.transform.LayerNorm.gamma cls.predictions.transform.LayerNorm.beta "
         "cls.predictions.decoder.weight cls.predictions.decoder.bias cls.predictions.bias "
+        "decoder.weight decoder.bias "
         "lm_head.dense.weight lm_head.dense.bias lm_head.layer_norm.weight "
         "lm_head.layer_norm.bias lm_head.decoder.weight lm_head.decoder.bias lm_head.bias "
         "classifier.weight classifier.bias classifier.dense.weight classifier.dense.bias "

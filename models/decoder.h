@@ -49,7 +49,8 @@ typedef struct ds_decoder_names {
     const char *attention, *out; /* scope; output projection */
     const char *packed;          /* where q, k and v are one matrix */
     const char *mlp;             /* scope; NULL: mlp, "": none */
-    const char *up, *down;       /* of DS_MLP_PLAIN */
+    const char *up, *down;       /* of DS_MLP_PLAIN; down of others: NULL, down_proj */
+    const char *gate_up;         /* of DS_MLP_PACKED; NULL: gate_up_proj */
     /* Norms of what attention and MLP get and give; NULL: there is none. In a parallel layer
      * before_mlp NULL: the MLP gets what attention gets. */
     const char *before_attention, *after_attention, *before_mlp, *after_mlp;
@@ -78,6 +79,7 @@ typedef struct ds_decoder_config {
     double norm_eps, initializer_range;
     double attention_dropout, embedding_dropout;
     double joint_dropout;                 /* of the sum of both, in a parallel layer */
+    double inner_dropout;                 /* within the MLP, behind its activation */
     double layer_dropout;                 /* of whole layers in training, which is not built */
     double residual_dropout, mlp_dropout; /* of what attention and MLP add */
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
@@ -118,6 +120,9 @@ typedef struct ds_decoder_config {
     ds_activation head_activation; /* behind head_dense */
     double head_dropout;           /* of the heads for classes */
     bool head_drops_first;         /* before the pooler, too */
+    bool head_bias;                /* of head_dense */
+    bool head_means;               /* a document's class is of the mean of its tokens */
+    bool first_bare;               /* layer 0 has no norm before attention */
     /* read, and resolved into the others */
     bool use_window;
     double logit_scale;
@@ -155,7 +160,7 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_qwen3_moe, ds_kind_qwen2_moe, ds_kind_olmoe, ds_kind_granitemoe, ds_kind_stablelm,
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
     ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
-    ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_bert, ds_kind_roberta;
+    ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_bert, ds_kind_roberta, ds_kind_modernbert;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,

@@ -13,7 +13,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_glm4,       &ds_kind_gpt_neox,    &ds_kind_cohere,    &ds_kind_gemma,
     &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,      &ds_kind_gptj,
     &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,     &ds_kind_mpt,
-    &ds_kind_cohere2,    &ds_kind_bert,        &ds_kind_roberta,
+    &ds_kind_cohere2,    &ds_kind_bert,        &ds_kind_roberta,   &ds_kind_modernbert,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};

@@ -14,6 +14,7 @@ zero_to_fp32) does="write the fp32 weights of a checkpoint" see="ds_checkpoint d
 deepspeed) does="start the ranks of a job, here or on many hosts" see="ds_train ds_ssh ds_elastic" ;;
 ds_accel_test) does="check an accelerator, one of the library's or a shared object" see="ds_report ds_train" ;;
 ds_ssh) does="run a command on every host of a hostfile" see="deepspeed" ;;
+ds_encode) does="vectors and classes of texts by an encoder" see="ds_train ds_generate" ;;
 ds_quantize) does="write the model of a GGUF file as a Hugging Face folder" see="ds_generate ds_train ds_checkpoint" ;;
 ds_elastic) does="show the batch and numbers of ranks of an elastic configuration" see="deepspeed ds_config" ;;
 ds_bench) does="time the collectives of a job by message size" see="deepspeed ds_report" ;;

@@ -38,7 +38,13 @@ typedef enum ds_too_long {
 /* What rows must be: text or answers to learn from; or preferences (deepspeed/preference.h), of
  * which a draw is a pair of documents, chosen and rejected, or one with a label. Pairs may be read
  * as labelled answers, the chosen one first. */
-typedef enum ds_dataset_rows { DS_ROWS_TEXT, DS_ROWS_PAIRS, DS_ROWS_LABELLED } ds_dataset_rows;
+typedef enum ds_dataset_rows {
+    DS_ROWS_TEXT,
+    DS_ROWS_PAIRS,
+    DS_ROWS_LABELLED,
+    DS_ROWS_CLASSES,      /* of encoders: a text and its class, the target of its first token */
+    DS_ROWS_TOKEN_CLASSES /* words with a class each, the target of their first tokens */
+} ds_dataset_rows;
 
 /* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
  * tokenizer, or a chat by the template (docs/internals/data.md). */
@@ -81,9 +87,12 @@ typedef struct ds_dataset_params {
      * place to be cut; a negative status ends the opening with it. Default NULL */
     ds_status (*progress)(void *user, const ds_dataset_progress *progress);
     void *progress_user;
-    uint64_t alpaca; /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
-    uint64_t rows;   /* a ds_dataset_rows, default TEXT */
-    DS_RESERVED(6);
+    uint64_t alpaca;            /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
+    uint64_t rows;              /* a ds_dataset_rows, default TEXT */
+    const char *const *classes; /* of rows with classes: their names, n_classes of them; default
+                                   NULL: rows give numbers */
+    uint64_t n_classes;         /* their number, 255 at most; default 0: not known */
+    DS_RESERVED(4);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {

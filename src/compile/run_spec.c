@@ -388,6 +388,11 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
+    if (params->adapter != NULL && params->task != DS_TASK_TOKENS) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "classes with an adapter: the new head would be frozen; train the model "
+                       "itself");
+    }
     DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);

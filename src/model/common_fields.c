@@ -129,8 +129,8 @@ ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool 
                                 ds_dtype *dtype_out)
 {
     const size_t skipped = reader->encoder ? OF_DECODERS : 0;
-    DS_TRY(ds_fields_read(reader, common + skipped, sizeof common / sizeof common[0] - skipped,
-                          NULL));
+    DS_TRY(
+        ds_fields_read(reader, common + skipped, sizeof common / sizeof common[0] - skipped, NULL));
     DS_TRY(check_labels(reader));
     DS_TRY(check_attentions(reader));
     DS_TRY(check_layer_types(reader, n_layers, slides));

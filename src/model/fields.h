@@ -104,13 +104,14 @@ typedef struct ds_rope_rules {
     double partial;   /* share of a head that is rotated, when absent; 0: always all of it */
     bool null_is_all; /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
     bool plain;       /* no scaling but longrope, which yarn and su are too */
-    const char *theta_key;   /* outside of rope_parameters; NULL: rope_theta */
-    const char *partial_key; /* likewise; NULL: partial_rotary_factor */
+    const char *theta_key;       /* outside of rope_parameters; NULL: rope_theta */
+    const char *local_theta_key; /* of layers with a window; NULL: rope_local_base_freq */
+    const char *partial_key;     /* likewise; NULL: partial_rotary_factor */
 } ds_rope_rules;
 
 /* Parameters of each type of layer, nested in rope_parameters: those of full_attention, with
  * rope_scaling and rope_theta of the older layout, and those of sliding_attention, with
- * rope_local_base_freq (10000 when absent). */
+ * local_theta_key (10000 when absent). */
 ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
                              int64_t max_positions, ds_rope_params *full, ds_rope_params *sliding);
 

@@ -33,6 +33,10 @@ static void open_case(ds_ctx *ctx, const char *set, const char *name, parity_cas
     p->n_seq = logits->dims[1];
     p->vocab = logits->dims[2];
     const bool encodes = ds_model_get_info(p->model)->encoder;
+    p->task = strstr(name, "_sequence") != NULL ? DS_TASK_SEQUENCE_CLASSES
+              : strstr(name, "_token") != NULL  ? DS_TASK_TOKEN_CLASSES
+                                                : DS_TASK_TOKENS;
+    p->n_classes = p->task != DS_TASK_TOKENS ? (uint32_t)p->vocab : 0;
     for (int i = 0; i < 4; ++i) {
         const int32_t *data = golden_i32(&p->golden, inputs[i][1]);
         p->tensors[i] = (ds_named_tensor){
@@ -68,6 +72,8 @@ dsi_engine_spec parity_spec(const parity_case *p, ds_dtype dtype, ds_isa isa)
                                        .master = true,
                                        .batch = p->n_batch,
                                        .seq_length = p->n_seq,
+                                       .task = p->task,
+                                       .n_classes = p->n_classes,
                                        .accumulation = 1,
                                        .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
@@ -146,8 +152,12 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
 
 float *parity_logits(ds_ctx *ctx, const parity_case *p, ds_dtype dtype, ds_isa isa)
 {
-    const ds_trace trace = {
-        .mode = DS_TRACE_EVAL, .dtype = dtype, .batch = p->n_batch, .seq_length = p->n_seq};
+    const ds_trace trace = {.mode = DS_TRACE_EVAL,
+                            .dtype = dtype,
+                            .batch = p->n_batch,
+                            .seq_length = p->n_seq,
+                            .task = p->task,
+                            .n_classes = p->n_classes};
     const dsi_plan_env env = {.n_threads = 2, .isa = isa, .choose = dsi_cpu_kernel_choose};
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;

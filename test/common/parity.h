@@ -19,7 +19,8 @@ typedef struct parity_case {
     ds_model *model;
     ds_named_tensor tensors[4];
     ds_batch batch;
-    int64_t n_batch, n_seq, vocab;
+    int64_t n_batch, n_seq, vocab; /* vocab: width of the logits */
+    uint32_t task, n_classes;      /* of ds_trace; encoders whose name ends so have classes */
 } parity_case;
 
 void parity_open(ds_ctx *ctx, const char *name, parity_case *p);

@@ -100,6 +100,8 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .seq_length = run->seq_length,
                                .too_long = too_long_of(run),
                                .rows = train_preference_rows(run),
+                               .classes = (const char *const *)run->classes,
+                               .n_classes = run->n_classes,
                                .append_eos = o->append_eos,
                                .column_map = o->column_map,
                                .skip_bad = (uint64_t)o->skip_bad,

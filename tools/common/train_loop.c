@@ -48,8 +48,8 @@ ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
                         ds_named_tensor *tensors)
 {
     tensors[0] = (ds_named_tensor){"input_ids", batch->input_ids};
-    tensors[1] =
-        (ds_named_tensor){run->masking.tokenizer != NULL ? "labels" : "targets", batch->targets};
+    tensors[1] = (ds_named_tensor){ds_model_get_info(run->model)->encoder ? "labels" : "targets",
+                                   batch->targets};
     tensors[2] = (ds_named_tensor){"positions", batch->positions};
     tensors[3] = (ds_named_tensor){"first", batch->first};
     return (ds_batch){tensors, 4};

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the goldens of encoders: small random models with a head for masked tokens, run by transformers.
+"""Makes the goldens of encoders: small random models with a head for masked tokens or classes, run by transformers.
 
 For every variant a folder with
   config.json, model.safetensors   the model as transformers saves it
@@ -8,7 +8,8 @@ For every variant a folder with
                                    first (where the document of each position begins), logits in f32, and of bf16 as f32
   grads.safetensors                gradient of the loss by parameter name
   golden.json                      the loss, and those of ten AdamW steps
-Row 0 holds four documents; row 1 one, and padding as a second.
+Row 0 holds four documents; row 1 one, and padding as a second. Of classes of documents each row is one, and padding;
+the logits are there at its first token, zeros else.
 
 Needs torch, transformers, safetensors. Deterministic. Run: make_encoder.py [OUTPUT_FOLDER [VARIANT ...]]
 """
@@ -20,7 +21,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import AutoModelForMaskedLM, BertConfig, RobertaConfig
+from transformers import (AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoModelForTokenClassification,
+                          BertConfig, ModernBertConfig, RobertaConfig)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -34,6 +36,23 @@ VARIANTS = {
     "bert_untied": BertConfig(**{**SMALL, "hidden_act": "gelu_new", "layer_norm_eps": 1e-3}, tie_word_embeddings=False),
     "roberta": RobertaConfig(**SMALL, layer_norm_eps=1e-5, type_vocab_size=1, pad_token_id=1),
 }
+IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
+# layer 0 sees all, layers 1 and 2 four positions to both sides
+MODERN = dict(vocab_size=V, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=40,
+              max_position_embeddings=64, initializer_range=0.2, norm_eps=1e-4, local_attention=9, **IDS)
+VARIANTS |= {
+    "modernbert": ModernBertConfig(**MODERN),
+    "modernbert_untied": ModernBertConfig(**MODERN, norm_bias=True, attention_bias=True, mlp_bias=True, decoder_bias=False,
+                                          classifier_bias=True, tie_word_embeddings=False, global_attn_every_n_layers=2,
+                                          classifier_activation="silu"),
+}
+CLASSES = 3
+HEADS = {"sequence": AutoModelForSequenceClassification, "token": AutoModelForTokenClassification}
+for kind, config in (("bert", BertConfig(**SMALL, num_labels=CLASSES)),
+                     ("roberta", RobertaConfig(**SMALL, layer_norm_eps=1e-5, type_vocab_size=1, pad_token_id=1,
+                                               num_labels=CLASSES)),
+                     ("modernbert", ModernBertConfig(**MODERN, num_labels=CLASSES))):
+    VARIANTS |= {f"{kind}_{head}": config for head in HEADS}
 TABLES = ("word_embeddings.weight", "position_embeddings.weight", "tok_embeddings.weight", "decoder.weight")
 
 
@@ -47,20 +66,29 @@ def perturb(model):
                 p.copy_(0.3 * torch.randn_like(p))
 
 
+def head_of(folder):
+    """"" for masked tokens."""
+    return folder.rpartition("_")[2] if folder.rpartition("_")[2] in HEADS else ""
+
+
 def load(folder, dtype=torch.float32):
-    return AutoModelForMaskedLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    return HEADS.get(head_of(folder), AutoModelForMaskedLM).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
-def make_batch(seed):
+def make_batch(seed, head):
     g = torch.Generator().manual_seed(seed)
     targets = torch.randint(0, V, (B, T), generator=g)
     tokens = torch.where(torch.rand((B, T), generator=g) < 0.2, torch.randint(0, V, (B, T), generator=g), targets)
     targets = torch.where(torch.rand((B, T), generator=g) < 0.6, targets, torch.full_like(targets, -100))
     first = torch.zeros((B, T), dtype=torch.long)
-    for b, starts in enumerate(((0, 5, 6, 17), (0, 19))):
+    for b, starts in enumerate(((0, 21), (0, 19)) if head == "sequence" else ((0, 5, 6, 17), (0, 19))):
         for start in starts:
             first[b, start:] = start
     targets[1, 19:] = -100
+    if head:
+        targets = torch.where(targets == -100, targets, targets % CLASSES)
+    if head == "sequence":
+        targets = torch.where(torch.arange(T) == 0, (torch.arange(B) + seed)[:, None] % CLASSES, -100)
     return dict(tokens=tokens, targets=targets, positions=torch.arange(T).expand(B, T) - first, first=first)
 
 
@@ -68,19 +96,29 @@ def forward(model, batch):
     """Each document's tokens see each other."""
     see = batch["first"][:, :, None] == batch["first"][:, None, :]
     mask = torch.zeros(see.shape).masked_fill(~see, torch.finfo(torch.float32).min)[:, None].to(model.dtype)
+    if model.config.model_type == "modernbert":
+        place = torch.arange(T)
+        near = (place[:, None] - place).abs() <= model.config.local_attention // 2
+        local = torch.zeros(see.shape).masked_fill(~(see & near), torch.finfo(torch.float32).min)[:, None]
+        mask = dict(full_attention=mask, sliding_attention=local.to(model.dtype))
     offset = model.config.pad_token_id + 1 if model.config.model_type == "roberta" else 0
-    return model(input_ids=batch["tokens"], attention_mask=mask, position_ids=batch["positions"] + offset).logits
+    logits = model(input_ids=batch["tokens"], attention_mask=mask, position_ids=batch["positions"] + offset).logits
+    if logits.ndim == 3:
+        return logits
+    return torch.cat([logits[:, None], logits.new_zeros(B, T - 1, CLASSES)], dim=1)
 
 
 def check_alone(model, batch, logits):
     """A document alone gives the logits that it has in the row."""
     tokens = batch["tokens"][:1, 6:17]
-    alone = model(input_ids=tokens).logits if model.config.pad_token_id not in tokens else None
-    assert alone is None or torch.allclose(alone[0], logits[0, 6:17], atol=1e-4), "packing differs"
+    if logits.shape[1] == T and batch["first"][0, 6] == 6:
+        alone = model(input_ids=tokens).logits
+        assert torch.allclose(alone[0], logits[0, 6:17], atol=1e-4), "packing differs"
 
 
 def loss_of(model, batch):
-    return F.cross_entropy(forward(model, batch).float().reshape(-1, V), batch["targets"].reshape(-1), ignore_index=-100)
+    logits = forward(model, batch).float()
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch["targets"].reshape(-1), ignore_index=-100)
 
 
 def adamw_losses(folder, batch, noise=0):
@@ -106,11 +144,12 @@ def clear_batch(folder, seed):
     """One whose ten losses do not hang on a few roundings: Adam divides by the size of a gradient. No id of
     padding in it, for which torch's embedding has no gradient."""
     for attempt in range(4000):
-        batch = make_batch(seed + 1000 * attempt)
+        batch = make_batch(seed + 1000 * attempt, head_of(folder))
         if (batch["tokens"] == load(folder).config.pad_token_id).any():
             continue
         want = torch.tensor(adamw_losses(folder, batch))
-        if all(((torch.tensor(adamw_losses(folder, batch, n)) - want) / want).abs().max() < 2e-6 for n in range(1, 5)):
+        most = 6e-6 if head_of(folder) else 2e-6  # a loss of few targets is small
+        if all(((torch.tensor(adamw_losses(folder, batch, n)) - want) / want).abs().max() < most for n in range(1, 5)):
             return batch
     raise SystemExit(f"{folder}: no well-conditioned batch")
 
@@ -141,7 +180,7 @@ def main():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         torch.manual_seed(seed)
-        model = AutoModelForMaskedLM.from_config(config, attn_implementation="eager")
+        model = HEADS.get(head_of(name), AutoModelForMaskedLM).from_config(config, attn_implementation="eager")
         perturb(model)
         model.save_pretrained(name)
         write(name, clear_batch(name, 100 + seed))
