@@ -48,7 +48,7 @@ for stage in 0 1 2 3; do
     config $stage.json $stage
     # shellcheck disable=SC2086
     "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model base --data texts.jsonl $common --threads 1 --deepspeed_config $stage.json --steps 4 \
-        --objective sequence_classification --labels no yes --lr_scheduler_type none --output stage$stage > stage.log 2>&1 || fail "stage $stage" stage.log
+        --objective classes --labels no yes --lr_scheduler_type none --output stage$stage > stage.log 2>&1 || fail "stage $stage" stage.log
     [ "$(weights stage$stage)" = "$(weights stage0)" ] || fail "stage $stage differs from 0"
 done
 learn() { # NAME DATA FLAGS
@@ -59,8 +59,8 @@ learn() { # NAME DATA FLAGS
         --output "$name" --metrics "$name.loss.jsonl" "$@" > "$name.log" 2>&1 || fail "$name" "$name.log"
     losses "$name" | awk '{last = $1} END {exit !(NR >= 2 && last < 0.1)}' || fail "$name: loss $(losses "$name" | xargs)" "$name.log"
 }
-learn texts texts.jsonl --objective sequence_classification --labels no yes
-learn words words.jsonl --objective token_classification --num_labels 2 --column_map tags=ner_tags
+learn texts texts.jsonl --objective classes --labels no yes
+learn words words.jsonl --objective tags --num_labels 2 --column_map tags=ner_tags
 grep -q '"BertForSequenceClassification"' texts/config.json || fail "config.json has another architecture" texts/config.json
 grep -q '"BertForTokenClassification"' words/config.json || fail "config.json has another architecture" words/config.json
 tail -n 200 texts.jsonl > some.jsonl
@@ -84,19 +84,19 @@ refused() { # WORDS PROGRAM FLAGS
 }
 bad() { # WORDS ROW
     echo "$2" > bad.jsonl
-    refused "$1" "$build/ds_train" --model base --data bad.jsonl --seq_length 32 --steps 1 --objective "${3:-sequence_classification}" --labels no yes
+    refused "$1" "$build/ds_train" --model base --data bad.jsonl --seq_length 32 --steps 1 --objective "${3:-classes}" --labels no yes
 }
 bad 'bad.jsonl:1: class 2 is not below 2' '{"text": "a", "label": 2}'
 bad '"maybe" is no name of a class' '{"text": "a", "label": "maybe"}'
 bad 'expected "text", a string, and "label"' '{"text": "a"}'
 bad '"sentence2": pairs of texts are not built' '{"text": "a", "sentence2": "b", "label": 1}'
-bad 'lists of the same length' '{"tokens": ["a", "b"], "tags": [1]}' token_classification
-bad '"tokens" must be words; found a number' '{"tokens": ["a", 3], "tags": [1, 0]}' token_classification
+bad 'lists of the same length' '{"tokens": ["a", "b"], "tags": [1]}' tags
+bad '"tokens" must be words; found a number' '{"tokens": ["a", 3], "tags": [1, 0]}' tags
 train="$build/ds_train --data texts.jsonl --seq_length 32 --steps 1"
-refused "how many classes there are" $train --model base --objective sequence_classification
-refused "a name is there twice" $train --model base --objective sequence_classification --labels a a
+refused "how many classes there are" $train --model base --objective classes
+refused "a name is there twice" $train --model base --objective classes --labels a a
 refused "labels and --num_labels are of classification" $train --model base --objective mlm --labels a b
-refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective sequence_classification --labels a b
+refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
 refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
 refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
 echo "classes: stages give the same weights; loss of texts $(losses texts | xargs), of words $(losses words | xargs)"

@@ -67,8 +67,8 @@ refused() { # WORDS FLAGS
     fi
     grep -q -- "$words" refused.log || fail "refused without \"$words\": $*" refused.log
 }
-refused "bert is an encoder, which learns masked tokens" --model one
-refused "bert is an encoder, which learns masked tokens" --model one --objective dpo
+refused "bert is an encoder: --objective mlm, classes or tags" --model one
+refused "bert is an encoder: --objective mlm, classes or tags" --model one --objective dpo
 refused "gpt2 is no encoder" --model_config "$DS_SOURCE_DIR/test/programs/zero_gpt2.json" --tokenizer bytes --objective mlm
 refused "mlm_probability is of --objective mlm" --model one --mlm_probability 0.3
 if "$build/ds_generate" --model one --prompt hello > generate.log 2>&1; then

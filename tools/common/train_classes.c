@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ds_train's part of classes, --objective sequence_classification and token_classification: how
+/* ds_train's part of classes, --objective classes and tags: how
  * many there are and what they are called, and the config.json that says so. See train.h. */
 #include "common/train.h"
 
@@ -17,9 +17,9 @@ bool train_is_mlm(const train_options *o)
 uint32_t train_task(const train_options *o)
 {
     const char *objective = o->preference.objective != NULL ? o->preference.objective : "";
-    return strcmp(objective, "sequence_classification") == 0 ? DS_TASK_SEQUENCE_CLASSES
-           : strcmp(objective, "token_classification") == 0  ? DS_TASK_TOKEN_CLASSES
-                                                             : DS_TASK_TOKENS;
+    return strcmp(objective, "classes") == 0 ? DS_TASK_SEQUENCE_CLASSES
+           : strcmp(objective, "tags") == 0  ? DS_TASK_TOKEN_CLASSES
+                                             : DS_TASK_TOKENS;
 }
 
 /* Names of config.json's id2label, by number; false: it has none that are 0 to n - 1. */

@@ -30,8 +30,7 @@ static ds_status check_objective(const train_run *run)
     }
     return ds_fail(run->ctx, DS_ERR_ARG,
                    encodes ? "%s is no encoder: --objective mlm and classification are not for it"
-                           : "%s is an encoder: --objective mlm, sequence_classification or "
-                             "token_classification",
+                           : "%s is an encoder: --objective mlm, classes or tags",
                    info->architecture);
 }
 
