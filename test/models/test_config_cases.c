@@ -52,6 +52,11 @@ static const char *const refused_here[] = {
     "\"output_attentions\": ",
     "\"slow_but_exact\" must be",
     "\"sliding_window\" must be at least 1",
+    "\"is_decoder\": ",
+    "\"position_embedding_type\": ",
+    "say it as local_attention",
+    "say it in rope_parameters",
+    "\"num_hidden_layers\" is out of range",
 };
 
 static const int shown[N_SHOWN] = {0, 7, 19, VOCAB - 1};

@@ -46,6 +46,15 @@ train 2 0.json threads --steps 6 --eval_interval 3 --eval_fraction 0.1 --threads
 train 2 3.json half --steps 3 --eval_fraction 0.1 || fail "half" half.log
 train 2 3.json half --steps 6 --eval_fraction 0.1 --resume || fail "resume" half.log
 [ "$(weights half)" = "$(weights run0)" ] || fail "a resumed run differs"
+# Shared layers, shared sequences: one rank's losses.
+train 1 0.json alone --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "alone" alone.log
+for axis in '"tensor_parallel": {"autotp_size": 2}' '"sequence_parallel_size": 2'; do
+    sed "s/\"zero_optimization\"/$axis, &/" 2.json > axis.json
+    rm -rf axis axis.jsonl
+    train 2 axis.json axis --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "$axis" axis.log
+    paste <(losses alone) <(losses axis) | awk '{n++; d = $1 / $2 - 1; if (d > 2e-5 || d < -2e-5) bad = 1} END {exit !(n == 2 && !bad)}' ||
+        fail "$axis: losses $(losses axis | xargs), alone $(losses alone | xargs)"
+done
 # Of a word between two of its kind: which it was can be seen on either side. Guessing among 40 words costs 3.7 nats.
 awk 'BEGIN {srand(3); for (i = 0; i < 3000; ++i) {w = substr("abcdefghijklmnopqrst", 1 + int(rand() * 20), 1); if (rand() < 0.5) w = w w; printf "{\"text\": \"%s %s %s\"}\n", w, w, w}}' > rule.jsonl
 sed 's/.*: "//; s/".*//' rule.jsonl > words.txt
@@ -70,6 +79,7 @@ refused() { # WORDS FLAGS
 refused "bert is an encoder: --objective mlm, classes or tags" --model one
 refused "bert is an encoder: --objective mlm, classes or tags" --model one --objective dpo
 refused "gpt2 is no encoder" --model_config "$DS_SOURCE_DIR/test/programs/zero_gpt2.json" --tokenizer bytes --objective mlm
+refused "an adapter of an encoder is not built" --model one --objective mlm --lora 2 --lora_targets query
 refused "mlm_probability is of --objective mlm" --model one --mlm_probability 0.3
 if "$build/ds_generate" --model one --prompt hello > generate.log 2>&1; then
     fail "ds_generate takes an encoder"

@@ -148,8 +148,8 @@ def clear_batch(folder, seed):
         if (batch["tokens"] == load(folder).config.pad_token_id).any():
             continue
         want = torch.tensor(adamw_losses(folder, batch))
-        most = 6e-6 if head_of(folder) else 2e-6  # a loss of few targets is small
-        if all(((torch.tensor(adamw_losses(folder, batch, n)) - want) / want).abs().max() < most for n in range(1, 5)):
+        most = 6e-6 if head_of(folder) else 2e-6  # of few targets
+        if all(((torch.tensor(adamw_losses(folder, batch, n)) - want) / want[0]).abs().max() < most for n in range(1, 5)):
             return batch
     raise SystemExit(f"{folder}: no well-conditioned batch")
 
