@@ -35,7 +35,7 @@ install(FILES man/deepspeed.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 RENAME ds
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
   RENAME ds_train)
-foreach(name deepspeed ds ds_accel_test ds_ssh ds_elastic ds_generate ds_serve ds_config ds_data ds_checkpoint zero_to_fp32 ds_quantize ds_report ds_bench ds_plan ds_io ds_nvme_tune)
+foreach(name deepspeed ds ds_accel_test ds_ssh ds_elastic ds_generate ds_serve ds_config ds_data ds_checkpoint zero_to_fp32 ds_quantize ds_encode ds_report ds_bench ds_plan ds_io ds_nvme_tune)
   install(FILES completion/deepspeed.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
     RENAME ${name})
 endforeach()

@@ -14,4 +14,4 @@ _deepspeed()
         ;;
     esac
 }
-complete -o filenames -F _deepspeed deepspeed ds ds_accel_test ds_ssh ds_elastic ds_train ds_generate ds_serve ds_config ds_data ds_checkpoint zero_to_fp32 ds_report ds_bench ds_plan ds_io ds_nvme_tune
+complete -o filenames -F _deepspeed deepspeed ds ds_accel_test ds_ssh ds_elastic ds_train ds_generate ds_serve ds_config ds_data ds_checkpoint zero_to_fp32 ds_encode ds_report ds_bench ds_plan ds_io ds_nvme_tune

@@ -116,9 +116,10 @@ static void project_qkv(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_va
     const int64_t q = c->n_heads * c->head_dim;
     const int64_t kv = c->n_kv_heads * c->head_dim;
     if (c->qkv == DS_QKV_APART) {
-        qkv[0] = project(nn, c, "q_proj", x, q, c->qkv_bias);
-        qkv[1] = project(nn, c, "k_proj", x, kv, c->qkv_bias);
-        qkv[2] = project(nn, c, "v_proj", x, kv, c->qkv_bias);
+        const ds_decoder_names *n = c->names;
+        qkv[0] = project(nn, c, n->q != NULL ? n->q : "q_proj", x, q, c->qkv_bias);
+        qkv[1] = project(nn, c, n->k != NULL ? n->k : "k_proj", x, kv, c->qkv_bias);
+        qkv[2] = project(nn, c, n->v != NULL ? n->v : "v_proj", x, kv, c->qkv_bias);
         return;
     }
     const ds_value packed = project(nn, c, c->names->packed, x, q + 2 * kv, c->qkv_bias);
@@ -143,7 +144,7 @@ static ds_value rotate(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_val
 
 /* What all layers read. */
 typedef struct decoder_inputs {
-    ds_value first;        /* lowest visible position of each query */
+    ds_value first, end;   /* visible positions of each query; end: of encoders */
     ds_value table, local; /* rotary positions; local: of layers with a window */
 } decoder_inputs;
 
@@ -181,17 +182,18 @@ static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t la
         q = rotate(nn, c, q, table);
         k = rotate(nn, c, k, table);
     }
-    return ds_nn_attention(nn, q, k, v, in->first,
-                           &(ds_attention_params){.n_heads = c->n_heads,
-                                                  .n_kv_heads = c->n_kv_heads,
-                                                  .head_dim = c->head_dim,
-                                                  .window = ds_decoder_window(c, layer),
-                                                  .scale = c->attention_scale,
-                                                  .dropout = c->attention_dropout,
-                                                  .cap = c->attention_cap,
-                                                  .alibi = c->alibi,
-                                                  .sinks = c->sinks,
-                                                  .sinks_std = c->initializer_range});
+    const ds_attention_params params = {.n_heads = c->n_heads,
+                                        .n_kv_heads = c->n_kv_heads,
+                                        .head_dim = c->head_dim,
+                                        .window = ds_decoder_window(c, layer),
+                                        .scale = c->attention_scale,
+                                        .dropout = c->attention_dropout,
+                                        .all_keys = c->encoder,
+                                        .cap = c->attention_cap,
+                                        .alibi = c->alibi,
+                                        .sinks = c->sinks,
+                                        .sinks_std = c->initializer_range};
+    return ds_nn_attention_within(nn, q, k, v, in->first, in->end, &params);
 }
 
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
@@ -210,7 +212,10 @@ static ds_value gated(ds_nn *nn, const ds_decoder_config *c, ds_value x)
     const int64_t width = c->intermediate_size;
     ds_value both[2];
     if (c->mlp == DS_MLP_PACKED) {
-        ds_nn_split(nn, project(nn, c, "gate_up_proj", x, 2 * width, c->mlp_bias), -1, 2, both);
+        ds_nn_split(nn,
+                    project(nn, c, c->names->gate_up != NULL ? c->names->gate_up : "gate_up_proj",
+                            x, 2 * width, c->mlp_bias),
+                    -1, 2, both);
     } else {
         both[0] = project(nn, c, "gate_proj", x, width, c->mlp_bias);
         both[1] = project(nn, c, "up_proj", x, width, c->mlp_bias);
@@ -231,7 +236,8 @@ static ds_value mlp(ds_nn *nn, const ds_decoder_config *c, ds_value x)
                                  c->activation)
               : gated(nn, c, x);
     const ds_value out =
-        project(nn, c, plain ? c->names->down : "down_proj", h, c->hidden_size, c->mlp_bias);
+        project(nn, c, c->names->down != NULL ? c->names->down : "down_proj",
+                ds_nn_dropout(nn, h, c->inner_dropout), c->hidden_size, c->mlp_bias);
     if (scope[0] != '\0') {
         ds_nn_pop(nn);
     }
@@ -316,7 +322,8 @@ static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
     const ds_decoder_config *c = job->config;
     const int64_t rows = ds_nn_trace(nn)->mlp_rows;
     const bool drops = c->joint_dropout > 0.0 && ds_nn_trace(nn)->mode == DS_TRACE_TRAIN;
-    const ds_value normed = norm(nn, c, c->names->before_attention, x);
+    const bool bare = c->first_bare && job->layer == 0;
+    const ds_value normed = norm(nn, c, bare ? NULL : c->names->before_attention, x);
     const ds_value a =
         norm(nn, c, c->names->after_attention, attention(nn, c, job->layer, normed, inputs));
     const ds_value sum =
@@ -356,9 +363,32 @@ static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_
         ds_nn_pop(nn);
         return ds_nn_add(nn, tokens, ds_nn_embedding_sum(nn, places, positions, DS_NONE, DS_NONE));
     }
-    const ds_value x =
+    ds_value x =
         ds_nn_embedding_sum(nn, table, ids, places, places != DS_NONE ? positions : DS_NONE);
-    return ds_nn_dropout(nn, times(nn, x, scale), c->embedding_dropout);
+    if (names->token_types != NULL) {
+        const ds_value types =
+            ds_nn_param_at(nn, names->token_types, ds_shape_2d(c->token_types, c->hidden_size),
+                           (ds_init){DS_INIT_NORMAL, c->initializer_range}, false);
+        x = ds_nn_add(
+            nn, x, ds_nn_reshape(nn, ds_nn_slice(nn, types, 0, 0, 1), ds_shape_1d(c->hidden_size)));
+    }
+    return times(nn, x, scale);
+}
+
+/* Whether this is built for the family. */
+static bool is_built(ds_nn *nn, const ds_decoder_config *c)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    if (c->layer_dropout > 0.0 && t->mode == DS_TRACE_TRAIN) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "config.json: \"layerdrop\" is %g: leaving out layers is not built; set it to "
+                   "0.0 to train",
+                   c->layer_dropout);
+    } else if (c->encoder && t->preference != NULL) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "the model is an encoder: preference losses are of decoders");
+    }
+    return ds_nn_status(nn) >= 0;
 }
 
 static decoder_inputs read_inputs(ds_nn *nn, const ds_decoder_config *c, ds_value positions)
@@ -367,10 +397,13 @@ static decoder_inputs read_inputs(ds_nn *nn, const ds_decoder_config *c, ds_valu
     const bool generates = t->mode == DS_TRACE_GENERATE;
     const bool in_pieces = generates && (c->rope.scaling == DS_ROPE_DYNAMIC ||
                                          c->local_rope.scaling == DS_ROPE_DYNAMIC);
-    decoder_inputs in = {.table = DS_NONE, .local = DS_NONE};
-    in.first = generates
+    decoder_inputs in = {.end = DS_NONE, .table = DS_NONE, .local = DS_NONE};
+    in.first = generates && !c->encoder
                    ? DS_NONE
                    : ds_nn_input(nn, "first", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    if (c->encoder) {
+        in.end = ds_nn_document_end(nn, in.first);
+    }
     const ds_value lengths =
         in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
     if (c->rope.head_dim > 0) {
@@ -392,11 +425,8 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     const ds_init init = {DS_INIT_NORMAL, c->initializer_range};
     const ds_value ids = ds_nn_input(nn, "input_ids", DS_DTYPE_I32, bt);
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, bt);
-    if (c->layer_dropout > 0.0 && t->mode == DS_TRACE_TRAIN) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "config.json: \"layerdrop\" is %g: leaving out layers is not built; set it to "
-                   "0.0 to train",
-                   c->layer_dropout);
+    if (!is_built(nn, c)) {
+        return;
     }
     const decoder_inputs inputs = read_inputs(nn, c, positions);
     const ds_value embedding = ds_nn_table_at(
@@ -404,7 +434,7 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
     ds_value x = embed(nn, c, embedding, ids, positions);
     ds_router_load load = {.sizes = DS_NONE, .chances = DS_NONE};
     ds_nn_push(nn, "%s", c->names->base);
-    x = norm(nn, c, c->names->embedding_norm, x);
+    x = ds_nn_dropout(nn, norm(nn, c, c->names->embedding_norm, x), c->embedding_dropout);
     for (int64_t layer = 0; layer < c->n_layers; ++layer) {
         const position_job job = {c, layer, &load};
         ds_nn_push(nn, "%s.%lld", c->names->layer != NULL ? c->names->layer : "layers",
@@ -419,6 +449,10 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
         x = project(nn, c, c->names->project_out, x, c->embedding_width, false);
     }
     ds_nn_pop(nn);
+    if (c->encoder) {
+        ds_encoder_head(nn, c, x, embedding);
+        return;
+    }
     const ds_value extra =
         load.n_tokens > 0 ? ds_nn_scale(nn, ds_model_balance_loss(nn, &load), c->balance_factor)
                           : DS_NONE;
@@ -431,6 +465,27 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
                                     .cap = c->logits_cap,
                                     .bias = c->names->head_bias});
 }
+
+/* Of a folder that was trained with more heads, the parts that this one has not. */
+const ds_family ds_family_encoder = {
+    .model_types = "bert roberta modernbert",
+    .ignored =
+        "embeddings.position_ids pooler.dense.weight pooler.dense.bias "
+        "cls.seq_relationship.weight cls.seq_relationship.bias "
+        "cls.predictions.transform.dense.weight cls.predictions.transform.dense.bias "
+        "cls.predictions.transform.LayerNorm.weight cls.predictions.transform.LayerNorm.bias "
+        "cls.predictions.transform.LayerNorm.gamma cls.predictions.transform.LayerNorm.beta "
+        "cls.predictions.decoder.weight cls.predictions.decoder.bias cls.predictions.bias "
+        "decoder.weight decoder.bias "
+        "lm_head.dense.weight lm_head.dense.bias lm_head.layer_norm.weight "
+        "lm_head.layer_norm.bias lm_head.decoder.weight lm_head.decoder.bias lm_head.bias "
+        "classifier.weight classifier.bias classifier.dense.weight classifier.dense.bias "
+        "classifier.out_proj.weight classifier.out_proj.bias",
+    .config_bytes = sizeof(ds_decoder_config),
+    .read = ds_decoder_read,
+    .trace = decoder_trace,
+    .print = ds_decoder_print,
+};
 
 const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "

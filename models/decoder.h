@@ -45,15 +45,22 @@ typedef struct ds_decoder_names {
     const char *positions;                            /* whole name of a table of positions */
     const char *embedding_norm;                       /* NULL: there is none */
     const char *head_bias;                            /* whole name; NULL: there is none */
-    const char *attention, *out;                      /* scope; output projection */
-    const char *packed;                               /* where q, k and v are one matrix */
-    const char *mlp;                                  /* scope; NULL: mlp, "": none */
-    const char *up, *down;                            /* of DS_MLP_PLAIN */
+    const char *untied_bias;     /* of encoders: likewise, where it is not tied */
+    const char *attention, *out; /* scope; output projection */
+    const char *packed;          /* where q, k and v are one matrix */
+    const char *mlp;             /* scope; NULL: mlp, "": none */
+    const char *up, *down;       /* of DS_MLP_PLAIN; down of others: NULL, down_proj */
+    const char *gate_up;         /* of DS_MLP_PACKED; NULL: gate_up_proj */
     /* Norms of what attention and MLP get and give; NULL: there is none. In a parallel layer
      * before_mlp NULL: the MLP gets what attention gets. */
     const char *before_attention, *after_attention, *before_mlp, *after_mlp;
     const char *behind_attention, *behind_mlp; /* norms of the sums with what they add; or NULL */
     const char *q_norm, *k_norm;               /* of DS_QK_EACH; NULL: q_norm, k_norm */
+    const char *q, *k, *v;                     /* NULL: q_proj, k_proj, v_proj */
+    const char *token_types;                   /* whole name of their table; NULL: there is none */
+    const char *head_dense, *head_norm;        /* of encoders, whole names before the head */
+    const char *pooler, *classifier;           /* likewise, of classes of documents */
+    const char *token_classifier;              /* and of tokens */
     const char *project_in, *project_out;      /* where embedding_width is not hidden_size */
 } ds_decoder_names;
 
@@ -75,6 +82,7 @@ typedef struct ds_decoder_config {
     double norm_eps, initializer_range;
     double attention_dropout, embedding_dropout;
     double joint_dropout;                 /* of the sum of both, in a parallel layer */
+    double inner_dropout;                 /* within the MLP, behind its activation */
     double layer_dropout;                 /* of whole layers in training, which is not built */
     double residual_dropout, mlp_dropout; /* of what attention and MLP add */
     double embedding_scale, residual_scale, attention_scale, logits_divisor; /* attention: of q·k */
@@ -115,8 +123,16 @@ typedef struct ds_decoder_config {
     int64_t window;                     /* 0: none */
     bool windowed[DS_MODEL_MAX_LAYERS]; /* layers that use it */
     bool unrotated[DS_MODEL_MAX_LAYERS];
-    int64_t embedding_width; /* of tokens' embeddings and of what the head reads */
-    int64_t position_offset; /* rows of the table of positions before that of position 0 */
+    int64_t embedding_width;       /* of tokens' embeddings and of what the head reads */
+    int64_t position_offset;       /* rows of the table of positions before that of position 0 */
+    bool encoder;                  /* attention sees a document's later positions too */
+    int64_t token_types;           /* rows of their table, of which all tokens have the first */
+    ds_activation head_activation; /* behind head_dense */
+    double head_dropout;           /* of the heads for classes */
+    bool head_drops_first;         /* before the pooler, too */
+    bool head_bias;                /* of head_dense */
+    bool head_means;               /* a document's class is of the mean of its tokens */
+    bool first_bare;               /* layer 0 has no norm before attention */
     /* read, and resolved into the others */
     bool use_window;
     double logit_scale;
@@ -135,6 +151,7 @@ typedef struct ds_decoder_kind {
     const char *quantized;      /* of ds_fields_read_common */
     ds_rope_rules rope;
     const ds_decoder_names *names; /* NULL: those of Llama */
+    bool encoder;                  /* attention sees later positions too */
     bool no_rope;                  /* no rotary positions, or resolve() says which */
     bool local;                    /* rotary parameters of each type of layer */
     bool typed;                    /* layer_types may have sliding_attention */
@@ -158,7 +175,7 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
     ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
     ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_glm4_moe, ds_kind_deepseek_v2,
-    ds_kind_deepseek_v3, ds_kind_gpt_oss;
+    ds_kind_deepseek_v3, ds_kind_gpt_oss, ds_kind_bert, ds_kind_roberta, ds_kind_modernbert;
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -188,6 +205,8 @@ ds_status ds_decoder_read(const ds_reader *reader, void *config, ds_model_info *
 bool ds_decoder_ignores(const void *config, const char *name);
 void ds_decoder_print(const char *model_type, const void *config, FILE *out);
 int64_t ds_decoder_window(const ds_decoder_config *config, int64_t layer);
+/* x (B,T,C) behind the last layer to loss or outputs, by the trace's task. encoder_head.c */
+void ds_encoder_head(ds_nn *nn, const ds_decoder_config *config, ds_value x, ds_value embedding);
 
 /* Rows of the tables. */
 #define DS_DECODER_NO_INT       ((double)DS_NO_INT)

@@ -16,7 +16,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_gemma2,     &ds_kind_gemma3_text, &ds_kind_olmo,        &ds_kind_gptj,
     &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,       &ds_kind_mpt,
     &ds_kind_cohere2,    &ds_kind_glm4_moe,    &ds_kind_deepseek_v2, &ds_kind_deepseek_v3,
-    &ds_kind_gpt_oss,
+    &ds_kind_gpt_oss,    &ds_kind_bert,        &ds_kind_roberta,     &ds_kind_modernbert,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -237,7 +237,9 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
                                    k->activation_key != NULL ? k->activation_key : "hidden_act",
                                    k->activation, &c->activation));
     }
-    DS_TRY(ds_fields_read_common(reader, c->n_layers, k->typed, k->quantized, &info->dtype));
+    const ds_reader common = {reader->ctx, reader->json, reader->integers_vanish, k->encoder};
+    DS_TRY(ds_fields_read_common(&common, c->n_layers, k->typed, k->quantized, &info->dtype));
+    c->encoder = k->encoder;
     c->embedding_width = c->embedding_width != DS_NO_INT ? c->embedding_width : c->hidden_size;
     DS_TRY(resolve_heads(reader, k, c));
     DS_TRY(k->resolve(reader, c));
@@ -255,6 +257,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     info->base_prefix = c->names->base_prefix;
     info->embedding = c->names->embedding;
     info->head = c->names->head;
+    info->encoder = c->encoder;
     return DS_OK;
 }
 

@@ -7,5 +7,6 @@
 
 extern const ds_family ds_family_gpt2;
 extern const ds_family ds_family_decoder;
+extern const ds_family ds_family_encoder;
 
 #endif

@@ -38,7 +38,13 @@ typedef enum ds_too_long {
 /* What rows must be: text or answers to learn from; or preferences (deepspeed/preference.h), of
  * which a draw is a pair of documents, chosen and rejected, or one with a label. Pairs may be read
  * as labelled answers, the chosen one first. */
-typedef enum ds_dataset_rows { DS_ROWS_TEXT, DS_ROWS_PAIRS, DS_ROWS_LABELLED } ds_dataset_rows;
+typedef enum ds_dataset_rows {
+    DS_ROWS_TEXT,
+    DS_ROWS_PAIRS,
+    DS_ROWS_LABELLED,
+    DS_ROWS_CLASSES,      /* of encoders: a text and its class, the target of its first token */
+    DS_ROWS_TOKEN_CLASSES /* words with a class each, the target of their first tokens */
+} ds_dataset_rows;
 
 /* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
  * tokenizer, or a chat by the template (docs/internals/data.md). */
@@ -81,9 +87,12 @@ typedef struct ds_dataset_params {
      * place to be cut; a negative status ends the opening with it. Default NULL */
     ds_status (*progress)(void *user, const ds_dataset_progress *progress);
     void *progress_user;
-    uint64_t alpaca; /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
-    uint64_t rows;   /* a ds_dataset_rows, default TEXT */
-    DS_RESERVED(6);
+    uint64_t alpaca;            /* a ds_alpaca, default PROMPT; CHAT needs `chat` */
+    uint64_t rows;              /* a ds_dataset_rows, default TEXT */
+    const char *const *classes; /* of rows with classes: their names, n_classes of them; default
+                                   NULL: rows give numbers */
+    uint64_t n_classes;         /* their number, 255 at most; default 0: not known */
+    DS_RESERVED(4);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {
@@ -122,6 +131,20 @@ DS_API bool ds_dataset_has_reference(const ds_dataset *dataset);
 /* Pairs, or labelled answers. */
 DS_API uint64_t ds_dataset_n_draws(const ds_dataset *dataset);
 
+/* Rows for a masked language model: some tokens are chosen, others stand in their place, and the
+ * targets say what they were, at their own position; all others are -100. Which and what is a
+ * function of the seed, the epoch and the token's place in the data. Special tokens are never
+ * chosen, nor are those that do not count. Source: Devlin et al., "BERT", 2018, 3.1;
+ * DataCollatorForLanguageModeling of transformers, whose shares these are. */
+typedef struct ds_masking {
+    const ds_tokenizer *tokenizer; /* whose mask token it is, and whose words; borrowed for the life
+                                      of the loader */
+    double chance;                 /* of a token to be chosen, above 0 and below 1: 0.15 */
+    double mask, word; /* of chosen tokens, the share that is masked, 0.8, and that becomes any
+                          word, 0.1; the others stay */
+    DS_RESERVED(4);
+} ds_masking;
+
 /* Data-parallel ranks share one order of rows, R = n_ranks * B of them a call: rank r is given rows
  * r*B to r*B + B-1 of each R, and passes over the others. Files, seed and the sequence of calls are
  * the same on all ranks; then so are epoch, cursor and end, and a cursor resumes at the same row
@@ -136,13 +159,16 @@ typedef struct ds_loader_params {
     int64_t n_vocab;                 /* default 0: not known; ids must be below */
     const ds_preference *preference; /* of data sets of preferences: the loss that reads the
                                         batches; needed then. Borrowed for the call */
-    DS_RESERVED(7);
+    const ds_masking *masking; /* default NULL: the target of a token is the next one. Copied; not
+                                  together with preferences */
+    DS_RESERVED(6);
 } ds_loader_params;
 
 struct ds_loader_preference;
 
-/* One batch of this rank, all i32 (B,T) owned by the loader until the next call. Of pairs (2B,T),
- * the chosen ones first. A row of a preference holds one document. */
+/* One batch of this rank, all i32 (B,T) owned by the loader until the next call; with masking the
+ * targets are what an encoder's input `labels` takes. Of pairs (2B,T), the chosen ones first. A row
+ * of a preference holds one document. */
 typedef struct ds_loader_batch {
     ds_tensor input_ids, targets, positions, first;
     uint64_t n_tokens;                             /* not padding */

@@ -14,6 +14,7 @@
 #include <deepspeed/context.h>
 #include <deepspeed/data.h>
 #include <deepspeed/elasticity.h>
+#include <deepspeed/encoder.h>
 #include <deepspeed/engine.h>
 #include <deepspeed/engine_states.h>
 #include <deepspeed/gguf.h>

@@ -77,7 +77,10 @@ typedef struct ds_engine_params {
                                         B samples is then 2B or B rows. Borrowed for the call */
     const ds_adapter *adapter; /* default NULL: the model's weights are trained; else the adapter's
                                   alone, beside them. Borrowed, must outlive the engine */
-    DS_RESERVED(4);
+    uint32_t task;      /* a ds_task, default TOKENS; of an encoder a task with classes, whose head
+                           is drawn anew where `weights` has none */
+    uint32_t n_classes; /* of it */
+    DS_RESERVED(3);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */

@@ -4,11 +4,13 @@
  * A model is a function that traces single-device code, with its hyperparameters. Language models
  * use these inputs, all i32 (B,T) unless stated:
  *   TRAIN, EVAL: input_ids, positions, first (lowest visible position: document mask), targets
- *                (-100 is not counted) → outputs "loss", "count"
- *   GENERATE:    input_ids, positions, kv_offset (B), last (B: row whose logits are wanted), and
- *                where rotary positions are dynamic length (B: ids of the sequence, those that come
- *                in a later piece of the prompt too)
- *                → output "logits" f32 (B,V)
+ *                (-100 is not counted) → outputs "loss", "count". An encoder has labels in the
+ * place of targets: what the token at the same position is, not the next one, for tokens that are
+ * masked in input_ids (ds_loader_params.masking), or a class GENERATE:    input_ids, positions,
+ * kv_offset (B), last (B: row whose logits are wanted), and where rotary positions are dynamic
+ * length (B: ids of the sequence, those that come in a later piece of the prompt too) → output
+ * "logits" f32 (B,V) Of an encoder: input_ids, positions, first → "logits" f32 (B,T,V),
+ * (B,T,classes), or "hidden" f32 (B,T,C), by the trace's task
  */
 #ifndef DEEPSPEED_MODEL_H
 #define DEEPSPEED_MODEL_H
@@ -30,6 +32,7 @@ typedef struct ds_model_info {
     int64_t max_positions;    /* 0: no limit; of dynamic rotary scaling factor times the model's */
     int64_t hidden_size;      /* 0: unknown; used to resolve "auto" in configurations */
     bool tied_embeddings;     /* the output projection is the token embedding */
+    bool encoder;             /* positions see later ones too; see above */
     ds_dtype dtype;           /* of the stored weights (torch_dtype), NONE when not said */
     const char *base_prefix; /* "transformer." or "model.": absent in files of the bare model */
     const char *embedding;   /* the parameter that a tied output projection is; NULL: unknown */

@@ -26,8 +26,17 @@ typedef struct ds_nn ds_nn;
 typedef enum ds_trace_mode {
     DS_TRACE_TRAIN,   /* loss, dropout active */
     DS_TRACE_EVAL,    /* loss, no dropout */
-    DS_TRACE_GENERATE /* logits of one position a sequence, reading and writing KV cells */
+    DS_TRACE_GENERATE /* logits of one position a sequence, reading and writing KV cells; of an
+                         encoder those of all positions, or what its task gives */
 } ds_trace_mode;
+
+/* What the head of a model gives. All but the first are of encoders. */
+typedef enum ds_task {
+    DS_TASK_TOKENS,           /* which token stands there: the next one, or one that is masked */
+    DS_TASK_HIDDEN,           /* none: what the last layer gives; GENERATE alone */
+    DS_TASK_SEQUENCE_CLASSES, /* a class of each document, learned and read at its first token */
+    DS_TASK_TOKEN_CLASSES     /* a class of each token */
+} ds_task;
 
 /* Keys and values of many sequences in blocks of shared cells: the trace's batch is 1, its tokens
  * are those of any sequences in a row. The attention of each takes keys and values from the blocks
@@ -86,6 +95,8 @@ typedef struct ds_trace {
     const ds_weight_types *types; /* GENERATE: in place of `weights`, matrix by matrix; borrowed for
                                      the life of the tracer; default NULL */
     int64_t sequence_form;        /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
+    uint32_t task;                /* a ds_task; default TOKENS */
+    uint32_t n_classes;           /* of the tasks with classes, 2 or more */
     DS_RESERVED(4);
 } ds_trace;
 
@@ -237,11 +248,11 @@ DS_API ds_value ds_nn_rope_pairs(ds_nn *nn, ds_value x, ds_value table, int64_t 
 
 typedef struct ds_attention_params {
     int64_t n_heads, n_kv_heads, head_dim;
-    int64_t window; /* default 0: none */
+    int64_t window; /* default 0: none; W: a query sees keys less than W positions off */
     double scale;   /* default 0: 1/sqrt(D) */
     double dropout; /* default 0; only in TRAIN */
     bool all_keys;  /* default false: causal. true: every query sees every key, and keys may be of
-                       another sequence and number (cross-attention); window must be 0 */
+                       another sequence and number (cross-attention) */
     double cap;     /* default 0: none; a score s becomes cap·tanh(s/cap) */
     double alibi;   /* default 0: none; linear position biases, of causal attention alone: a score
                        is less by slope·distance, slopes of heads from 2^(-alibi/p) down to
@@ -257,6 +268,15 @@ typedef struct ds_attention_params {
  * read from there; with all_keys they are given whole each time. */
 DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                                 const ds_attention_params *params);
+
+/* The same with a mask from both sides, for all_keys: a query sees keys first ≤ j < end, both i32
+ * (B,T). */
+DS_API ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                       ds_value first, ds_value end,
+                                       const ds_attention_params *params);
+/* first i32 (B,T), as a loader gives it: the position at which each one's document begins → end i32
+ * (B,T), that behind its last. Padding is a document of its own. */
+DS_API ds_value ds_nn_document_end(ds_nn *nn, ds_value first);
 
 /* What the router's choice is disturbed by in training. */
 typedef enum ds_moe_noise {

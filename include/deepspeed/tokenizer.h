@@ -111,6 +111,7 @@ DS_API int64_t ds_tokenizer_bos_id(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_eos_id(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_pad_id(const ds_tokenizer *tok);
 DS_API int64_t ds_tokenizer_unk_id(const ds_tokenizer *tok);
+DS_API int64_t ds_tokenizer_mask_id(const ds_tokenizer *tok);
 DS_API bool ds_tokenizer_is_eos(const ds_tokenizer *tok, uint32_t id);
 
 /* Whether the id is a special token (one that DS_DECODE_SKIP_SPECIAL leaves out). */

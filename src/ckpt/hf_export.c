@@ -283,22 +283,67 @@ static ds_status merge(ds_hf_export *e)
     return status;
 }
 
-/* "XForCausalLM" and "XLMHeadModel" become "XForSequenceClassification". */
-static json_t *classifier_of(const char *architecture)
+/* "XForCausalLM", "XLMHeadModel" and "XForMaskedLM" become "XForSequenceClassification", or
+ * "XForTokenClassification". */
+static json_t *classifier_of(const char *architecture, bool of_tokens)
 {
-    static const char *const heads[] = {"ForCausalLM", "LMHeadModel"};
-    for (size_t i = 0; i < 2; ++i) {
+    static const char *const heads[] = {"ForCausalLM",
+                                        "LMHeadModel",
+                                        "ForMaskedLM",
+                                        "ForPreTraining",
+                                        "ForSequenceClassification",
+                                        "ForTokenClassification"};
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; ++i) {
         const char *head = strstr(architecture, heads[i]);
         if (head != NULL) {
-            return json_sprintf("%.*sForSequenceClassification", (int)(head - architecture),
-                                architecture);
+            return json_sprintf("%.*sFor%sClassification", (int)(head - architecture), architecture,
+                                of_tokens ? "Token" : "Sequence");
         }
     }
     return json_string(architecture);
 }
 
-/* Of a reward model: transformers takes config.json to be that of a classifier with one label. */
-static ds_status write_classifier(const ds_hf_export *e)
+/* The head for scores or classes. */
+typedef struct classifier {
+    int64_t n; /* classes, 1 of scores; 0: there is no such head */
+    bool of_tokens;
+} classifier;
+
+static classifier find_classifier(const ds_hf_export *e)
+{
+    classifier c = {0};
+    bool pools = false;
+    for (size_t i = 0; i < e->n; ++i) {
+        const char *name = e->sources[i].name;
+        const bool scores = strcmp(name, DSI_SCORE_HEAD) == 0;
+        const bool classes = strcmp(name, "classifier.weight") == 0 ||
+                             strcmp(name, "classifier.out_proj.weight") == 0;
+        pools = pools || scores || strstr(name, ".pooler.dense.") != NULL ||
+                strcmp(name, "classifier.out_proj.weight") == 0;
+        c.n = scores || classes ? e->sources[i].meta.shape.dims[0] : c.n;
+    }
+    c.of_tokens = !pools;
+    return c;
+}
+
+static void number_labels(json_t *root, int64_t n)
+{
+    json_t *by_id = json_object();
+    json_t *by_name = json_object();
+    for (int64_t i = 0; i < n; ++i) {
+        char id[24];
+        char name[32];
+        (void)snprintf(id, sizeof id, "%lld", (long long)i);
+        (void)snprintf(name, sizeof name, "LABEL_%lld", (long long)i);
+        (void)json_object_set_new(by_id, id, json_string(name));
+        (void)json_object_set_new(by_name, name, json_integer(i));
+    }
+    (void)json_object_set_new(root, "id2label", by_id);
+    (void)json_object_set_new(root, "label2id", by_name);
+}
+
+/* transformers takes config.json to be that of a classifier of so many labels. */
+static ds_status write_classifier(const ds_hf_export *e, classifier c)
 {
     char *path = dsi_path_join(e->stage.path, "config.json");
     json_t *root = path != NULL ? json_load_file(path, JSON_REJECT_DUPLICATES, NULL) : NULL;
@@ -307,10 +352,11 @@ static ds_status write_classifier(const ds_hf_export *e)
     if (json_is_object(root)) {
         if (name != NULL) {
             (void)json_array_set_new(json_object_get(root, "architectures"), 0,
-                                     classifier_of(name));
+                                     classifier_of(name, c.of_tokens));
         }
-        (void)json_object_set_new(root, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
-        (void)json_object_set_new(root, "label2id", json_pack("{s:i}", "LABEL_0", 0));
+        if (c.n == 1 || (int64_t)json_object_size(json_object_get(root, "id2label")) != c.n) {
+            number_labels(root, c.n);
+        }
         text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     }
     const ds_status status = text != NULL ? write_text(e, "config.json", text) : no_memory(e->ctx);
@@ -318,16 +364,6 @@ static ds_status write_classifier(const ds_hf_export *e)
     free(path);
     json_decref(root);
     return status;
-}
-
-static bool has_scores(const ds_hf_export *e)
-{
-    for (size_t i = 0; i < e->n; ++i) {
-        if (strcmp(e->sources[i].name, DSI_SCORE_HEAD) == 0) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static ds_status write_weights(const ds_hf_export *e)
@@ -349,8 +385,9 @@ ds_status ds_hf_export_finish(ds_hf_export **export_)
 {
     ds_hf_export *e = *export_;
     ds_status status = write_weights(e);
-    if (status == DS_OK && has_scores(e)) {
-        status = write_classifier(e);
+    const classifier head = find_classifier(e);
+    if (status == DS_OK && head.n > 0) {
+        status = write_classifier(e, head);
     }
     if (status == DS_OK) {
         status = e->merges ? merge(e)

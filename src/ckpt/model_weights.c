@@ -26,6 +26,23 @@ static const char *head_name(const ds_model *model)
     return head != NULL ? head : "lm_head.weight";
 }
 
+/* Norms of BERT's first folders: gamma and beta. */
+static const ds_safetensor *find_old(const ds_safetensors *st, const char *name)
+{
+    static const char *const words[2][2] = {{".LayerNorm.weight", ".LayerNorm.gamma"},
+                                            {".LayerNorm.bias", ".LayerNorm.beta"}};
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < 2; ++i) {
+        const size_t own = strlen(words[i][0]);
+        char old[512];
+        if (n >= own && n < sizeof old && strcmp(name + n - own, words[i][0]) == 0) {
+            (void)snprintf(old, sizeof old, "%.*s%s", (int)(n - own), name, words[i][1]);
+            return ds_safetensors_find(st, old);
+        }
+    }
+    return NULL;
+}
+
 /* The parameter's tensor. Where a tied model's file has the output projection alone, it is both. */
 static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st, const char *name)
 {
@@ -35,6 +52,9 @@ static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st
     const ds_safetensor *tensor = ds_safetensors_find(st, name);
     if (tensor == NULL && strncmp(name, prefix, n) == 0) {
         tensor = ds_safetensors_find(st, name + n);
+    }
+    if (tensor == NULL) {
+        tensor = find_old(st, name);
     }
     if (tensor == NULL && info->tied_embeddings && info->embedding != NULL &&
         strcmp(name, info->embedding) == 0) {
@@ -83,6 +103,12 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
                    head->path, head->name, embedding->name, head->name);
 }
 
+bool dsi_is_new_head(const char *name)
+{
+    return strcmp(name, DSI_SCORE_HEAD) == 0 || strncmp(name, "classifier.", 11) == 0 ||
+           strstr(name, ".pooler.dense.") != NULL;
+}
+
 /* Of a reward model made of a language model. */
 static bool is_left_head(const ds_model *model, const ds_cells *cells, const char *name)
 {
@@ -96,6 +122,28 @@ static bool is_tied_head(const ds_model *model, const char *name)
     return info->tied_embeddings && info->embedding != NULL && strcmp(name, head_name(model)) == 0;
 }
 
+/* The bias of a tied output projection, which some folders have twice: it must be the same. */
+static ds_status check_head_bias(ds_ctx *ctx, const ds_safetensors *st, const ds_safetensor *bias)
+{
+    static const char twice[] = ".decoder.bias";
+    const size_t n = strlen(bias->name);
+    const size_t m = sizeof twice - 1;
+    char name[512];
+    if (n < m || n >= sizeof name || strcmp(bias->name + n - m, twice) != 0) {
+        return DS_OK;
+    }
+    (void)snprintf(name, sizeof name, "%.*s.bias", (int)(n - m), bias->name);
+    const ds_safetensor *other = ds_safetensors_find(st, name);
+    if (other == NULL || (other->bytes == bias->bytes && other->meta.dtype == bias->meta.dtype &&
+                          memcmp(other->data, bias->data, bias->bytes) == 0)) {
+        return DS_OK;
+    }
+    return ds_fail(ctx, DS_ERR_FORMAT,
+                   "%s: %s differs from %s, but config.json has \"tie_word_embeddings\": true: set "
+                   "it to false to use it, or leave it out",
+                   bias->path, bias->name, other->name);
+}
+
 static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                              const ds_safetensors *st, const bool *used)
 {
@@ -103,8 +151,9 @@ static ds_status check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells 
         const ds_safetensor *tensor = ds_safetensors_at(st, i);
         if (!used[i] && is_tied_head(model, tensor->name)) {
             DS_TRY(check_head(ctx, model, st));
-        } else if (!used[i] && !ds_model_ignores(model, tensor->name) &&
-                   !is_left_head(model, cells, tensor->name)) {
+        } else if (!used[i] && ds_model_ignores(model, tensor->name)) {
+            DS_TRY(check_head_bias(ctx, st, tensor));
+        } else if (!used[i] && !is_left_head(model, cells, tensor->name)) {
             return ds_fail(ctx, DS_ERR_FORMAT,
                            "%s: the tensor %s is not part of this model (%s); does config.json "
                            "belong to these weights?",
@@ -224,7 +273,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
     for (int64_t i = 0; i < n; ++i) {
         DS_TRY(dsi_stacked_name(m->ctx, cell->name, i, name));
         parts[i] = find(m->model, m->st, name);
-        if (parts[i] == NULL && strcmp(cell->name, DSI_SCORE_HEAD) == 0) {
+        if (parts[i] == NULL && dsi_is_new_head(cell->name)) {
             return DS_OK;
         }
         bool packed = false;

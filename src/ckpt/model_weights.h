@@ -5,6 +5,7 @@
 
 #include <deepspeed/model.h>
 #include <deepspeed/safetensors.h>
+#include <stdbool.h>
 
 /* The head of a reward model, which stands in the place of the output projection: a folder of a
  * language model has none, and its projection is not read. */
@@ -12,6 +13,9 @@
 /* What stays in f32 whatever a folder's dtype is, as in transformers: which experts are chosen goes
  * by it. */
 #define DSI_CHOICE_BIAS "e_score_correction_bias"
+/* Whether a parameter is of a head for scores or classes, which a folder of the model without it
+ * has not: it is drawn anew to be trained. */
+bool dsi_is_new_head(const char *name);
 
 /* The tensors of one parameter, alike and one behind the other: one, or those that a stacked
  * parameter stands for (stacked.h). n 0: none, as of the head of scores where the files have none.

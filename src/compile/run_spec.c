@@ -384,11 +384,18 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.n_gradient_outputs = params->n_gradient_outputs;
     spec->train.loss = params->loss;
     spec->train.loss_user = params->loss_user;
+    spec->train.task = params->task;
+    spec->train.n_classes = params->n_classes;
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
     if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
+    }
+    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "an adapter of an encoder is not built (PEFT's task_type, a new head that "
+                       "would be frozen); train the model itself");
     }
     DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));

@@ -532,6 +532,8 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .sequence_form = spec->sequence_form,
                       .expert_ranks = spec->expert_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),
+                      .task = spec->task,
+                      .n_classes = spec->n_classes,
                       .preference =
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }

@@ -73,6 +73,7 @@ typedef struct dsi_train_spec {
     int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length; /* of a micro-batch: samples, tokens a row */
     ds_preference preference;  /* loss NONE: cross entropy */
+    uint32_t task, n_classes;  /* of ds_trace */
     int64_t accumulation;
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;

@@ -274,6 +274,10 @@ static ds_status hash_rules(ds_ctx *ctx, const ds_dataset_params *params, XXH3_s
     add_text(hash, params->column_map);
     add_number(hash, params->append_eos);
     add_number(hash, params->alpaca);
+    add_number(hash, params->n_classes);
+    for (uint64_t i = 0; params->classes != NULL && i < params->n_classes; ++i) {
+        add_text(hash, params->classes[i]);
+    }
     return DS_OK;
 }
 
@@ -295,8 +299,11 @@ static ds_status make_key(ds_ctx *ctx, const ds_dataset_params *params, XXH3_sta
     static const char *const too_long[] = {[DS_TOO_LONG_TRUNCATE] = "truncate",
                                            [DS_TOO_LONG_DROP] = "drop",
                                            [DS_TOO_LONG_KEEP_END] = "keep_end"};
-    static const char *const rows[] = {
-        [DS_ROWS_TEXT] = "", [DS_ROWS_PAIRS] = "-pairs", [DS_ROWS_LABELLED] = "-labelled"};
+    static const char *const rows[] = {[DS_ROWS_TEXT] = "",
+                                       [DS_ROWS_PAIRS] = "-pairs",
+                                       [DS_ROWS_LABELLED] = "-labelled",
+                                       [DS_ROWS_CLASSES] = "-classes",
+                                       [DS_ROWS_TOKEN_CLASSES] = "-token_classes"};
     (void)snprintf(key->samples, sizeof key->samples, "%s-%lld-%s%s", name,
                    (long long)params->seq_length, too_long[params->too_long], rows[params->rows]);
     return DS_OK;

@@ -75,17 +75,27 @@ static bool has_target(const dsi_document *document, uint64_t n)
     return memchr(document->counted + 1, 1, n - 1) != NULL;
 }
 
+/* The token behind a text, as [SEP], stays behind what is kept of it. */
+static void keep_last(const dsi_document *document, uint64_t n)
+{
+    uint32_t *ids = (uint32_t *)(uintptr_t)document->ids; /* of the line, which ends with this */
+    uint8_t *counted = (uint8_t *)(uintptr_t)document->counted;
+    ids[n - 1] = ids[document->n - 1];
+    counted[n - 1] = n > 1 ? counted[document->n - 1] : counted[0];
+}
+
 /* Takes one document: cuts or drops a sample that is too long, drops one that teaches nothing. */
 static ds_status take_document(void *user, const dsi_document *document)
 {
     const reading *r = user;
     ds_dataset_info *info = &r->take->info;
-    if (r->params->rows != DS_ROWS_TEXT) {
+    if (r->params->rows == DS_ROWS_PAIRS || r->params->rows == DS_ROWS_LABELLED) {
         DS_TRY(r->status);
         DS_TRY(take_kind(r->ctx, r->take, r->path, true));
         return dsi_take_preference(r->ctx, r->params, r->path, r->take, document);
     }
     const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
+    const bool classes = r->params->rows >= DS_ROWS_CLASSES;
     const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
     DS_TRY(r->status);
     DS_TRY(take_kind(r->ctx, r->take, r->path, document->sample));
@@ -93,11 +103,19 @@ static ds_status take_document(void *user, const dsi_document *document)
         info->n_dropped += 1;
         return DS_OK;
     }
-    if (document->sample && !has_target(document, n)) {
+    if (classes && !document->sample) {
+        return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: plain text has no classes, which this objective needs; give rows",
+                       r->path);
+    }
+    if (document->sample && !classes && !has_target(document, n)) {
         info->n_uncounted += 1;
         return DS_OK;
     }
     info->n_truncated += too_long;
+    if (classes && too_long) {
+        keep_last(document, n);
+    }
     return dsi_take_add(r->take, document->ids, document->counted, n, document->joins);
 }
 

@@ -96,9 +96,10 @@ static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
     dataset->info.rows = (uint8_t)params->rows;
     for (uint32_t i = 0; i < params->n_files && params->rows != DS_ROWS_TEXT; ++i) {
         if (dsi_take_is_indexed(params->files[i])) {
-            return ds_fail(dataset->ctx, DS_ERR_ARG,
-                           "%s: indexed data has no preferences; give rows of them",
-                           params->files[i]);
+            return ds_fail(
+                dataset->ctx, DS_ERR_ARG,
+                "%s: indexed data has neither preferences nor classes; give rows of them",
+                params->files[i]);
         }
     }
     if (params->n_files == 1 && dsi_take_is_indexed(params->files[0])) {

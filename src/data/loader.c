@@ -24,6 +24,13 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
                        "in memory",
                        (long long)params->batch, (long long)params->seq_length);
     }
+    if (params->masking != NULL && params->preference != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "rows of preferences are not masked");
+    }
+    if (params->masking != NULL) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_masking", params->masking));
+        DS_TRY(dsi_loader_check_masking(ctx, params->masking));
+    }
     if (params->rank > 0 && params->rank >= params->n_ranks) {
         return ds_fail(ctx, DS_ERR_ARG, "rank %u must be below the number of ranks, %u",
                        params->rank, params->n_ranks);
@@ -42,6 +49,9 @@ static ds_status check_lane(const ds_loader *loader, uint32_t i)
 {
     const dsi_lane *lane = &loader->lanes[i];
     DS_TRY(check_weight(loader->ctx, lane->weight));
+    if (loader->params.masking != NULL && lane->dataset->info.rows >= DS_ROWS_CLASSES) {
+        return ds_fail(loader->ctx, DS_ERR_ARG, "rows of classes are not masked");
+    }
     if (lane->dataset->info.samples != loader->samples) {
         return ds_fail(loader->ctx, DS_ERR_ARG,
                        "prompts or messages cannot be mixed with plain text or indexed data: give "
@@ -101,6 +111,10 @@ ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a loader");
     }
     *loader = (ds_loader){.ctx = ctx, .params = *params, .n_lanes = n_datasets};
+    if (params->masking != NULL) {
+        loader->masking = *params->masking;
+        loader->params.masking = &loader->masking;
+    }
     loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
     loader->params.n_vocab = params->n_vocab == 0 ? (int64_t)INT32_MAX + 1 : params->n_vocab;
     loader->samples = datasets[0]->info.samples;

@@ -26,6 +26,7 @@ typedef struct dsi_lane {
 struct ds_loader {
     ds_ctx *ctx;
     ds_loader_params params;
+    ds_masking masking; /* where params.masking is not NULL */
     bool samples;
     dsi_lane *lanes; /* [n_lanes], and as many again to work with */
     uint32_t n_lanes;
@@ -76,6 +77,13 @@ void dsi_loader_draw_preference(ds_loader *loader, int64_t index);
 void dsi_loader_clear_preference(ds_loader *loader, int64_t index);
 /* What the batch has besides. */
 const ds_loader_preference *dsi_loader_view_preference(ds_loader *loader);
+
+/* ---- masking: loader_mask.c ---- */
+
+ds_status dsi_loader_check_masking(ds_ctx *ctx, const ds_masking *masking);
+/* Chooses among n tokens of a row, of the lane's data from token `at` on. */
+void dsi_loader_mask(const ds_loader *loader, const dsi_lane *lane, dsi_row row, int64_t from,
+                     uint64_t at, int64_t n);
 
 /* ---- the two ways to cut rows ---- */
 

@@ -61,6 +61,12 @@ static json_t *lanes_json(const ds_loader *loader)
     return list;
 }
 
+static json_t *masking_json(const ds_loader *loader)
+{
+    const ds_masking *m = &loader->masking;
+    return json_pack("[f, f, f]", m->chance, m->mask, m->word);
+}
+
 static json_t *cursor_json(const ds_loader *loader)
 {
     char digest[DIGEST_TEXT];
@@ -73,6 +79,11 @@ static json_t *cursor_json(const ds_loader *loader)
         (json_int_t)loader->params.seq_length, "n_tokens", (json_int_t)n_tokens(loader),
         "n_documents", (json_int_t)n_documents(loader), "shuffle", (int)loader->params.shuffle,
         "digest", digest, "content", content);
+    if (json != NULL && loader->params.masking != NULL &&
+        json_object_set_new(json, "masking", masking_json(loader)) != 0) {
+        json_decref(json);
+        return NULL;
+    }
     if (json != NULL && loader->n_lanes > 1 &&
         json_object_set_new(json, "sources", lanes_json(loader)) != 0) {
         json_decref(json);
@@ -135,6 +146,18 @@ static ds_status same_content(const ds_loader *loader, const json_t *json)
     return DS_OK;
 }
 
+static ds_status same_masking(const ds_loader *loader, const json_t *json)
+{
+    const json_t *saved = json_object_get(json, "masking");
+    json_t *own = loader->params.masking != NULL ? masking_json(loader) : NULL;
+    const bool same = (saved == NULL) == (own == NULL) && (own == NULL || json_equal(saved, own));
+    json_decref(own);
+    return same ? DS_OK
+                : ds_fail(loader->ctx, DS_ERR_ARG,
+                          "the saved data cursor is of other data or settings: how many tokens are "
+                          "masked differs");
+}
+
 /* A number from 0 to limit. */
 static ds_status position(const ds_loader *loader, const json_t *json, const char *key,
                           json_int_t limit, uint64_t *value_out)
@@ -187,6 +210,7 @@ static ds_status restore(ds_loader *loader, const json_t *json)
     DS_TRY(same(loader, json, "n_tokens", n_tokens(loader)));
     DS_TRY(same(loader, json, "n_documents", n_documents(loader)));
     DS_TRY(same_content(loader, json));
+    DS_TRY(same_masking(loader, json));
     DS_TRY(position(loader, json, "epoch", UINT32_MAX, &epoch)); /* the order knows 32 bits of it */
     DS_TRY(position(loader, json, "next", INT64_MAX, &next));
     dsi_loader_rewind_to(loader, epoch, next);

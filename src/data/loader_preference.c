@@ -41,14 +41,16 @@ static ds_status check_rows(const ds_loader *loader)
 {
     static const char *const names[] = {[DS_ROWS_TEXT] = "no preferences",
                                         [DS_ROWS_PAIRS] = "pairs of preferences (DS_ROWS_PAIRS)",
-                                        [DS_ROWS_LABELLED] = "labelled answers (DS_ROWS_LABELLED)"};
+                                        [DS_ROWS_LABELLED] = "labelled answers (DS_ROWS_LABELLED)",
+                                        [DS_ROWS_CLASSES] = "classes",
+                                        [DS_ROWS_TOKEN_CLASSES] = "classes"};
     const ds_preference *p = loader->params.preference;
     const uint8_t want = p == NULL          ? DS_ROWS_TEXT
                          : of_pairs(loader) ? DS_ROWS_PAIRS
                                             : DS_ROWS_LABELLED;
     for (uint32_t i = 0; i < loader->n_lanes; ++i) {
         const uint8_t got = loader->lanes[i].dataset->info.rows;
-        if (got != want) {
+        if (got != want && !(p == NULL && got >= DS_ROWS_CLASSES)) {
             return ds_fail(loader->ctx, DS_ERR_ARG,
                            "the loader's loss needs %s, the data set was opened with %s",
                            names[want], names[got]);

@@ -32,10 +32,20 @@ static uint64_t sample_of(const ds_loader *loader, const dsi_lane *lane)
                : lane->next;
 }
 
-/* Writes sample d at position `origin` of the row. */
-static void place(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uint64_t d,
-                  int64_t origin)
+/* In the place of flags stand classes and one more (schema_classes.c). */
+static void place_classes(const ds_dataset *dataset, dsi_row row, int64_t origin, uint64_t begin,
+                          int64_t n)
 {
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t class = dataset->tokens->counted[begin + (uint64_t)i];
+        row.targets[origin + i] = class > 0 ? class - 1 : -100;
+    }
+}
+
+/* Writes sample d at position `origin` of the row. */
+static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t d, int64_t origin)
+{
+    const ds_dataset *dataset = lane->dataset;
     const dsi_store *tokens = dataset->tokens;
     const uint64_t begin = dsi_dataset_begin(dataset, d);
     const int64_t n = length_of(dataset, d);
@@ -46,6 +56,12 @@ static void place(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uin
         row.targets[origin + i] = counts ? dsi_loader_id(loader, dataset, next) : -100;
         row.positions[origin + i] = (int32_t)i;
         row.first[origin + i] = (int32_t)origin;
+    }
+    if (dataset->info.rows >= DS_ROWS_CLASSES) {
+        place_classes(dataset, row, origin, begin, n);
+    }
+    if (loader->params.masking != NULL) {
+        dsi_loader_mask(loader, lane, row, origin, begin, n);
     }
 }
 
@@ -78,7 +94,7 @@ void dsi_loader_row_samples(ds_loader *loader, const dsi_row *row)
             break;
         }
         if (row != NULL) {
-            place(loader, lane->dataset, *row, d, used);
+            place(loader, lane, *row, d, used);
         }
         used += n;
         dsi_loader_drew(loader, lane);

@@ -36,8 +36,9 @@ ds_status dsi_loader_check_stream(const ds_loader *loader, const dsi_lane *lane)
     return DS_OK;
 }
 
-static void fill(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uint64_t start)
+static void fill(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t start)
 {
+    const ds_dataset *dataset = lane->dataset;
     const dsi_store *tokens = dataset->tokens;
     const int64_t length = loader->params.seq_length;
     const uint64_t end = dataset->end;
@@ -58,6 +59,9 @@ static void fill(ds_loader *loader, const ds_dataset *dataset, dsi_row row, uint
         row.positions[i] = (int32_t)(i - origin);
         row.first[i] = (int32_t)origin;
     }
+    if (loader->params.masking != NULL) {
+        dsi_loader_mask(loader, lane, row, 0, start, i);
+    }
     loader->batch_tokens += (uint64_t)i;
     dsi_loader_clear_row(row, i, length);
 }
@@ -70,7 +74,7 @@ void dsi_loader_row_stream(ds_loader *loader, const dsi_row *row)
         const uint64_t window = loader->params.shuffle
                                     ? dsi_permute(lane->next, windows, lane->seed, lane->epoch)
                                     : lane->next;
-        fill(loader, lane->dataset, *row,
+        fill(loader, lane, *row,
              lane->dataset->first + phase_of(loader, lane, lane->epoch) +
                  window * (uint64_t)loader->params.seq_length);
     }

@@ -20,6 +20,7 @@ typedef enum dsi_schema {
     DSI_SCHEMA_ALPACA,
     DSI_SCHEMA_PREFERENCE,
     DSI_SCHEMA_UNPAIRED,
+    DSI_SCHEMA_CLASSES, /* read where params->rows asks for it alone */
     DSI_N_SCHEMAS
 } dsi_schema;
 /* "prompt-completion". */

@@ -280,7 +280,7 @@ struct ds_tokenizer {
     uint32_t n_template; /* 0: only the text */
 
     uint32_t n_ids; /* vocabulary and added tokens */
-    int64_t bos, pad, unk;
+    int64_t bos, pad, unk, mask;
     uint32_t eos[DSI_TOK_MAX_EOS];
     uint32_t n_eos;
     char *bos_text, *eos_text;         /* in the arena; NULL when unknown */

@@ -2,9 +2,9 @@
 /* What transformers makes of a folder besides reading its tokenizer.json.
  *
  * Called once while a folder is opened. Most classes take tokenizer.json as it stands. Those of
- * Llama, Qwen2, GPT-2 and BERT take only vocabulary, merges and (not BERT) post-processor out of
- * it: normalizer, pre-tokenizer, decoder and the model's options are the class's own, whatever the
- * file says. Not here: the added tokens (tokenizer_named.c).
+ * Llama, Qwen2, GPT-2, RoBERTa and BERT take only vocabulary, merges and (not BERT) post-processor
+ * out of it: normalizer, pre-tokenizer, decoder and the model's options are the class's own,
+ * whatever the file says. Not here: the added tokens (tokenizer_named.c).
  */
 #include "data/tokenizer_class.h"
 
@@ -27,7 +27,8 @@ static dsi_class_kind kind_named(const char *named)
     } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},
                  {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
                  {"GPT2Tokenizer", DSI_CLASS_GPT2},
-                 {"BertTokenizer", DSI_CLASS_BERT}};
+                 {"BertTokenizer", DSI_CLASS_BERT},
+                 {"RobertaTokenizer", DSI_CLASS_ROBERTA}};
     for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
         if (is_name(named, known[i].name)) {
             return known[i].kind;
@@ -71,20 +72,22 @@ dsi_class_kind dsi_class_of(const dsi_class_hint *hint, const char **name_out)
     return kind;
 }
 
-static const char *bert_default(const char *key)
+static const char *default_in(const char *const rows[][2], const char *key)
 {
-    static const char *const rows[][2] = {{"unk_token", "[UNK]"},
-                                          {"sep_token", "[SEP]"},
-                                          {"pad_token", "[PAD]"},
-                                          {"cls_token", "[CLS]"},
-                                          {"mask_token", "[MASK]"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+    for (size_t i = 0; rows[i][0] != NULL; ++i) {
         if (strcmp(key, rows[i][0]) == 0) {
             return rows[i][1];
         }
     }
     return NULL;
 }
+
+static const char *const bert_defaults[][2] = {{"unk_token", "[UNK]"},   {"sep_token", "[SEP]"},
+                                               {"pad_token", "[PAD]"},   {"cls_token", "[CLS]"},
+                                               {"mask_token", "[MASK]"}, {NULL, NULL}};
+static const char *const roberta_defaults[][2] = {
+    {"bos_token", "<s>"},   {"eos_token", "</s>"},  {"sep_token", "</s>"},    {"cls_token", "<s>"},
+    {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {"mask_token", "<mask>"}, {NULL, NULL}};
 
 const char *dsi_class_default(dsi_class_kind kind, const char *key)
 {
@@ -100,7 +103,9 @@ const char *dsi_class_default(dsi_class_kind kind, const char *key)
     case DSI_CLASS_GPT2:
         return unk || bos || eos ? end : NULL;
     case DSI_CLASS_BERT:
-        return bert_default(key);
+        return default_in(bert_defaults, key);
+    case DSI_CLASS_ROBERTA:
+        return default_in(roberta_defaults, key);
     default:
         return NULL;
     }
@@ -218,7 +223,8 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
                        const char **bad_out)
 {
     const json_t *value = json_object_get(config, "add_prefix_space");
-    const bool given = value != NULL && (!json_is_null(value) || kind == DSI_CLASS_GPT2);
+    const bool given = value != NULL && (!json_is_null(value) || kind == DSI_CLASS_GPT2 ||
+                                         kind == DSI_CLASS_ROBERTA);
     *bad_out = NULL;
     if (kind == DSI_CLASS_FILE) {
         return true;
@@ -241,5 +247,7 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
            json_object_set_new(root, "pre_tokenizer", pretok) == 0 &&
            json_object_set_new(root, "decoder", decoder) == 0 &&
            json_object_set_new(root, "added_tokens", json_array()) == 0 &&
+           (kind != DSI_CLASS_ROBERTA || /* tokenizer_special.c says it */
+            json_object_set_new(root, "post_processor", json_null()) == 0) &&
            set_model(root, llama, llama);
 }

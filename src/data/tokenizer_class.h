@@ -13,8 +13,9 @@ typedef enum dsi_class_kind {
     DSI_CLASS_LLAMA,
     DSI_CLASS_QWEN2,
     DSI_CLASS_GPT2,
-    DSI_CLASS_BERT, /* its post-processor is made of cls and sep (tokenizer_special.c) */
-    DSI_CLASS_OTHER /* one that is not supported */
+    DSI_CLASS_BERT,    /* its post-processor is made of cls and sep (tokenizer_special.c) */
+    DSI_CLASS_ROBERTA, /* likewise; else as GPT2 */
+    DSI_CLASS_OTHER    /* one that is not supported */
 } dsi_class_kind;
 
 typedef struct dsi_class_model {

@@ -363,7 +363,8 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
     json_t *root = json_pack("{s:{}}", "model");
     DS_TRY_GOTO(status, read_text(tok->ctx, vocab_path, &file), done);
     DS_TRY_GOTO(status, find_class(tok, files, NULL), done);
-    if (files->kind != DSI_CLASS_GPT2 && files->kind != DSI_CLASS_QWEN2) {
+    if (files->kind != DSI_CLASS_GPT2 && files->kind != DSI_CLASS_QWEN2 &&
+        files->kind != DSI_CLASS_ROBERTA) {
         status = ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                          "%s: the tokenizer class \"%.60s\" cannot be read from vocab.json and "
                          "merges.txt; add its tokenizer.json (transformers' save_pretrained)",

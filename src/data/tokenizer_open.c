@@ -167,7 +167,8 @@ ds_status ds_tokenizer_open(ds_ctx *ctx, const char *path, ds_tokenizer **tok_ou
     if (tok == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a tokenizer");
     }
-    *tok = (ds_tokenizer){.ctx = ctx, .unk_id = DSI_NO_ID, .bos = -1, .pad = -1, .unk = -1};
+    *tok = (ds_tokenizer){
+        .ctx = ctx, .unk_id = DSI_NO_ID, .bos = -1, .pad = -1, .unk = -1, .mask = -1};
     ds_status status = dsi_arena_create(ARENA_CEILING, &tok->arena);
     if (status < 0) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for a tokenizer");
@@ -230,6 +231,11 @@ int64_t ds_tokenizer_eos_id(const ds_tokenizer *tok)
 int64_t ds_tokenizer_pad_id(const ds_tokenizer *tok)
 {
     return tok->pad;
+}
+
+int64_t ds_tokenizer_mask_id(const ds_tokenizer *tok)
+{
+    return tok->mask;
 }
 
 int64_t ds_tokenizer_unk_id(const ds_tokenizer *tok)

@@ -6,7 +6,14 @@
 
 #include "data/tokenizer_special.h"
 
-enum { DSI_SAID_NAMES = 7, DSI_SAID_BOS = 0, DSI_SAID_EOS = 1, DSI_SAID_UNK = 2, DSI_SAID_PAD = 4 };
+enum {
+    DSI_SAID_NAMES = 7,
+    DSI_SAID_BOS = 0,
+    DSI_SAID_EOS = 1,
+    DSI_SAID_UNK = 2,
+    DSI_SAID_PAD = 4,
+    DSI_SAID_MASK = 6
+};
 extern const char *const dsi_said_names[DSI_SAID_NAMES];
 
 /* A token that a file gives: a text, or a text with properties. */

@@ -93,25 +93,29 @@ static ds_status add_again(dsi_said_reader *r)
 
 /* ---- bos, eos, pad, unk ---- */
 
-/* BERT's class: the named unknown token is the model's, cls and sep stand around the text. */
+/* BERT's and RoBERTa's classes: cls and sep stand around the text; BERT's named unknown token is
+ * the model's. */
 static ds_status frame_of_bert(dsi_said_reader *r, const int64_t *ids)
 {
     enum { SEP = 3, CLS = 5 };
     static const uint32_t needed[] = {DSI_SAID_UNK, SEP, CLS};
     ds_tokenizer *tok = r->tok;
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; ++i) {
+    const bool bert = r->files->kind == DSI_CLASS_BERT;
+    for (size_t i = bert ? 0 : 1; i < sizeof needed / sizeof *needed; ++i) {
         if (ids[needed[i]] < 0) {
             return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                           "%s: \"%s\" names no token, which the class BertTokenizer needs",
-                           r->files->folder, dsi_said_names[needed[i]]);
+                           "%s: \"%s\" names no token, which the class %s needs", r->files->folder,
+                           dsi_said_names[needed[i]], bert ? "BertTokenizer" : "RobertaTokenizer");
         }
     }
-    const dsi_said *unk = &r->found[DSI_SAID_UNK];
-    tok->unk_id = dsi_vocab_find(&tok->vocab, unk->token.content, unk->token.n_content);
-    if (tok->unk_id == DSI_NO_ID) {
-        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: \"unk_token\": \"%.60s\" is not in the vocabulary of WordPiece",
-                       r->files->folder, unk->token.content);
+    if (bert) {
+        const dsi_said *unk = &r->found[DSI_SAID_UNK];
+        tok->unk_id = dsi_vocab_find(&tok->vocab, unk->token.content, unk->token.n_content);
+        if (tok->unk_id == DSI_NO_ID) {
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: \"unk_token\": \"%.60s\" is not in the vocabulary of WordPiece",
+                           r->files->folder, unk->token.content);
+        }
     }
     uint32_t *around = dsi_arena_array(tok->arena, 2, sizeof *around);
     if (around == NULL) {
@@ -140,12 +144,13 @@ static ds_status note_ids(dsi_said_reader *r)
     for (size_t i = 0; i < DSI_SAID_NAMES; ++i) { /* a text that is no token is the unknown one */
         ids[i] = is_there[i] && ids[i] < 0 ? ids[DSI_SAID_UNK] : ids[i];
     }
-    if (r->files->kind == DSI_CLASS_BERT) {
+    if (r->files->kind == DSI_CLASS_BERT || r->files->kind == DSI_CLASS_ROBERTA) {
         DS_TRY(frame_of_bert(r, ids));
     }
     tok->bos = ids[DSI_SAID_BOS];
     tok->unk = ids[DSI_SAID_UNK];
     tok->pad = ids[DSI_SAID_PAD];
+    tok->mask = ids[DSI_SAID_MASK];
     if (ids[DSI_SAID_EOS] >= 0) {
         tok->eos[0] = (uint32_t)ids[DSI_SAID_EOS];
         tok->n_eos = 1;
@@ -206,7 +211,7 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
     }
     r->tok->split_special = json_is_true(split);
     r->tok->tidy = r->tok->word_piece && is_on(r, "clean_up_tokenization_spaces");
-    return r->files->has_file ? DS_OK : put_around(r);
+    return r->files->has_file || r->files->kind == DSI_CLASS_ROBERTA ? DS_OK : put_around(r);
 }
 
 ds_status dsi_special_apply(ds_tokenizer *tok, const dsi_folder_files *files, const json_t *tree)

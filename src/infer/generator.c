@@ -43,7 +43,9 @@ static ds_trace piece_trace(const ds_generator *g, int64_t length, int64_t longe
                       .dtype = g->dtype,
                       .batch = 1,
                       .seq_length = length,
-                      .kv_length = g->max_length + longest,
+                      .kv_length = g->encodes ? 0 : g->max_length + longest,
+                      .task = g->task.task,
+                      .n_classes = g->task.n_classes,
                       .weights = g->quantize,
                       .types = dsi_generator_types(g),
                       .head_ranks = g->comm != NULL && g->zero.tp > 1 ? g->zero.tp : 0,
@@ -60,6 +62,13 @@ static ds_status declare_piece(ds_generator *g, const ds_trace *trace)
     return status;
 }
 
+static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
+{
+    const ds_trace trace = piece_trace(g, length, longest);
+    g->n_pieces += 1;
+    return dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]);
+}
+
 static ds_status build_pieces(ds_generator *g)
 {
     int64_t longest = 1;
@@ -74,12 +83,22 @@ static ds_status build_pieces(ds_generator *g)
     }
     for (uint32_t i = 0; i < LENGTHS; ++i) {
         if (piece_lengths[i] <= longest) {
-            const ds_trace trace = piece_trace(g, piece_lengths[i], longest);
-            g->n_pieces += 1;
-            DS_TRY(dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]));
+            DS_TRY(build_piece(g, piece_lengths[i], longest));
         }
     }
     return DS_OK;
+}
+
+/* An encoder's plans: the usual lengths up to the longest, and that. */
+static ds_status build_encoder(ds_generator *g)
+{
+    for (uint32_t i = 1; i < LENGTHS && piece_lengths[i] < g->max_length; ++i) {
+        DS_TRY(build_piece(g, piece_lengths[i], 0));
+    }
+    for (int64_t length = 2 * piece_lengths[LENGTHS - 1]; length < g->max_length; length *= 2) {
+        DS_TRY(build_piece(g, length, 0));
+    }
+    return build_piece(g, g->max_length, 0);
 }
 
 static ds_cell find_input(const ds_generator *g, const char *prefix, const char *name)
@@ -107,6 +126,9 @@ static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
     (void)snprintf(prefix, sizeof prefix, "generate.%lld", (long long)piece->length);
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
     DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
+    if (g->encodes) {
+        return dsi_generator_input(g, prefix, "first", &piece->first);
+    }
     DS_TRY(dsi_generator_input(g, prefix, "kv_offset", &piece->kv_offset));
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
     piece->sequence = find_input(g, prefix, "length");
@@ -122,7 +144,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
         DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
     }
     const bool paged = g->paged.blocks > 0;
-    DS_TRY(paged ? dsi_paged_build_pieces(g) : build_pieces(g));
+    DS_TRY(paged ? dsi_paged_build_pieces(g) : g->encodes ? build_encoder(g) : build_pieces(g));
     DS_TRY(dsi_generator_place(g));
     if (g->plans_only) {
         return DS_OK;
@@ -247,6 +269,11 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (info->vocab_size == 0) {
         return ds_fail(g->ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
     }
+    if (info->encoder && !g->encodes) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "%s is an encoder: it has no next token to generate (ds_encode reads it)",
+                       info->architecture);
+    }
     if (info->max_positions > 0 && params->max_length > info->max_positions) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "max_length %lld is above the model's %lld positions",
                        (long long)params->max_length, (long long)info->max_positions);
@@ -270,30 +297,20 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     return dsi_generator_join(g, params);
 }
 
-ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
-                              ds_generator **generator_out)
-{
-    return dsi_generator_create(ctx, params, NULL, 0, generator_out);
-}
-
-static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
-                        int64_t budget, bool plans_only, ds_generator **generator_out)
+static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds_generator *start,
+                        ds_generator **generator_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_generator_params", params));
     ds_generator *g = calloc(1, sizeof *g);
     if (g == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
+    *g = *start;
     g->ctx = ctx;
     g->engine = params->engine;
-    g->plans_only = plans_only;
-    if (paged != NULL) {
-        g->paged = *paged;
-        g->budget = budget;
-    }
     ds_status status = begin(g, params);
     status = status < 0 ? status : build_own(g, params);
-    status = g->engine == NULL || plans_only ? status : dsi_generator_take_engine(g, status);
+    status = g->engine == NULL || g->plans_only ? status : dsi_generator_take_engine(g, status);
     if (status < 0) {
         ds_generator_destroy(&g);
         return status;
@@ -303,16 +320,31 @@ static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds
     return DS_OK;
 }
 
+ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
+                              ds_generator **generator_out)
+{
+    return dsi_generator_create(ctx, params, NULL, 0, generator_out);
+}
+
+ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
+                             const dsi_encoder_task *task, ds_generator **generator_out)
+{
+    const ds_generator start = {.encodes = true, .task = *task};
+    return create(ctx, params, &start, generator_out);
+}
+
 ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                                const ds_paged *paged, int64_t budget, ds_generator **generator_out)
 {
-    return create(ctx, params, paged, budget, false, generator_out);
+    const ds_generator start = {.paged = paged != NULL ? *paged : (ds_paged){0}, .budget = budget};
+    return create(ctx, params, &start, generator_out);
 }
 
 ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
                              int64_t budget, ds_generator **generator_out)
 {
-    return create(ctx, params, paged, budget, true, generator_out);
+    const ds_generator start = {.paged = *paged, .budget = budget, .plans_only = true};
+    return create(ctx, params, &start, generator_out);
 }
 
 void ds_generator_destroy(ds_generator **generator)

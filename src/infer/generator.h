@@ -20,11 +20,17 @@ typedef struct dsi_piece {
     dsi_plan *plan;
     uint32_t id; /* in the executor */
     ds_cell input_ids, positions, kv_offset, last;
+    ds_cell first;                      /* of an encoder, in the place of the last two */
     ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
     int64_t rows; /* of logits; of many sequences in a row, as the cells below */
     ds_cell tables, of_token, slots;
 } dsi_piece;
+
+/* What an encoder gives. */
+typedef struct dsi_encoder_task {
+    uint32_t task, n_classes; /* of ds_trace */
+} dsi_encoder_task;
 
 struct ds_generator {
     ds_ctx *ctx;
@@ -36,6 +42,8 @@ struct ds_generator {
     int64_t vocab_size;
     ds_paged paged; /* blocks 0: one sequence; else generator_paged.c */
     int64_t budget; /* of tokens, of many sequences in a row */
+    bool encodes;   /* encoder.c: no keys and values are kept */
+    dsi_encoder_task task;
     ds_cells *cells;
     ds_cells *local; /* their parts of this rank; of one rank the same table */
     dsi_exec *exec;
@@ -82,6 +90,9 @@ ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
 /* Makes the plans of many sequences in a row alone, to be counted: params need no weights. */
 ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
                              int64_t budget, ds_generator **generator_out);
+/* One of an encoder, which encoder.c runs: plans, memory and weights. */
+ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
+                             const dsi_encoder_task *task, ds_generator **generator_out);
 /* Builds a plan and finds the cells of its inputs, which are found by dsi_generator_input. */
 ds_status dsi_generator_build_piece(ds_generator *generator, const ds_trace *trace,
                                     dsi_piece *piece);

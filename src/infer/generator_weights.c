@@ -90,6 +90,11 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const dsi_weight weight = weight_of(s, c);
+        if (g->encodes && weight.n == 0 && ds_cells_get(g->cells, c)->kind == DS_CELL_PARAM) {
+            return ds_fail(g->ctx, DS_ERR_NOT_FOUND,
+                           "%s has no %s: it was not trained for this task", weights,
+                           ds_cells_get(g->cells, c)->name);
+        }
         const void *place = mapped_part(g, c, &weight);
         if (place != NULL) {
             /* Kernels only read parameters: the map stays read-only. */

@@ -9,15 +9,16 @@
 
 #define COMPOSITE "a model of several parts has its own model_type, which is not known"
 
+enum { OF_DECODERS = 2 }; /* rows, the first */
 static const ds_field common[] = {
     DS_FIELD_REFUSE("is_causal", "true", "attention to later positions"),
+    DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
     DS_FIELD_REFUSE("per_layer_config", "null {}", "layers have one configuration"),
     DS_FIELD_REFUSE("mlp_layer_types", NULL, "the feed-forward layers are dense"),
     DS_FIELD_REFUSE("text_config", NULL, COMPOSITE),
     DS_FIELD_REFUSE("text_encoder", NULL, COMPOSITE),
     DS_FIELD_REFUSE("decoder", NULL, COMPOSITE),
     DS_FIELD_REFUSE("generator", NULL, COMPOSITE),
-    DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
     DS_FIELD_REFUSE("attn_implementation", "null \"eager\" \"sdpa\"",
                     "transformers has it in a package of its own"),
     DS_FIELD_REFUSE("_attn_implementation", "null \"eager\" \"sdpa\"",
@@ -138,7 +139,9 @@ static ds_status check_attentions(const ds_reader *reader)
 ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool slides,
                                 const char *quantized, ds_dtype *dtype_out)
 {
-    DS_TRY(ds_fields_read(reader, common, sizeof common / sizeof common[0], NULL));
+    const size_t skipped = reader->encoder ? OF_DECODERS : 0;
+    DS_TRY(
+        ds_fields_read(reader, common + skipped, sizeof common / sizeof common[0] - skipped, NULL));
     DS_TRY(is_quantized_by(reader, quantized) ? DS_OK : ds_fields_read(reader, plain, 1, NULL));
     DS_TRY(check_labels(reader));
     DS_TRY(check_attentions(reader));

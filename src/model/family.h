@@ -50,6 +50,7 @@ typedef struct ds_head_params {
     ds_value extra;   /* f32 () that is added to the loss, or DS_NONE */
     double cap;       /* default 0: none; a logit z becomes cap·tanh(z/cap) */
     const char *bias; /* default NULL: none; whole name of what is added to logits (V) */
+    bool unshifted;   /* of an encoder: the input `labels` in the place of `targets` */
 } ds_head_params;
 /* x (B,T,C): the loss against the input `targets`, or, in GENERATE, the logits of row `last` of
  * each sequence. With a cap or a bias all logits are in memory; preference losses refuse them. */

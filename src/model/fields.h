@@ -14,6 +14,7 @@ typedef struct ds_reader {
     ds_ctx *ctx;
     const json_t *json;   /* an object */
     bool integers_vanish; /* they were read as reals: a whole real may be one, 1.0 or 1 */
+    bool encoder;         /* the family's own table has what common[] has of decoders */
 } ds_reader;
 
 /* Types of a value, to be or-ed. */
@@ -105,13 +106,14 @@ typedef struct ds_rope_rules {
     bool null_is_all;   /* partial_rotary_factor null outside of rope_parameters is 1; else bad */
     bool plain;         /* no scaling but longrope, which yarn and su are too */
     const char *absent; /* rope_parameters where there are none, as JSON; NULL: none */
-    const char *theta_key;   /* outside of rope_parameters; NULL: rope_theta */
-    const char *partial_key; /* likewise; NULL: partial_rotary_factor */
+    const char *local_theta_key; /* of layers with a window; NULL: rope_local_base_freq */
+    const char *theta_key;       /* outside of rope_parameters; NULL: rope_theta */
+    const char *partial_key;     /* likewise; NULL: partial_rotary_factor */
 } ds_rope_rules;
 
 /* Parameters of each type of layer, nested in rope_parameters: those of full_attention, with
  * rope_scaling and rope_theta of the older layout, and those of sliding_attention, with
- * rope_local_base_freq (10000 when absent). */
+ * local_theta_key (10000 when absent). */
 ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
                              int64_t max_positions, ds_rope_params *full, ds_rope_params *sliding);
 

@@ -410,13 +410,18 @@ static bool head_is_built(ds_nn *nn, const ds_head_params *p)
 void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
 {
     const ds_trace *t = ds_nn_trace(nn);
-    const ds_value weight = head_weight(nn, p, ds_shape_last(ds_nn_meta(nn, x).shape));
-    if (t->mode == DS_TRACE_GENERATE) {
-        ds_nn_output(nn, "logits", logits_of(nn, p, wanted_rows(nn, x), weight));
+    if (t->task != DS_TASK_TOKENS) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "classes and hidden states are of encoders; this is a decoder");
         return;
     }
-    const ds_value targets =
-        ds_nn_input(nn, "targets", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    const ds_value weight = head_weight(nn, p, ds_shape_last(ds_nn_meta(nn, x).shape));
+    if (t->mode == DS_TRACE_GENERATE) {
+        ds_nn_output(nn, "logits", logits_of(nn, p, p->unshifted ? x : wanted_rows(nn, x), weight));
+        return;
+    }
+    const ds_value targets = ds_nn_input(nn, p->unshifted ? "labels" : "targets", DS_DTYPE_I32,
+                                         ds_shape_2d(t->batch, t->seq_length));
     if (!head_is_built(nn, p)) {
         return;
     }

@@ -355,7 +355,10 @@ static ds_status read_typed(const ds_reader *reader, const ds_rope_rules *rules,
 ds_status ds_rope_read_typed(const ds_reader *reader, const ds_rope_rules *rules, int64_t head_dim,
                              int64_t max_positions, ds_rope_params *full, ds_rope_params *sliding)
 {
-    const ds_rope_rules local = {.theta = 10000.0, .theta_key = "rope_local_base_freq"};
+    const ds_rope_rules local = {.theta = 10000.0,
+                                 .theta_key = rules->local_theta_key != NULL
+                                                  ? rules->local_theta_key
+                                                  : "rope_local_base_freq"};
     DS_TRY(read_typed(reader, rules, "full_attention", head_dim, max_positions, full));
     return read_typed(reader, &local, "sliding_attention", head_dim, max_positions, sliding);
 }

@@ -436,20 +436,38 @@ static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
            ranks / a->n_kv_heads <= DS_MAX_IN;
 }
 
-enum { HEADS = 6, ROWS = 7 }; /* inputs of attention */
+enum { RNG = 5, HEADS = 6, ROWS = 7, KEYS = 8, END = 9 }; /* inputs of attention */
 
 ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                          const ds_attention_params *params)
+{
+    return ds_nn_attention_within(nn, q, k, v, first, DS_NONE, params);
+}
+
+ds_value ds_nn_document_end(ds_nn *nn, ds_value first)
+{
+    return ds_nn_apply(nn, &dsi_op_document_end, NULL, &first, 1);
+}
+
+/* How many inputs there are up to the last that is there; those of the layout in use. */
+static uint32_t n_inputs(const ds_value *in)
+{
+    return in[END] != DS_NONE     ? END + 1
+           : in[HEADS] != DS_NONE ? ROWS
+           : in[RNG] != DS_NONE   ? HEADS
+                                  : 4;
+}
+
+ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
+                                ds_value end, const ds_attention_params *params)
 {
     if (!dsi_nn_ok(nn,
                    DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_attention_params", params))) {
         return DS_NONE;
     }
-    if (params->all_keys && params->window != 0) {
-        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "ds_nn_attention: window is %lld and all_keys is true; a window is of causal "
-                   "attention",
-                   (long long)params->window);
+    if (end != DS_NONE && !params->all_keys) {
+        ds_nn_fail(nn, DS_ERR_ARG,
+                   "ds_nn_attention_within: causal attention ends at each query; set all_keys");
         return DS_NONE;
     }
     const bool dropout = drops(nn, params->dropout);
@@ -497,26 +515,23 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
         v = repeat_heads(nn, v, attrs.n_kv_heads, times);
         attrs.n_kv_heads = nn->trace.head_ranks;
     }
-    ds_value in[8] = {q,       k,      v, first, DS_NONE, dropout ? random_state(nn) : DS_NONE,
-                      DS_NONE, DS_NONE};
+    ds_value in[END + 1] = {
+        q,       k,       v,       first, DS_NONE, dropout ? random_state(nn) : DS_NONE,
+        DS_NONE, DS_NONE, DS_NONE, end};
     if ((dropout && nn->trace.head_ranks > 1) || params->alibi > 0.0) {
         attrs.all_heads = attrs.n_heads;
         in[HEADS] = numbers(nn, attrs.n_heads);
     }
     ds_value made[DS_MAX_OUT];
     if (nn->trace.sequence_ranks < 2) {
-        dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in,
-                         in[HEADS] != DS_NONE ? 7
-                         : dropout            ? 6
-                                              : 4,
-                         made);
+        dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in, n_inputs(in), made);
         return behind_sinks(nn, params, made);
     }
     if (is_ring(nn) || attrs.n_heads % nn->trace.head_ranks != 0 ||
         attrs.n_kv_heads % nn->trace.head_ranks != 0) {
         in[ROWS] = row_numbers(nn, nn->trace.seq_length); /* not by heads: a part of the queries */
     }
-    dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in, 8, made);
+    dsi_nn_apply_all(nn, &dsi_op_attention, &attrs, in, end != DS_NONE ? END + 1 : KEYS, made);
     return behind_sinks(nn, params, made);
 }
 

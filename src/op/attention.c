@@ -78,8 +78,8 @@ static ds_status check_rng(const ds_infer *call, uint32_t i)
     return DS_OK;
 }
 
-/* heads, rows and keys at inputs at, at+1 and at+2: which of all heads, queries and keys these are.
- */
+/* heads, rows and keys at inputs at, at+1 and at+2: which of all heads, queries and keys these are;
+ * end at at+3. */
 static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
 {
     const dsi_attention_attrs *a = call->attrs;
@@ -98,7 +98,8 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
     }
     DS_TRY(dsi_op_may(call, at, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
     DS_TRY(dsi_op_may(call, at + 1, "rows", DS_DTYPE_I32, ds_shape_1d(d->tq)));
-    return dsi_op_may(call, at + 2, "keys", DS_DTYPE_I32, ds_shape_1d(d->tk));
+    DS_TRY(dsi_op_may(call, at + 2, "keys", DS_DTYPE_I32, ds_shape_1d(d->tk)));
+    return dsi_op_may(call, at + 3, "end", DS_DTYPE_I32, ds_shape_2d(d->b, d->tq));
 }
 
 static ds_shape lse_shape(const ds_infer *call, const dims *d)
@@ -179,10 +180,14 @@ static ds_status attention_grad(ds_grad *call)
                        "attention: no gradient with an offset (input 4), which is for generation, "
                        "nor with keys (input 8), which are a part of all");
     }
-    const ds_value in[12] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
+    const ds_value in[13] = {call->d_out[0], input(call, 0), input(call, 1), input(call, 2),
                              call->out[0],   call->out[1],   input(call, 3), input(call, 5),
-                             input(call, 6), input(call, 7), DS_NONE,        call->d_out[1]};
-    const uint32_t n = call->d_out[1] != DS_NONE ? 12 : call->n_in > 6 ? 10 : 8;
+                             input(call, 6), input(call, 7), DS_NONE,        input(call, 9),
+                             call->d_out[1]};
+    const uint32_t n = call->d_out[1] != DS_NONE ? 13
+                       : call->n_in > 9          ? 12
+                       : call->n_in > 6          ? 10
+                                                 : 8;
     ds_value outs[DS_MAX_OUT];
     DS_TRY(dsi_emit(call, &dsi_op_attention_backward, call->attrs, in, n, outs));
     for (uint32_t i = 0; i < 3; ++i) {
@@ -271,19 +276,22 @@ const ds_op dsi_op_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t s", .out = "bth bht", .split = "hbt",
+    .place = DSI_PLACE(.in = "bth bsh bsh bt b _ h t s bt", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_attention, .local = attention_local),
-    .doc = "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
-           "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)], [keys i32 (Tk)] → y "
-           "(B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
-           "over the keys that causality, window and first leave visible; a query that sees none "
-           "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
-           "position. "
-           "heads, rows, keys: which of all_heads, of all queries and of all_keys these are, "
-           "ascending "
-           "by one.",
+    .doc =
+        "q (B,Tq,H·D) or packed q,k,v (B,T,(H+2·KV)·D), [k, v (B,Tk,KV·D)], [first i32 (B,Tq)], "
+        "[offset i32 (B)], [rng i64 (4)], [heads i32 (H)], [rows i32 (Tq)], [keys i32 (Tk)], [end "
+        "i32 "
+        "(B,Tq)] → y "
+        "(B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
+        "over the keys that causality, window, first and end leave visible; a query that sees none "
+        "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
+        "position. "
+        "heads, rows, keys: which of all_heads, of all queries and of all_keys these are, "
+        "ascending "
+        "by one.",
     .n_in_min = 1,
-    .n_in_max = 9,
+    .n_in_max = 10,
     .n_out = 2,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),
@@ -308,7 +316,7 @@ static ds_status attention_backward_infer(ds_infer *call)
     DS_TRY(dsi_op_may(call, 6, "first", DS_DTYPE_I32, ds_shape_2d(d.b, d.tq)));
     DS_TRY(check_rng(call, 7));
     DS_TRY(check_numbers(call, 8, &d));
-    DS_TRY(dsi_op_may(call, 11, "dlse", dsi_stat_dtype(act), lse_shape(call, &d)));
+    DS_TRY(dsi_op_may(call, 12, "dlse", dsi_stat_dtype(act), lse_shape(call, &d)));
     for (uint32_t i = 0; i < (a->packed != 0 ? 1U : 3U); ++i) {
         call->out[i] = call->in[1 + i];
     }
@@ -319,8 +327,8 @@ static void adapt_attention_backward(ds_place_case *c)
 {
     const dsi_attention_attrs *a = c->attrs;
     adapt_heads(c, 1, dsi_place_has(c, 7), 8);
-    if (dsi_place_has(c, 11)) { /* linear in dy and dlse together */
-        c->group[0] |= 1u << 11;
+    if (dsi_place_has(c, 12)) { /* linear in dy and dlse together */
+        c->group[0] |= 1u << 12;
     }
     if (a->packed != 0) {
         c->out[0][2] = c->in[1][2];
@@ -339,14 +347,15 @@ const ds_op dsi_op_attention_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t s bht", .out = "bth bsh bsh",
+    .place = DSI_PLACE(.in = "bth bth bsh bsh bth bht bt _ h t s bt bht", .out = "bth bsh bsh",
                        .split = "hbt", .sums = "t", .linear = "0",
                        .adapt = adapt_attention_backward, .local = attention_backward_local),
-    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [keys], [dlse f32 "
+    .doc = "dy, q or packed, [k], [v], y, lse, [first], [rng], [heads], [rows], [keys], [end], "
+           "[dlse f32 "
            "(B,H,Tq)] → dq or dpacked, [dk], [dv]: the "
            "gradient of attention; attributes as there.",
     .n_in_min = 6,
-    .n_in_max = 12,
+    .n_in_max = 13,
     .n_out = 3,
     .flags = DS_OP_RANDOM,
     .attrs_bytes = sizeof(dsi_attention_attrs),

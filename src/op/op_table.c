@@ -53,6 +53,7 @@ static const ds_op *const all[] = {
     &dsi_op_attention_part_backward,
     &dsi_op_attention_sinks,
     &dsi_op_attention_sinks_backward,
+    &dsi_op_document_end,
     &dsi_op_linear_cross_entropy,
     &dsi_op_linear_cross_entropy_backward,
     &dsi_op_linear_cross_entropy_dx,

@@ -270,7 +270,7 @@ typedef struct dsi_attention_attrs {
     int64_t
         packed; /* 1: in[0] is (B,T,(H+2·KV)·D) holding q, k, v side by side; in[1], in[2] absent */
     int64_t causal;    /* 1 */
-    int64_t window;    /* 0: none; W: key j visible from i when i-j < W */
+    int64_t window;    /* 0: none; W: key j visible from i when |i-j| < W */
     double scale;      /* of q·k */
     double dropout;    /* on probabilities; needs rng */
     int64_t site;      /* of the random numbers */
@@ -281,15 +281,19 @@ typedef struct dsi_attention_attrs {
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
- * the keys: generation with a KV cell; absent: 0], [rng i64 (4)] → y (B,Tq,H·D), lse f32 (B,H,Tq).
- * Key j is visible from position p when j ≤ p (if causal), p-j < window, j ≥ first. Its score is
- * scale·q·k, capped, and below what it would be by slope·(p-j) (op/alibi.h). Never Tq×Tk in memory.
- * Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
+ * the keys: generation with a KV cell; absent: 0], [rng i64 (4)], [heads], [rows], [keys], [end i32
+ * (B,Tq): each query's lowest key above those that it sees] → y (B,Tq,H·D), lse f32 (B,H,Tq).
+ * Key j is visible from position p when j ≤ p (if causal), |p-j| < window, first ≤ j < end. Its
+ * score is scale·q·k, capped, and below what it would be by slope·(p-j) (op/alibi.h). Never Tq×Tk
+ * in memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
-/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [keys],
+/* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [keys], [end],
  * [dlse f32 (B,H,Tq)] → dq | dpacked, dk, dv; same attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
+/* document_end: first i32 (B,T), the first position of each one's document → end i32 (B,T), that
+ * behind its last. Documents are runs of the same `first`. */
+extern const ds_op dsi_op_document_end;
 
 /* ---- attention_part.c ---------------------------------------------------------------------- */
 typedef struct dsi_turn_attrs {

@@ -78,8 +78,12 @@ static ds_status check_complete(const ds_engine *engine, const char *prefix, con
             found = strcmp(batch->tensors[i].name, cell->name + n + 1) == 0;
         }
         if (!found) {
-            return ds_fail(engine->ctx, DS_ERR_ARG, "the batch lacks the input %s",
-                           cell->name + n + 1);
+            const bool labels = strcmp(cell->name + n, "/labels") == 0;
+            return ds_fail(engine->ctx, DS_ERR_ARG, "the batch lacks the input %s%s",
+                           cell->name + n + 1,
+                           labels ? ": an encoder learns what the token at each position is, not "
+                                    "the next one as `targets` say"
+                                  : "");
         }
     }
     return DS_OK;

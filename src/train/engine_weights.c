@@ -104,7 +104,7 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed, bool added)
     for (ds_cell c = 0; c < ds_cells_count(engine->cells) && status >= 0; ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (cell->kind == DS_CELL_PARAM &&
-            (!added || cell->of != DS_NONE || strcmp(cell->name, DSI_SCORE_HEAD) == 0)) {
+            (!added || cell->of != DS_NONE || dsi_is_new_head(cell->name))) {
             status = init_parameter(engine, c, seed, scratch);
         }
     }

@@ -14,7 +14,7 @@ const char *const parity_variants[PARITY_N] = {
     "qwen3",   "rope_linear", "rope_yarn", "rope_dynamic", "packed_gpt2", "packed_llama",
     "mixtral", "qwen2_moe",   "qwen3_moe", "olmoe",        "granitemoe"};
 
-void parity_open(ds_ctx *ctx, const char *name, parity_case *p)
+static void open_case(ds_ctx *ctx, const char *set, const char *name, parity_case *p)
 {
     static const char *const inputs[4][2] = {{"input_ids", "tokens"},
                                              {"targets", "targets"},
@@ -23,22 +23,37 @@ void parity_open(ds_ctx *ctx, const char *name, parity_case *p)
     char path[PARITY_PATH + 32];
     memset(p, 0, sizeof *p);
     p->name = name;
-    golden_path(p->folder, sizeof p->folder, "parity/%s", name);
-    p->golden = golden_read("parity/%s/golden.safetensors", name);
-    p->scalars = golden_json("parity/%s/golden.json", name);
+    golden_path(p->folder, sizeof p->folder, "%s/%s", set, name);
+    p->golden = golden_read("%s/%s/golden.safetensors", set, name);
+    p->scalars = golden_json("%s/%s/golden.json", set, name);
     (void)snprintf(path, sizeof path, "%s/config.json", p->folder);
     CHECK_OK(ctx, ds_model_from_config(ctx, path, &p->model));
     const golden_tensor *logits = golden_find(&p->golden, "logits");
     p->n_batch = logits->dims[0];
     p->n_seq = logits->dims[1];
     p->vocab = logits->dims[2];
+    const bool encodes = ds_model_get_info(p->model)->encoder;
+    p->task = strstr(name, "_sequence") != NULL ? DS_TASK_SEQUENCE_CLASSES
+              : strstr(name, "_token") != NULL  ? DS_TASK_TOKEN_CLASSES
+                                                : DS_TASK_TOKENS;
+    p->n_classes = p->task != DS_TASK_TOKENS ? (uint32_t)p->vocab : 0;
     for (int i = 0; i < 4; ++i) {
         const int32_t *data = golden_i32(&p->golden, inputs[i][1]);
         p->tensors[i] = (ds_named_tensor){
-            inputs[i][0],
+            i == 1 && encodes ? "labels" : inputs[i][0],
             {(void *)(uintptr_t)data, {DS_DTYPE_I32, ds_shape_2d(p->n_batch, p->n_seq)}}};
     }
     p->batch = (ds_batch){p->tensors, 4};
+}
+
+void parity_open(ds_ctx *ctx, const char *name, parity_case *p)
+{
+    open_case(ctx, "parity", name, p);
+}
+
+void parity_open_encoder(ds_ctx *ctx, const char *name, parity_case *p)
+{
+    open_case(ctx, "encoder", name, p);
 }
 
 void parity_close(parity_case *p)
@@ -57,6 +72,8 @@ dsi_engine_spec parity_spec(const parity_case *p, ds_dtype dtype, ds_isa isa)
                                        .master = true,
                                        .batch = p->n_batch,
                                        .seq_length = p->n_seq,
+                                       .task = p->task,
+                                       .n_classes = p->n_classes,
                                        .accumulation = 1,
                                        .optimizer = DS_OPTIMIZER_ADAM,
                                        .eps = 1e-8,
@@ -135,8 +152,12 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
 
 float *parity_logits(ds_ctx *ctx, const parity_case *p, ds_dtype dtype, ds_isa isa)
 {
-    const ds_trace trace = {
-        .mode = DS_TRACE_EVAL, .dtype = dtype, .batch = p->n_batch, .seq_length = p->n_seq};
+    const ds_trace trace = {.mode = DS_TRACE_EVAL,
+                            .dtype = dtype,
+                            .batch = p->n_batch,
+                            .seq_length = p->n_seq,
+                            .task = p->task,
+                            .n_classes = p->n_classes};
     const dsi_plan_env env = {.n_threads = 2, .isa = isa, .choose = dsi_cpu_kernel_choose};
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;

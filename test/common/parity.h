@@ -19,10 +19,13 @@ typedef struct parity_case {
     ds_model *model;
     ds_named_tensor tensors[4];
     ds_batch batch;
-    int64_t n_batch, n_seq, vocab;
+    int64_t n_batch, n_seq, vocab; /* vocab: width of the logits */
+    uint32_t task, n_classes;      /* of ds_trace; encoders whose name ends so have classes */
 } parity_case;
 
 void parity_open(ds_ctx *ctx, const char *name, parity_case *p);
+/* One of encoders, of test/golden/encoder; its targets are the input `labels`. */
+void parity_open_encoder(ds_ctx *ctx, const char *name, parity_case *p);
 void parity_close(parity_case *p);
 
 /* AdamW as the goldens were made: lr 1e-3, decay 0.01 on everything, no clipping. */

@@ -307,6 +307,7 @@ static void folders_are_read_as_transformers_does(void **state)
     check_file(path != NULL ? path : DS_SOURCE_DIR "/test/golden/data/tokenizer_folders.jsonl");
     if (path == NULL) {
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_bert.jsonl");
+        check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_roberta.jsonl");
     }
 }
 

@@ -21,6 +21,9 @@ DS_TOKENIZER_FOLDERS=$scratch/folders.jsonl "$build/test_tokenizer_folder"
 "$DS_ORACLE_PYTHON" "$root/test/golden/data/make_tokenizer_folders.py" --bert --count $((FOLDERS / 4)) --seed "$seed" \
     --out "$scratch/bert.jsonl" 2> "$scratch/log" > /dev/null || { tail -n 20 "$scratch/log"; exit 1; }
 DS_TOKENIZER_FOLDERS=$scratch/bert.jsonl "$build/test_tokenizer_folder"
+"$DS_ORACLE_PYTHON" "$root/test/golden/data/make_tokenizer_folders.py" --roberta --count $((FOLDERS / 4)) --seed "$seed" \
+    --out "$scratch/roberta.jsonl" 2> "$scratch/log" > /dev/null || { tail -n 20 "$scratch/log"; exit 1; }
+DS_TOKENIZER_FOLDERS=$scratch/roberta.jsonl "$build/test_tokenizer_folder"
 "$DS_ORACLE_PYTHON" "$root/scripts/make_tokenizer_classes.py" "$scratch/table.c" 2> /dev/null
 cmp "$scratch/table.c" "$root/src/data/tokenizer_class_table.c" ||
     echo "tokenizer_folder: the table of classes is of another transformers: run scripts/make_tokenizer_classes.py"

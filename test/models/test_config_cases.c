@@ -7,6 +7,7 @@
 #include "common/golden.h"
 #include "common/scratch.h"
 
+#include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 #include <math.h>
 #include <stdlib.h>
@@ -53,6 +54,11 @@ static const char *const refused_here[] = {
     "\"slow_but_exact\" must be",
     "\"sliding_window\" must be at least 1",
     "\"topk_group\" must be",
+    "\"is_decoder\": ",
+    "\"position_embedding_type\": ",
+    "say it as local_attention",
+    "say it in rope_parameters",
+    "\"num_hidden_layers\" is out of range",
 };
 
 static const int shown[N_SHOWN] = {0, 7, 19, VOCAB - 1};
@@ -77,17 +83,32 @@ static void write_folder(const json_t *c, const char *folder)
     json_decref(config);
 }
 
-static ds_status run_prompt(ds_generator *generator, size_t n, double *logits)
+/* The last position's, of a decoder or an encoder. */
+static ds_status last_logits(ds_generator *generator, ds_encoder *encoder, size_t n,
+                             const float **out)
 {
     uint32_t ids[LONG];
+    ds_tensor rows;
     int64_t n_vocab = 0;
     for (uint32_t i = 0; i < n; ++i) {
         ids[i] = (11 * i + 5 * (i / 7) + 3) % VOCAB;
     }
+    if (encoder != NULL) {
+        DS_TRY(ds_encoder_run(encoder, ids, n, &rows));
+        *out = (const float *)rows.data + (n - 1) * VOCAB;
+        return DS_OK;
+    }
     DS_TRY(ds_generator_prompt(generator, ids, n));
-    const float *all = ds_generator_logits(generator, &n_vocab);
+    *out = ds_generator_logits(generator, &n_vocab);
+    return DS_OK;
+}
+
+static ds_status run_prompt(ds_generator *generator, ds_encoder *encoder, size_t n, double *logits)
+{
+    const float *all = NULL;
+    DS_TRY(last_logits(generator, encoder, n, &all));
     double largest = 0.0;
-    for (int64_t i = 0; i < n_vocab; ++i) {
+    for (int64_t i = 0; i < VOCAB; ++i) {
         largest = fmax(largest, fabs((double)all[i]));
     }
     for (int i = 0; i < N_SHOWN; ++i) {
@@ -101,17 +122,24 @@ static ds_status run(const char *folder, size_t n_long, double logits[2][N_SHOWN
 {
     ds_model *model = NULL;
     ds_generator *generator = NULL;
+    ds_encoder *encoder = NULL;
     ds_status status = ds_model_from_config(ctx, scratch_path(folder, "config.json"), &model);
     if (status >= 0) {
         const ds_generator_params params = {.model = model,
                                             .weights = folder,
                                             .dtype = DS_DTYPE_F32,
                                             .max_length = (int64_t)n_long};
-        status = ds_generator_create(ctx, &params, &generator);
+        const ds_encoder_params own = {.model = model,
+                                       .weights = folder,
+                                       .dtype = DS_DTYPE_F32,
+                                       .max_length = (int64_t)n_long};
+        status = ds_model_get_info(model)->encoder ? ds_encoder_create(ctx, &own, &encoder)
+                                                   : ds_generator_create(ctx, &params, &generator);
     }
-    status = status >= 0 ? run_prompt(generator, SHORT, logits[0]) : status;
-    status = status >= 0 ? run_prompt(generator, n_long, logits[1]) : status;
+    status = status >= 0 ? run_prompt(generator, encoder, SHORT, logits[0]) : status;
+    status = status >= 0 ? run_prompt(generator, encoder, n_long, logits[1]) : status;
     ds_generator_destroy(&generator);
+    ds_encoder_destroy(&encoder);
     ds_model_destroy(&model);
     return status;
 }

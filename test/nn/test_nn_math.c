@@ -315,11 +315,11 @@ static ds_value means_of_nothing(ds_nn *nn, ds_value x)
     return ds_nn_mean(nn, ds_nn_slice(nn, x, 0, 0, 0), 0);
 }
 
-static ds_value sees_all_in_a_window(ds_nn *nn, ds_value x)
+static ds_value ends_twice(ds_nn *nn, ds_value x)
 {
-    const ds_attention_params params = {
-        .n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .window = 3, .all_keys = true};
-    return ds_nn_attention(nn, x, x, x, DS_NONE, &params);
+    const ds_attention_params params = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 8};
+    const ds_value end = ds_nn_input(nn, "end", DS_DTYPE_I32, ds_shape_2d(4, 8));
+    return ds_nn_attention_within(nn, x, x, x, DS_NONE, end, &params);
 }
 
 static ds_value largest_of_nothing(ds_nn *nn, ds_value x)
@@ -386,7 +386,7 @@ static void refusals(void **state)
         {compares_by_no_number, DS_ERR_ARG, "value is 0.5, which is no bool"},
         {compares_without_b, DS_ERR_ARG, "ds_nn_compare: operand 1 is absent"},
         {compares_by_no_kind, DS_ERR_ARG, "kind is 6, expected 0 to 5"},
-        {sees_all_in_a_window, DS_ERR_UNSUPPORTED, "window is 3 and all_keys is true"},
+        {ends_twice, DS_ERR_ARG, "causal attention ends at each query"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         const ds_trace trace = {.mode = DS_TRACE_TRAIN, .dtype = DS_DTYPE_F32, .batch = 4};

@@ -156,6 +156,8 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
     }
     case 'd':
         return (double)(i % n_last / 5 * 5);
+    case 'D': /* the ends of documents of 'd' */
+        return fmin((double)(i % n_last / 5 * 5 + 5), (double)n_last);
     case 'p':
         return (double)(i % n_last) +
                (isdigit((unsigned char)fill[1]) ? strtod(fill + 1, NULL) : 0.0);

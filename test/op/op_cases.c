@@ -55,6 +55,7 @@
 #define HEADS3        .n_heads = 3, .n_kv_heads = 3, .head_dim = 8, .causal = 1, .scale = 0.35
 #define GROUPED       .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .causal = 1, .scale = 0.25
 #define CAPPED        GROUPED, .cap = 0.7
+#define BOTH          .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25
 #define WIDE          .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .causal = 1, .scale = 0.125
 #define BIG           .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .causal = 1, .scale = 0.09
 #define SHARE         HEADS3, .dropout = 0.25, .site = 5, .all_heads = 6
@@ -345,6 +346,15 @@ const op_case op_cases[] = {
     {&dsi_op_attention, "head of 5", "act[2,19,45]", ATT(TINY, .packed = 1), .loose = 2},
     {&dsi_op_attention, "all keys", "act[2,5,64] act[2,19,32] act[2,19,32]",
      ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25), .loose = 2},
+    {&dsi_op_attention, "all keys of documents",
+     "act[2,33,64] act[2,33,32] act[2,33,32] i32[2,33]d - - - - - i32[2,33]D", ATT(BOTH),
+     .loose = 2},
+    {&dsi_op_attention, "all keys of documents, packed, long",
+     "act[1,333,256] - - i32[1,333]d - - - - - i32[1,333]D",
+     ATT(.n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .scale = 0.125, .packed = 1), .loose = 2,
+     .flags = OP_NO_GRAD},
+    {&dsi_op_attention, "a window to both sides", "act[1,67,64] act[1,67,32] act[1,67,32]",
+     ATT(BOTH, .window = 9), .loose = 2},
     {&dsi_op_attention, "generation", "act[2,1,64] act[2,40,32] act[2,40,32] - i32[2]<40",
      ATT(GROUPED), .loose = 2, .flags = OP_NO_GRAD},
     {&dsi_op_attention, "prefill at offset", "act[2,7,64] act[2,40,32] act[2,40,32] - i32[2]<33",
@@ -404,7 +414,7 @@ const op_case op_cases[] = {
                         {1, 2, 3, 6, -1, 7, 8, 9, 10}, {4, 5})},
     {&dsi_op_attention_backward, "what comes to lse",
      "act[2,33,64] act[2,33,64] act[2,33,32] act[2,33,32] act[2,33,64] stat[2,4,33] i32[2,33]d - - "
-     "- - stat[2,4,33]",
+     "- - - stat[2,4,33]",
      ATT(GROUPED), .loose = 4,
      .forward = FORWARD(&dsi_op_attention, ATT(GROUPED), 4, {1, 2, 3, 6}, {4, 5})},
     {&dsi_op_attention_sinks, "odd", "act[2,7,15] stat[2,3,7]~3 act[3]~2",
@@ -439,6 +449,13 @@ const op_case op_cases[] = {
      "act[1,133,64] act[1,133,64] act[1,71,32] act[1,71,32] act[1,133,64] stat[1,4,133]",
      ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25), .loose = 4,
      .forward = ATT_PLAIN(ATT(.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25))},
+    {&dsi_op_attention_backward, "all keys of documents, window",
+     "act[2,133,64] act[2,133,64] act[2,133,32] act[2,133,32] act[2,133,64] stat[2,4,133] "
+     "i32[2,133]d - - - - i32[2,133]D",
+     ATT(BOTH, .window = 3), .loose = 4,
+     .forward = FORWARD(&dsi_op_attention, ATT(BOTH, .window = 3), 10,
+                        {1, 2, 3, 6, -1, -1, -1, -1, -1, 11}, {4, 5})},
+    {&dsi_op_document_end, "runs", "i32[3,17]d", .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_attention_backward, "window and documents",
      "act[2,67,64] act[2,67,64] act[2,67,32] act[2,67,32] act[2,67,64] stat[2,4,67] i32[2,67]d",
      ATT(GROUPED, .window = 4), .loose = 4,

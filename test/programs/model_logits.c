@@ -7,6 +7,7 @@
  * positions where that is less, and the last logits of the first SHORT and of the first L ids go to
  * OUT as fp32 (2·V); or "refused MESSAGE". The ids are those of config_cases.py.
  */
+#include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,26 @@ static ds_status prompt(ds_generator *generator, const uint32_t *ids, size_t n, 
     const float *logits = ds_generator_logits(generator, &n_vocab);
     return fwrite(logits, sizeof *logits, (size_t)n_vocab, out) == (size_t)n_vocab ? DS_OK
                                                                                    : DS_ERR_IO;
+}
+
+/* The last position's logits of an encoder, for both lengths. */
+static ds_status encode(ds_ctx *ctx, const ds_encoder_params *params, const uint32_t *ids,
+                        size_t n_short, FILE *out)
+{
+    const size_t lengths[2] = {n_short, (size_t)params->max_length};
+    ds_encoder *encoder = NULL;
+    ds_status status = ds_encoder_create(ctx, params, &encoder);
+    for (size_t i = 0; i < 2 && status >= 0; ++i) {
+        ds_tensor rows;
+        status = ds_encoder_run(encoder, ids, lengths[i], &rows);
+        if (status >= 0) {
+            const size_t width = (size_t)rows.meta.shape.dims[1];
+            const float *last = (const float *)rows.data + (lengths[i] - 1) * width;
+            status = fwrite(last, sizeof *last, width, out) == width ? DS_OK : DS_ERR_IO;
+        }
+    }
+    ds_encoder_destroy(&encoder);
+    return status;
 }
 
 static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_short, size_t n_long,
@@ -41,11 +62,17 @@ static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_s
         const int64_t longest = limit > 0 && limit < (int64_t)n_long ? limit : (int64_t)n_long;
         const ds_generator_params params = {
             .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
-        status = ds_generator_create(ctx, &params, &generator);
-        if (status >= 0) {
+        const ds_encoder_params encoder = {
+            .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
+        if (info->encoder) {
+            status = encode(ctx, &encoder, ids, n_short, out);
+        } else {
+            status = ds_generator_create(ctx, &params, &generator);
+        }
+        if (status >= 0 && generator != NULL) {
             status = prompt(generator, ids, n_short, out);
         }
-        if (status >= 0) {
+        if (status >= 0 && generator != NULL) {
             status = prompt(generator, ids, (size_t)longest, out);
         }
         if (status >= 0) {

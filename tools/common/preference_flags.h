@@ -27,8 +27,10 @@ typedef struct preference_flags {
      .out = &(f).objective,                                                                        \
      .value = "NAME",                                                                              \
      .def = "sft",                                                                                 \
-     .choices = "sft|dpo|kto|orpo|simpo|reward",                                                   \
-     .doc = "What is trained: texts and answers (sft), or preferences: pairs of a chosen and a "   \
+     .choices = "sft|mlm|classes|tags|dpo|kto|orpo|simpo|reward",                                  \
+     .doc = "What is trained: texts and answers (sft); of encoders masked tokens of texts (mlm), " \
+            "or classes of texts (classes) or of words (tags); or preferences: pairs of a chosen " \
+            "and a "                                                                               \
             "rejected answer (dpo, orpo, simpo; reward trains a model that scores), or answers "   \
             "with a label true or false (kto, which takes pairs too)."},                           \
         {.name = "loss_type",                                                                      \

@@ -45,6 +45,10 @@ typedef struct train_options {
     int64_t sample_length, max_skipped_steps, skip_bad, early_patience;
     double early_threshold;
     bool load_best, greater_is_better, greater_given, early_threshold_given;
+    double mlm_probability;
+    bool mlm_given;
+    dsi_arg_list labels; /* names of classes */
+    int64_t num_labels;
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     preference_flags preference;
@@ -102,6 +106,9 @@ typedef struct train_run {
     ds_chat *chat;
     uint64_t alpaca;          /* a ds_alpaca */
     ds_preference preference; /* loss NONE: texts and answers */
+    ds_masking masking;       /* of --objective mlm; else its tokenizer is NULL */
+    char **classes;           /* names, of the objectives with classes */
+    uint32_t n_classes;
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -189,6 +196,15 @@ ds_dataset_info train_data_info(const train_datasets *set);
 ds_status train_tokenizer_open(train_run *run);
 /* The configuration's batch is known. */
 ds_status train_data_loaders(train_run *run);
+
+/* ---- classes: tools/common/train_classes.c ---- */
+
+bool train_is_mlm(const train_options *options);
+/* A ds_task. */
+uint32_t train_task(const train_options *options);
+/* Names the classes and has the model's config.json say them, for an objective with classes. */
+ds_status train_classes_open(train_run *run);
+void train_classes_free(train_run *run);
 
 /* ---- preferences: tools/common/train_preference.c ---- */
 
@@ -339,6 +355,7 @@ ds_status train_history_end(train_run *run, bool interrupted, const char *error)
 char *train_history_start_text(const train_run *run);
 
 /* A batch of the loader as the engine takes it; tensors has room for 4. */
-ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors);
+ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
+                        ds_named_tensor *tensors);
 
 #endif

@@ -100,6 +100,8 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .seq_length = run->seq_length,
                                .too_long = too_long_of(run),
                                .rows = train_preference_rows(run),
+                               .classes = (const char *const *)run->classes,
+                               .n_classes = run->n_classes,
                                .append_eos = o->append_eos,
                                .column_map = o->column_map,
                                .skip_bad = (uint64_t)o->skip_bad,
@@ -290,6 +292,7 @@ ds_status train_data_loaders(train_run *run)
                                .seed = (uint64_t)run->options->seed,
                                .shuffle = !kto, /* its neighbours are those of the data */
                                .preference = preference_of(run),
+                               .masking = run->masking.tokenizer != NULL ? &run->masking : NULL,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
                                .n_ranks = dsi_mesh_data_size(&run->mesh)};

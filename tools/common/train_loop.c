@@ -44,10 +44,12 @@ static void catch_signals(bool is_speaker)
     (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
 }
 
-ds_batch train_batch_of(const ds_loader_batch *batch, ds_named_tensor *tensors)
+ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
+                        ds_named_tensor *tensors)
 {
     tensors[0] = (ds_named_tensor){"input_ids", batch->input_ids};
-    tensors[1] = (ds_named_tensor){"targets", batch->targets};
+    tensors[1] = (ds_named_tensor){ds_model_get_info(run->model)->encoder ? "labels" : "targets",
+                                   batch->targets};
     tensors[2] = (ds_named_tensor){"positions", batch->positions};
     tensors[3] = (ds_named_tensor){"first", batch->first};
     return (ds_batch){tensors, 4};
@@ -65,7 +67,7 @@ typedef struct feeder {
 static ds_status inputs_of(feeder *f, const ds_loader_batch *rows, ds_batch *batch_out)
 {
     if (!train_has_preference(f->run)) {
-        *batch_out = train_batch_of(rows, f->tensors);
+        *batch_out = train_batch_of(f->run, rows, f->tensors);
         return DS_OK;
     }
     DS_TRY(ds_engine_preference_batch(f->run->engine, rows, &f->inputs));

@@ -263,6 +263,33 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .type = DSI_ARG_SWITCH,
          .out = &o->append_eos,
          .doc = "End each text document with the end token."},
+        {.name = "mlm_probability",
+         .type = DSI_ARG_REAL,
+         .out = &o->mlm_probability,
+         .given_out = &o->mlm_given,
+         .value = "X",
+         .def = "0.15",
+         .min = 1e-6,
+         .max = 0.999999,
+         .doc = "Of --objective mlm: the share of tokens that is to be found again. Of these 80% "
+                "are masked, 10% become another word, 10% stay.",
+         .resume = DSI_ARG_CONTENT},
+        {.name = "labels",
+         .type = DSI_ARG_LIST,
+         .out = &o->labels,
+         .value = "NAME…",
+         .doc = "Of classification: the names of the classes, in the order of their numbers; "
+                "default: those of id2label in config.json. Rows are {\"text\", \"label\"}, or "
+                "{\"tokens\", \"tags\"} of words; a class is a number or a name.",
+         .resume = DSI_ARG_CONTENT},
+        {.name = "num_labels",
+         .type = DSI_ARG_INT,
+         .out = &o->num_labels,
+         .value = "N",
+         .def = "0",
+         .max = 255,
+         .doc = "Instead of --labels: how many classes there are.",
+         .resume = DSI_ARG_CONTENT},
         {.type = DSI_ARG_HEADING, .doc = "Preferences"},
         PREFERENCE_FLAGS(o->preference),
         {.name = "truncation_mode",
@@ -576,6 +603,7 @@ void train_options_free(train_options *options)
     free(options->model_found);
     free(options->tokenizer_found);
     dsi_arg_list_free(&options->freeze);
+    dsi_arg_list_free(&options->labels);
     adapter_flags_free(&options->adapter);
     free(options->text);
     free(options->noticed);

@@ -35,6 +35,16 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
                        "--data_weights draws at random, and kto reads its data in order; leave it "
                        "out, or take --loss_type apo_zero_unpaired");
     }
+    if (o->mlm_given && strcmp(o->preference.objective, "mlm") != 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--mlm_probability is of --objective mlm, not of %s",
+                       o->preference.objective);
+    }
+    if ((o->labels.n > 0 || o->num_labels > 0) && train_task(o) == DS_TASK_TOKENS) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--labels and --num_labels are of classification, not of "
+                       "--objective %s",
+                       o->preference.objective);
+    }
     if (o->truncation_mode == NULL) {
         return DS_OK;
     }

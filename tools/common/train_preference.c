@@ -14,7 +14,10 @@ bool train_has_preference(const train_run *run)
 
 uint64_t train_preference_rows(const train_run *run)
 {
-    return !train_has_preference(run)                      ? DS_ROWS_TEXT
+    const uint32_t task = train_task(run->options);
+    return task == DS_TASK_SEQUENCE_CLASSES                ? DS_ROWS_CLASSES
+           : task == DS_TASK_TOKEN_CLASSES                 ? DS_ROWS_TOKEN_CLASSES
+           : !train_has_preference(run)                    ? DS_ROWS_TEXT
            : ds_preference_is_paired(run->preference.loss) ? DS_ROWS_PAIRS
                                                            : DS_ROWS_LABELLED;
 }

@@ -20,6 +20,20 @@ int64_t train_seq_length(const train_options *o, const ds_model *model)
     return o->seq_length > 0 ? o->seq_length : usual;
 }
 
+static ds_status check_objective(const train_run *run)
+{
+    const train_options *o = run->options;
+    const ds_model_info *info = ds_model_get_info(run->model);
+    const bool encodes = train_is_mlm(o) || train_task(o) != DS_TASK_TOKENS;
+    if (info->encoder == encodes) {
+        return DS_OK;
+    }
+    return ds_fail(run->ctx, DS_ERR_ARG,
+                   encodes ? "%s is no encoder: --objective mlm and classification are not for it"
+                           : "%s is an encoder: --objective mlm, classes or tags",
+                   info->architecture);
+}
+
 static ds_status open_model(train_run *run)
 {
     const train_options *o = run->options;
@@ -27,6 +41,8 @@ static ds_status open_model(train_run *run)
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
     run->seq_length = train_seq_length(o, run->model);
+    DS_TRY(check_objective(run));
+    DS_TRY(train_task(o) != DS_TASK_TOKENS ? train_classes_open(run) : DS_OK);
     return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->model, &run->adapter);
 }
 
@@ -42,6 +58,10 @@ ds_status train_tokenizer_open(train_run *run)
         return ds_fail(run->ctx, DS_ERR_ARG,
                        "the tokenizer has %u ids, the model's vocabulary only %lld (vocab_size)",
                        vocab, (long long)model_vocab);
+    }
+    if (train_is_mlm(o)) {
+        run->masking = (ds_masking){
+            .tokenizer = run->tokenizer, .chance = o->mlm_probability, .mask = 0.8, .word = 0.1};
     }
     if (train_data_has_rows(run) &&
         (o->chat_template != NULL || ds_tokenizer_chat_template(run->tokenizer) != NULL)) {
@@ -79,6 +99,8 @@ static ds_engine_params engine_params(const train_run *run)
                                              ? DS_AVERAGE_TARGETS
                                              : DS_AVERAGE_MICRO_BATCHES,
                               .preference = train_has_preference(run) ? &run->preference : NULL,
+                              .task = train_task(o),
+                              .n_classes = run->n_classes,
                               .comm = run->comm,
                               .accelerator = o->accelerator,
                               .weights = o->model,
@@ -163,5 +185,6 @@ void train_teardown(train_run *run)
     ds_model_destroy(&run->model);
     dsi_data_files_free(&run->eval_files);
     dsi_data_files_free(&run->data_files);
+    train_classes_free(run);
     free(run->cache);
 }

@@ -63,9 +63,9 @@ static inline attn_shape attn_shape_of(const ds_kernel_sig *sig, uint32_t at)
 /* The operands of one call. k and v point at their first element, also when packed. */
 typedef struct attn_data {
     const char *q, *k, *v;
-    const int32_t *first, *offset; /* NULL: absent */
-    const int64_t *rng;            /* NULL: no dropout */
-    int64_t head0, row0, key0;     /* numbers of the first head, query and key among all */
+    const int32_t *first, *offset, *end; /* NULL: absent */
+    const int64_t *rng;                  /* NULL: no dropout */
+    int64_t head0, row0, key0;           /* numbers of the first head, query and key among all */
     int64_t all_heads, all_rows, all_keys;
 } attn_data;
 
@@ -79,8 +79,8 @@ static inline int64_t attn_first_number(const int32_t *numbers)
     return numbers != NULL ? numbers[0] : 0;
 }
 
-/* first_at, rng_at: where those inputs stand, and behind rng heads, rows and keys; offset_at 0:
- * none. */
+/* first_at, rng_at: where those inputs stand, and behind rng heads, rows, keys and end; offset_at
+ * 0: none. */
 static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shape *s, uint32_t at,
                                      uint32_t first_at, uint32_t offset_at, uint32_t rng_at)
 {
@@ -98,6 +98,7 @@ static inline attn_data attn_data_of(const ds_kernel_call *call, const attn_shap
                        .v = v + s->v_at * each,
                        .first = attn_input(call, first_at),
                        .offset = offset_at != 0 ? attn_input(call, offset_at) : NULL,
+                       .end = attn_input(call, rng_at + 4),
                        .rng = s->a->dropout > 0.0 ? attn_input(call, rng_at) : NULL,
                        .head0 = attn_first_number(heads),
                        .row0 = attn_first_number(rows),
@@ -152,8 +153,14 @@ static inline attn_span attn_visible(const attn_shape *s, const attn_data *x, in
     if (s->a->window > 0 && position - s->a->window + 1 > v.first) {
         v.first = position - s->a->window + 1;
     }
+    if (s->a->window > 0 && position + s->a->window < v.last) {
+        v.last = position + s->a->window;
+    }
     if (x->first != NULL && x->first[b * s->n_queries + i] - x->key0 > v.first) {
         v.first = x->first[b * s->n_queries + i] - x->key0;
+    }
+    if (x->end != NULL && x->end[b * s->n_queries + i] - x->key0 < v.last) {
+        v.last = x->end[b * s->n_queries + i] - x->key0;
     }
     if (v.last < v.first) {
         v = (attn_span){0, 0};

@@ -21,7 +21,7 @@ static void *at_output(void *memory, ds_dtype dtype, int64_t i)
     return memory == NULL ? NULL : (char *)memory + (size_t)i * ds_dtype_bytes(dtype);
 }
 
-/* at: the input q, or packed; numbers: heads and rows. */
+/* at: the input q, or packed; numbers: heads, rows and end. */
 static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint32_t numbers)
 {
     const dsi_attention_attrs *attrs = call->sig->attrs;
@@ -36,6 +36,7 @@ static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint3
                                 .v = at_element(dsc_in(call, packed ? at : at + 2), q->dtype, v_at),
                                 .heads = dsc_in(call, numbers),
                                 .rows = dsc_in(call, numbers + 1),
+                                .end = dsc_in(call, numbers + 2),
                                 .q_stride = q->shape.dims[2],
                                 .kv_stride = k->shape.dims[2],
                                 .n_batch = q->shape.dims[0],

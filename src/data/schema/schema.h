@@ -15,6 +15,7 @@
  *                     counts
  *   preference        {"prompt","chosen","rejected"}, the prompt may be within both
  *   unpaired          {"prompt","completion","label"}, label true or false
+ *   classes           {"text","label"} or {"tokens","tags"}, where these are asked for
  */
 #ifndef DSI_DATA_SCHEMA_H
 #define DSI_DATA_SCHEMA_H
@@ -114,6 +115,9 @@ bool dsi_schema_lost_context(const dsi_schema_row *r, const dsi_jinja *template,
 /* ---- tokens ---- */
 
 enum { DSI_ROW_TEXT_MAX = 1 << 30 }; /* bytes of a text put together */
+
+/* Reads and tokenizes a row of classes (schema_classes.c). */
+bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
 
 bool dsi_form_tokenize(const dsi_schema_row *r, ds_tokenizer_scratch *scratch,
                        const dsi_form *form);

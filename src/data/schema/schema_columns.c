@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const fields[] = {"text",    "messages", "conversations",        "prompt",
-                                     "chosen",  "rejected", "completion",           "label",
-                                     "input",   "output",   "instruction",          "system",
-                                     "history", "tools",    "chat_template_kwargs", "documents",
-                                     NULL};
+static const char *const fields[] = {
+    "text",        "messages",   "conversations", "prompt", "chosen",
+    "rejected",    "completion", "label",         "input",  "output",
+    "instruction", "system",     "history",       "tools",  "chat_template_kwargs",
+    "documents",   "tokens",     "tags",          NULL};
 
 typedef struct mapping {
     const char *field, *column; /* neither is terminated */
@@ -151,11 +151,12 @@ ds_status dsi_columns_check(ds_ctx *ctx, const char *column_map)
         }
     }
     if (at != NULL && (*at != '\0' || at == column_map)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "--column_map %s: expected FIELD=COLUMN,… with the fields text, messages, "
-                       "conversations, prompt, completion, label, chosen, rejected, instruction, "
-                       "input, output, system, history, tools, documents, chat_template_kwargs",
-                       column_map);
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "--column_map %s: expected FIELD=COLUMN,… with the fields text, messages, "
+            "conversations, prompt, completion, label, chosen, rejected, instruction, "
+            "input, output, system, history, tools, documents, chat_template_kwargs, tokens, tags",
+            column_map);
     }
     return DS_OK;
 }

@@ -124,7 +124,8 @@ enum { N_RULES = sizeof rules / sizeof rules[0] };
 const char *dsi_schema_name(dsi_schema schema)
 {
     static const char *const names[DSI_N_SCHEMAS] = {
-        "text", "prompt-completion", "messages", "Alpaca", "preference", "unpaired preference"};
+        "text",       "prompt-completion",   "messages", "Alpaca",
+        "preference", "unpaired preference", "classes"};
     return names[schema];
 }
 

@@ -3,7 +3,7 @@
 AutoTokenizer.from_pretrained(folder) makes of them: ids with and without special tokens, decoded texts with and without
 them, and the ids of bos, eos, pad and unk. test_tokenizer_folder compares the library with it.
 
-Usage: make_tokenizer_folders.py [--bert] [--count N] [--seed S] [--out FILE]
+Usage: make_tokenizer_folders.py [--bert | --roberta] [--count N] [--seed S] [--out FILE]
 Without --out it writes tokenizer_folders.jsonl beside itself, the set of `make check`. The first line holds the
 vocabularies, which the folders name as "@NAME"; each other line is a folder:
 {"what": [changes], "files": {name: JSON or text}, "texts": [...], "answer": {...} or null, "error": "..."}
@@ -98,6 +98,20 @@ def bert():
     return {"bert": {"tokenizer.json": tree, "config.json": {"model_type": "bert"},
                      "tokenizer_config.json": {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]", "cls_token": "[CLS]",
                                                "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]", "strip_accents": None}}}
+
+
+def roberta():
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = B(add_prefix_space=False)
+    tree = trained(tok, special, 340, sorted(B.alphabet()))
+    tree["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    tree["post_processor"] = {"type": "RobertaProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
+    mask = {"__type": "AddedToken", "content": "<mask>", "single_word": False, "lstrip": True, "rstrip": False, "normalized": False, "special": True}
+    return {"roberta": {"tokenizer.json": tree, "config.json": {"model_type": "roberta"},
+                        "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>",
+                                                  "cls_token": "<s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": mask,
+                                                  "add_prefix_space": False}}}
 
 
 def change_bert(r, case, _):
@@ -314,7 +328,7 @@ def change_config(r, case, _):
         config[r.choice(["add_bos_token", "add_eos_token"])] = r.choice([True, False])
     elif kind == "class":
         # a class of BPE beside WordPiece makes merges of its own: refused, and not drawn
-        config["tokenizer_class"] = r.choice(["BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if tree_of(case)["model"].get("type") == "WordPiece" else ["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
+        config["tokenizer_class"] = r.choice(["BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if case["files"].get("tokenizer.json", {}).get("model", {}).get("type") == "WordPiece" else ["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
                                               "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "NoSuchTokenizer", None])
     elif kind == "drop" and config:
         del config[r.choice(list(config))]
@@ -458,9 +472,9 @@ def fixed():
     yield "gpt2", {"added_tokens.json": {"the": 330}, "special_tokens_map.json": {"sep_token": {"content": "the", "single_word": True}}}
 
 
-def make(count, seed, n_texts, write, only_bert):
-    bases = bert() if only_bert else families()
-    changes = [*CHANGES, (change_bert, 10)] if only_bert else CHANGES
+def make(count, seed, n_texts, write, only):
+    bases = only() if only else families()
+    changes = [*CHANGES, (change_bert, 10)] if only == bert else CHANGES
     vocabularies = {}
     for name, files in bases.items():
         model = files["tokenizer.json"]["model"]
@@ -485,7 +499,7 @@ def make(count, seed, n_texts, write, only_bert):
         case["texts"] = [some_text(r, spelled) for _ in range(n_texts)]
         case["answer"], case["error"] = answer(case, vocabularies, r, folder)
         write(case)
-    for name, files in [] if only_bert else fixed():
+    for name, files in [] if only else fixed():
         case = {"what": [name, "fixed"], "files": {**copy.deepcopy(bases[name]), **files}, "texts": ["dthe the thee", "x the"]}
         case["answer"], case["error"] = answer(case, vocabularies, random.Random(0), folder)
         write(case)
@@ -498,13 +512,15 @@ def main():
     parser.add_argument("--seed", default="0")
     parser.add_argument("--texts", type=int, default=4)
     parser.add_argument("--bert", action="store_true", help="BERT's folders alone, by default into tokenizer_folders_bert.jsonl")
+    parser.add_argument("--roberta", action="store_true", help="RoBERTa's alone, by default into tokenizer_folders_roberta.jsonl")
     parser.add_argument("--out")
     args = parser.parse_args()
     import transformers
     transformers.logging.set_verbosity(100)
-    out_path = args.out or HERE / ("tokenizer_folders_bert.jsonl" if args.bert else "tokenizer_folders.jsonl")
+    out_path = args.out or HERE / ("tokenizer_folders_bert.jsonl" if args.bert else "tokenizer_folders_roberta.jsonl" if args.roberta else "tokenizer_folders.jsonl")
     with open(out_path, "w", encoding="utf-8") as out:
-        make(args.count, args.seed, args.texts, lambda row: out.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"), args.bert)
+        make(args.count, args.seed, args.texts, lambda row: out.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"),
+             bert if args.bert else roberta if args.roberta else None)
 
 
 if __name__ == "__main__":

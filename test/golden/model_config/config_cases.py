@@ -43,6 +43,12 @@ FALCON = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attenti
               max_position_embeddings=64, initializer_range=0.2, rope_parameters=ROPE, **NO_IDS)
 BLOOM = dict(vocab_size=VOCAB, hidden_size=32, n_layer=2, initializer_range=0.2, **NO_IDS)
 MPT = dict(vocab_size=VOCAB, d_model=32, n_heads=4, n_layers=2, max_seq_len=64, initializer_range=0.2, **NO_IDS)
+BERT = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+            max_position_embeddings=64, initializer_range=0.2)
+MODERNBERT = dict(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=24,
+                  max_position_embeddings=64, initializer_range=0.2, local_attention=9, pad_token_id=3, bos_token_id=None,
+                  eos_token_id=None, cls_token_id=None, sep_token_id=None, rope_parameters=dict(
+                      full_attention=dict(ROPE, rope_theta=80.0), sliding_attention=dict(ROPE, rope_theta=20.0)))
 WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 GROUPED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=2, moe_intermediate_size=16,
@@ -160,10 +166,24 @@ BASES = {
     "gpt_oss_plain": ("gpt_oss", dict(LLAMA, head_dim=12, num_local_experts=4, num_experts_per_tok=1, sliding_window=5,
                                       attention_bias=False, tie_word_embeddings=True, rope_parameters=None,
                                       layer_types=["full_attention", "sliding_attention"])),
+    "bert": ("bert", dict(BERT, pad_token_id=3)),
+    "bert_untied": ("bert", dict(BERT, type_vocab_size=3, hidden_act="relu", tie_word_embeddings=False)),
+    "roberta": ("roberta", dict(BERT, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5)),
+    "roberta_untied": ("roberta", dict(BERT, pad_token_id=5, tie_word_embeddings=False)),
 }
+BASES |= {
+    "modernbert": ("modernbert", MODERNBERT),
+    "modernbert_bias": ("modernbert", dict(MODERNBERT, norm_bias=True, attention_bias=True, mlp_bias=True, decoder_bias=False,
+                                           classifier_bias=True, tie_word_embeddings=False, local_attention=4)),
+}
+ENCODERS = ("bert", "roberta", "modernbert")
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
-             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3")
+             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3", "bert", "roberta")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
+
+
+def auto_of(family):
+    return transformers.AutoModelForMaskedLM if family in ENCODERS else transformers.AutoModelForCausalLM
 
 
 def make_bases(folder):
@@ -171,7 +191,7 @@ def make_bases(folder):
     for seed, (name, (family, values)) in enumerate(BASES.items()):
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(family, **values)
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = auto_of(family).from_config(config)
         with torch.no_grad():
             for key, p in model.named_parameters():
                 if p.dim() == 1 and "norm" in key and family.startswith("gemma"):  # 0 is added to 1
@@ -182,7 +202,8 @@ def make_bases(folder):
                 if key.endswith("e_score_correction_bias"):
                     b.copy_(torch.randn_like(b) * 0.2)
         for key, p in model.named_parameters():  # sharp attention, so that positions show
-            if key.endswith(("q_proj.weight", "q_b_proj.weight", "qkv_proj.weight", "query_key_value.weight")):
+            if key.endswith(("q_proj.weight", "q_b_proj.weight", "qkv_proj.weight", "query_key_value.weight", "query.weight",
+                              "Wqkv.weight")):
                 p.data *= 2.0
         model.to(torch.bfloat16).save_pretrained(pathlib.Path(folder) / name)
         for extra in (pathlib.Path(folder) / name).glob("generation_config.json"):
@@ -192,14 +213,16 @@ def make_bases(folder):
 def oracle_logits(folder, length):
     """transformers' last logits of SHORT and of `length` ids, and the names of weights that it made up; raises
     where it refuses."""
-    transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True)
+    config = transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
+    model, info = auto_of(config.model_type).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     model.eval()
     rows = []
     with torch.no_grad():
         for n in (SHORT, length):
-            out = model(torch.tensor([IDS[:n]]))
+            more = {}
+            if config.model_type == "roberta":  # by place, tokens that are the padding's too
+                more = dict(position_ids=torch.arange(n)[None] + config.pad_token_id + 1)
+            out = model(torch.tensor([IDS[:n]]), **more)
             rows.append((out[0] if isinstance(out, tuple) else out.logits)[0, -1].float().clone())
     return torch.stack(rows), sorted(info["missing_keys"])
 
@@ -471,7 +494,26 @@ OWN = {  # tables of families whose keys are not Llama's
             "no_bias": ([True, False], 0.2), "embedding_fraction": ([1.0, 0.5], 0.2), "norm_type": (["x"], 0.2),
             "init_device": (["cpu", "meta"], 0.2), "attn_config": (lambda rng: attn_config(rng), 0.1)},
 }
-STORED = ("attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
+OWN["bert"] = OWN["roberta"] = {
+    **COMMON, "hidden_size": ([32], 0.7), "num_hidden_layers": ([2], 0.7), "intermediate_size": ([24], 0.7),
+    "num_attention_heads": ([4, 2, 8], 0.4), "max_position_embeddings": ([64], 0.7), "type_vocab_size": ([2], 0.7),
+    "hidden_act": LLAMAS["hidden_act"], "hidden_dropout_prob": DROPS, "attention_probs_dropout_prob": DROPS,
+    "layer_norm_eps": ([1e-6, 1e-5, 0.1, 1e-12], 0.25), "classifier_dropout": ([None, 0.0, 0.1], 0.25),
+    "add_cross_attention": ([False], 0.05), "is_decoder": ([False], 0.05), "is_causal": ([False, None], 0.1), "vocab_size": ([VOCAB], 0.7),
+    "position_embedding_type": (["absolute"], 0.0), "chunk_size_feed_forward": ([0, 0, 1, 4], 0.05)}
+OWN["modernbert"] = {
+    **COMMON, "hidden_size": ([32], 0.7), "num_hidden_layers": ([2], 0.7), "intermediate_size": ([24], 0.7),
+    "num_attention_heads": ([4, 2, 8], 0.4), "max_position_embeddings": ([64], 0.5), "vocab_size": ([VOCAB], 0.7),
+    "hidden_activation": LLAMAS["hidden_act"], "classifier_activation": LLAMAS["hidden_act"], "norm_eps": NORM_EPS,
+    "attention_dropout": DROPS, "embedding_dropout": DROPS, "mlp_dropout": DROPS, "classifier_dropout": DROPS,
+    "local_attention": ([4, 9, 1, 40, 128], 0.2), "global_attn_every_n_layers": ([1, 2, 3], 0.2), "layer_types": (layer_types, 0.1),
+    "rope_parameters": (lambda rng: rope_by_layers(rng), 0.1), "global_rope_theta": ([50.0, 100, 160000.0], 0.15),
+    "local_rope_theta": ([50.0, 100, 10000.0], 0.15), "classifier_pooling": (["cls", "mean"], 0.2),
+    "norm_bias": ([True, False], 0.2), "attention_bias": ([True, False], 0.2), "mlp_bias": ([True, False], 0.2),
+    "decoder_bias": ([True, False], 0.2), "classifier_bias": ([True, False], 0.2), "is_causal": ([False, None], 0.1),
+    "sparse_prediction": ([True, False], 0.2), "deterministic_flash_attn": ([True, False], 0.2), "cls_token_id": ([None, 1], 0.2),
+    "initializer_cutoff_factor": ([2.0, 3.0], 0.25), "head_dim": ([8, None], 0.2)}
+STORED = ("norm_bias", "decoder_bias", "classifier_bias", "attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
           "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
           "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm", "q_lora_rank", "first_k_dense_replace")  # which weights there are
 

@@ -436,7 +436,7 @@ static ds_status run(const ds_kernel_call *call)
     job.dy = call->in[0].data;
     job.y = call->in[4].data;
     job.lse = call->in[5].data;
-    job.dlse = call->sig->n_in > 11 ? call->in[11].data : NULL;
+    job.dlse = call->sig->n_in > 12 ? call->in[12].data : NULL;
     ds_parallel(call->ctx, backward_task, &job, (uint32_t)(job.s.n_batch * job.s.n_kv));
     return DS_OK;
 }

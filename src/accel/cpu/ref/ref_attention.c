@@ -20,9 +20,10 @@ typedef struct layout {
     int64_t d, group;          /* head dim; query heads a kv head */
     int64_t head0, row0, key0; /* which of all heads, queries and keys these are */
     int64_t all_heads, all_rows, all_keys;
+    const int32_t *end; /* NULL: absent */
 } layout;
 
-/* numbers: where heads and rows are. */
+/* numbers: where heads, rows, keys and end are. */
 static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t numbers)
 {
     const dsi_attention_attrs *a = call->sig->attrs;
@@ -45,6 +46,8 @@ static layout layout_of(const ds_kernel_call *call, uint32_t at, uint32_t number
     l.key0 = keys != NULL ? ((const int32_t *)keys->data)[0] : 0;
     l.head0 = heads != NULL ? ((const int32_t *)heads->data)[0] : 0;
     l.row0 = rows != NULL ? ((const int32_t *)rows->data)[0] : 0;
+    const ds_tensor *end = ref_in(call, numbers + 3);
+    l.end = end != NULL ? end->data : NULL;
     l.all_heads = heads != NULL ? a->all_heads : a->n_heads;
     l.all_rows = rows != NULL ? l.all_keys : l.n_queries;
     l.kv_stride = l.k->meta.shape.dims[2];
@@ -85,9 +88,15 @@ static span visible(const layout *l, const ds_tensor *first, const ds_tensor *of
     if (l->a->window > 0 && position - l->a->window + 1 > s.first) {
         s.first = position - l->a->window + 1;
     }
+    if (l->a->window > 0 && position + l->a->window < s.last) {
+        s.last = position + l->a->window;
+    }
     if (first != NULL) {
         const int64_t lowest = ((const int32_t *)first->data)[b * l->n_queries + i] - l->key0;
         s.first = lowest > s.first ? lowest : s.first;
+    }
+    if (l->end != NULL && l->end[b * l->n_queries + i] - l->key0 < s.last) {
+        s.last = l->end[b * l->n_queries + i] - l->key0;
     }
     if (s.last < s.first) {
         s.last = s.first;
@@ -323,7 +332,7 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     const real *y = ref_row(&call->in[4], y_at, l->d, w->y);
     const real scale = (real)l->a->scale;
     const int64_t position = position_of(l, NULL, b, i);
-    const ds_tensor *dlse = ref_in(call, 11);
+    const ds_tensor *dlse = ref_in(call, 12);
     const int64_t lse_at = (b * l->a->n_heads + h) * l->n_queries + i;
     const real lse = ref_get(&call->in[5], lse_at);
     real delta = R(0.0);
@@ -398,6 +407,30 @@ static ds_status attention_backward_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- document_end -------------------------------------------------------------------------------
+ */
+static void document_rows(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const int64_t length = call->in[0].meta.shape.dims[1];
+    (void)slot;
+    for (int64_t b = begin; b < end; ++b) {
+        const int32_t *first = (const int32_t *)call->in[0].data + b * length;
+        int32_t *out = (int32_t *)call->out[0].data + b * length;
+        for (int64_t i = length - 1; i >= 0; --i) {
+            const bool last = i + 1 == length || first[i + 1] != first[i];
+            out[i] = last ? (int32_t)(i + 1) : out[i + 1];
+        }
+    }
+}
+
+static ds_status document_end_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, call->in[0].meta.shape.dims[0], document_rows);
+    return DS_OK;
+}
+
 REF_KERNEL(attention, attention_run, attention_work);
 REF_KERNEL(attention_backward, attention_backward_run, attention_backward_work);
-const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel, &attention_backward_kernel, NULL};
+REF_KERNEL(document_end, document_end_run, NULL);
+const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel, &attention_backward_kernel,
+                                               &document_end_kernel, NULL};

@@ -76,7 +76,7 @@ static float delta_of(const head *x, int64_t i)
                      vf_get_n(y, s->type, at + (size_t)c, left), sum);
     }
     const float *dlse =
-        x->job->call->sig->n_in > 11 ? (const float *)x->job->call->in[11].data : NULL;
+        x->job->call->sig->n_in > 12 ? (const float *)x->job->call->in[12].data : NULL;
     return vf_sum(sum) - (dlse != NULL ? dlse[attn_stat_at(s, x->b, x->h, i)] : 0.0f);
 }
 

@@ -27,9 +27,15 @@ DSC_INLINE span visible(const dsc_attention_args *a, int64_t b, int64_t i)
     if (a->window > 0 && position - a->window + 1 > s.first) {
         s.first = position - a->window + 1;
     }
+    if (a->window > 0 && position + a->window < s.last) {
+        s.last = position + a->window;
+    }
     if (a->first != NULL) {
         const int64_t lowest = a->first[b * a->n_queries + i];
         s.first = lowest > s.first ? lowest : s.first;
+    }
+    if (a->end != NULL && a->end[b * a->n_queries + i] < s.last) {
+        s.last = a->end[b * a->n_queries + i];
     }
     if (s.last < s.first) {
         s.last = s.first;

@@ -9,7 +9,7 @@ enum { DSC_MOST_HEAD_DIM = 256, DSC_ATTENTION_WARPS = 4 };
 
 typedef struct dsc_attention_args {
     const void *q, *k, *v; /* where the heads of the first token are */
-    const int32_t *first, *offset, *heads, *rows;
+    const int32_t *first, *offset, *heads, *rows, *end;
     const int64_t *rng;
     void *y; /* forward: written; backward: saved */
     float *lse;

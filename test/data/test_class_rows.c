@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of classes to batches: where targets stand, what becomes of long rows, words of several
+ * tokens and of none. */
+#include "common/check.h"
+#include "common/scratch.h"
+
+#include <deepspeed/data.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LENGTH = 8, CLS = 2, SEP = 3, A = 5, B = 6, TAIL = 7 };
+
+static ds_ctx *ctx;
+
+/* [PAD] [UNK] [CLS] [SEP] [MASK] a b ##a */
+static void write_tokenizer(const char *folder)
+{
+    static const char text[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":{\"type\":\"BertNormalizer\","
+        "\"clean_text\":true,\"handle_chinese_chars\":true,\"strip_accents\":null,"
+        "\"lowercase\":true},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
+        "\"post_processor\":null,\"decoder\":null,\"model\":{\"type\":\"WordPiece\","
+        "\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\","
+        "\"max_input_chars_per_word\":100,\"vocab\":{\"[PAD]\":0,\"[UNK]\":1,\"[CLS]\":2,"
+        "\"[SEP]\":3,\"[MASK]\":4,\"a\":5,\"b\":6,\"##a\":7}}}";
+    static const char config[] =
+        "{\"tokenizer_class\":\"BertTokenizer\",\"unk_token\":\"[UNK]\",\"sep_token\":\"[SEP]\","
+        "\"pad_token\":\"[PAD]\",\"cls_token\":\"[CLS]\",\"mask_token\":\"[MASK]\"}";
+    scratch_write(scratch_path(folder, "tokenizer.json"), text, sizeof text - 1);
+    scratch_write(scratch_path(folder, "tokenizer_config.json"), config, sizeof config - 1);
+}
+
+/* What the rows give: ids and targets of the first batch, of one row. */
+typedef struct made {
+    ds_status status;
+    uint64_t n_truncated;
+    int32_t ids[LENGTH], targets[LENGTH], first[LENGTH];
+} made;
+
+static made read_rows(uint64_t rows, ds_too_long too_long, const char *text)
+{
+    static const char *const names[] = {"low", "high", "none"};
+    char *folder = scratch_make();
+    made m = {.status = DS_OK};
+    ds_tokenizer *tokenizer = NULL;
+    ds_dataset *dataset = NULL;
+    ds_loader *loader = NULL;
+    ds_loader_batch batch;
+    write_tokenizer(folder);
+    scratch_write(scratch_path(folder, "rows.jsonl"), text, strlen(text));
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tokenizer));
+    const char *file = scratch_path(folder, "rows.jsonl");
+    const ds_dataset_params data = {.files = &file,
+                                    .n_files = 1,
+                                    .tokenizer = tokenizer,
+                                    .seq_length = LENGTH,
+                                    .too_long = too_long,
+                                    .rows = rows,
+                                    .classes = names,
+                                    .n_classes = 3};
+    const ds_loader_params params = {.batch = 1, .seq_length = LENGTH};
+    m.status = ds_dataset_open(ctx, &data, &dataset);
+    if (m.status >= 0) {
+        m.n_truncated = ds_dataset_get_info(dataset).n_truncated;
+        CHECK_OK(ctx, ds_loader_create(ctx, dataset, &params, &loader));
+        CHECK_OK(ctx, ds_loader_next(loader, &batch));
+        memcpy(m.ids, batch.input_ids.data, sizeof m.ids);
+        memcpy(m.targets, batch.targets.data, sizeof m.targets);
+        memcpy(m.first, batch.first.data, sizeof m.first);
+    }
+    ds_loader_destroy(&loader);
+    ds_dataset_close(&dataset);
+    ds_tokenizer_close(&tokenizer);
+    scratch_remove(folder);
+    return m;
+}
+
+static void same(const int32_t *got, const int32_t *want)
+{
+    for (int i = 0; i < LENGTH; ++i) {
+        assert_int_equal(got[i], want[i]);
+    }
+}
+
+static void a_text_has_its_class_at_its_first_token(void **state)
+{
+    (void)state;
+    const made m =
+        read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE,
+                  "{\"text\":\"a b\",\"label\":\"high\"}\n{\"text\":\"\",\"label\":2}\n");
+    same(m.ids, (const int32_t[]){CLS, A, B, SEP, CLS, SEP, 0, 0});
+    same(m.targets, (const int32_t[]){1, -100, -100, -100, 2, -100, -100, -100});
+    same(m.first, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 6});
+}
+
+static void a_long_text_keeps_its_end_token(void **state)
+{
+    static const char row[] = "{\"text\":\"a b a b a b a b a\",\"label\":0}\n";
+    (void)state;
+    const made m = read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE, row);
+    same(m.ids, (const int32_t[]){CLS, A, B, A, B, A, B, SEP});
+    same(m.targets, (const int32_t[]){0, -100, -100, -100, -100, -100, -100, -100});
+    assert_int_equal(m.n_truncated, 1);
+    assert_int_equal(read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_DROP, row).status, DS_ERR_ARG);
+}
+
+/* The class of a word is at the first of its tokens; -100 is none. */
+static void words_have_theirs(void **state)
+{
+    (void)state;
+    const made m =
+        read_rows(DS_ROWS_TOKEN_CLASSES, DS_TOO_LONG_TRUNCATE,
+                  "{\"tokens\":[\"a\",\"ba\",\" \",\"b\"],\"tags\":[0,\"none\",1,-100]}\n");
+    same(m.ids, (const int32_t[]){CLS, A, B, TAIL, B, SEP, 0, 0});
+    same(m.targets, (const int32_t[]){-100, 0, 2, -100, -100, -100, -100, -100});
+    same(m.first, (const int32_t[]){0, 0, 0, 0, 0, 0, 6, 6});
+}
+
+static void faults_are_named(void **state)
+{
+    static const struct {
+        uint64_t rows;
+        const char *row, *says;
+    } cases[] = {
+        {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":3}", "class 3 is not below 3"},
+        {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":-100}", "class -100 is not below 3"},
+        {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":true}", "found true or false"},
+        {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":\"x\"}", "\"x\" is no name of a class"},
+        {DS_ROWS_CLASSES, "{\"text\":[\"a\"],\"label\":1}", "found a list and a number"},
+        {DS_ROWS_CLASSES, "[1]", "a row must be a JSON object"},
+        {DS_ROWS_TOKEN_CLASSES, "{\"tokens\":[\"a\"],\"tags\":[0,1]}", "of the same length"},
+        {DS_ROWS_TOKEN_CLASSES, "{\"tokens\":[1],\"tags\":[0]}", "must be words; found a number"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        const made m = read_rows(cases[i].rows, DS_TOO_LONG_TRUNCATE, cases[i].row);
+        assert_true(m.status < 0);
+        if (strstr(ds_ctx_error(ctx), cases[i].says) == NULL) {
+            fail_msg("\"%s\" does not say \"%s\"", ds_ctx_error(ctx), cases[i].says);
+        }
+    }
+}
+
+int main(void)
+{
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 2;
+    assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_text_has_its_class_at_its_first_token),
+        cmocka_unit_test(a_long_text_keeps_its_end_token),
+        cmocka_unit_test(words_have_theirs),
+        cmocka_unit_test(faults_are_named),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_ctx_destroy(&ctx);
+    return failed;
+}

@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow
+# Classes of texts and of words: a small BERT is trained on both by ds_train, from a folder without such a head too; ds_encode reads what was
+# learnt; the same weights at every ZeRO stage; rows that are wrong are refused by their place. Usage: test_classes_cli.sh BUILD
+set -euo pipefail
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+. "$DS_SOURCE_DIR/test/tools/bert_folder.sh"
+cd "$scratch"
+fail() {
+    echo "FAIL: $1"
+    [ ! -e "${2:-}" ] || tail -n 20 "$2"
+    exit 1
+}
+# A text is "yes" where it has an x; a word is a vowel or not, or has no class.
+awk 'BEGIN {srand(4)
+    for (i = 0; i < 2000; ++i) {
+        text = words = tags = ""; label = "no"; n = 3 + int(rand() * 6)
+        for (k = 0; k < n; ++k) {
+            w = substr("abcdefghijklmnopqrst", 1 + int(rand() * 20), 1)
+            if (rand() < 0.08) {w = "x"; label = "yes"}
+            text = text (k ? " " : "") w; words = words (k ? ", " : "") "\"" w "\""
+            tags = tags (k ? ", " : "") (rand() < 0.1 ? -100 : w ~ /[aeio]/ ? 1 : 0)
+        }
+        printf "{\"text\": \"%s\", \"label\": \"%s\"}\n", text, label > "texts.jsonl"
+        printf "{\"tokens\": [%s], \"ner_tags\": [%s]}\n", words, tags > "words.jsonl"
+        print text > "text.txt"
+    }}'
+bert_folder bert text.txt
+config() { # FILE STAGE
+    cat > "$1" <<JSON
+{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}}, "zero_optimization": {"stage": $2}}
+JSON
+}
+common="--seq_length 32 --seed 7"
+losses() { sed -nE 's/.*"eval_loss":([0-9.e-]+).*/\1/p' "$1.loss.jsonl"; }
+weights() {
+    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
+    sha256sum < "$1.model/model.safetensors"
+}
+
+# shellcheck disable=SC2086
+"$build/ds_train" --model_config bert/config.json --tokenizer bert --data text.txt $common --objective mlm --steps 5 --output base > base.log 2>&1 ||
+    fail "mlm" base.log
+for stage in 0 1 2 3; do
+    config $stage.json $stage
+    # shellcheck disable=SC2086
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model base --data texts.jsonl $common --threads 1 --deepspeed_config $stage.json --steps 4 \
+        --objective classes --labels no yes --lr_scheduler_type none --output stage$stage > stage.log 2>&1 || fail "stage $stage" stage.log
+    [ "$(weights stage$stage)" = "$(weights stage0)" ] || fail "stage $stage differs from 0"
+done
+learn() { # NAME DATA FLAGS
+    local name=$1 data=$2
+    shift 2
+    # shellcheck disable=SC2086
+    "$build/ds_train" --model base --data "$data" $common --learning_rate 3e-3 --micro_batch 8 --steps 120 --eval_interval 60 --eval_fraction 0.1 \
+        --output "$name" --metrics "$name.loss.jsonl" "$@" > "$name.log" 2>&1 || fail "$name" "$name.log"
+    losses "$name" | awk '{last = $1} END {exit !(NR >= 2 && last < 0.1)}' || fail "$name: loss $(losses "$name" | xargs)" "$name.log"
+}
+learn texts texts.jsonl --objective classes --labels no yes
+learn words words.jsonl --objective tags --num_labels 2 --column_map tags=ner_tags
+grep -q '"BertForSequenceClassification"' texts/config.json || fail "config.json has another architecture" texts/config.json
+grep -q '"BertForTokenClassification"' words/config.json || fail "config.json has another architecture" words/config.json
+tail -n 200 texts.jsonl > some.jsonl
+"$build/ds_encode" --model texts --file some.jsonl > said.txt 2> said.log || fail "ds_encode" said.log
+paste <(sed -E 's/.*"label": "([a-z]+)".*/\1/' some.jsonl) <(sed -E 's/^\{"label":"([a-z]+)".*/\1/' said.txt) |
+    awk '{n++; right += $1 == $2} END {exit !(n == 200 && right >= 196)}' || fail "ds_encode does not say what was learnt" said.txt
+[ "$("$build/ds_encode" --model words "a b i x" | tr -d '\n')" = '{"tokens":["a","b","i","x"],"labels":["LABEL_1","LABEL_0","LABEL_1","LABEL_0"]}' ] ||
+    fail "classes of words: $("$build/ds_encode" --model words "a b i x")"
+# a text's vector does not depend on the text before it; length 1
+"$build/ds_encode" --model base --normalize "a b" "c d e" "a b" > vectors.txt || fail "vectors"
+[ "$(sed -n 1p vectors.txt)" = "$(sed -n 3p vectors.txt)" ] || fail "a vector depends on the text before"
+sed -n 2p vectors.txt | tr -cs '0-9.e-' '\n' | awk 'NF && $1 != "e" {s += $1 * $1} END {exit !(s > 0.9999 && s < 1.0001)}' || fail "a vector is not of length 1"
+
+refused() { # WORDS PROGRAM FLAGS
+    local words=$1
+    shift
+    if "$@" > refused.log 2>&1; then
+        fail "accepted: $*"
+    fi
+    grep -q -- "$words" refused.log || fail "refused without \"$words\": $*" refused.log
+}
+bad() { # WORDS ROW
+    echo "$2" > bad.jsonl
+    refused "$1" "$build/ds_train" --model base --data bad.jsonl --seq_length 32 --steps 1 --objective "${3:-classes}" --labels no yes
+}
+bad 'bad.jsonl:1: class 2 is not below 2' '{"text": "a", "label": 2}'
+bad '"maybe" is no name of a class' '{"text": "a", "label": "maybe"}'
+bad 'expected "text", a string, and "label"' '{"text": "a"}'
+bad '"sentence2": pairs of texts are not built' '{"text": "a", "sentence2": "b", "label": 1}'
+bad 'lists of the same length' '{"tokens": ["a", "b"], "tags": [1]}' tags
+bad '"tokens" must be words; found a number' '{"tokens": ["a", 3], "tags": [1, 0]}' tags
+train="$build/ds_train --data texts.jsonl --seq_length 32 --steps 1"
+refused "how many classes there are" $train --model base --objective classes
+refused "a name is there twice" $train --model base --objective classes --labels a a
+refused "labels and --num_labels are of classification" $train --model base --objective mlm --labels a b
+refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
+refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
+refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
+echo "classes: stages give the same weights; loss of texts $(losses texts | xargs), of words $(losses words | xargs)"

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ds_train's part of classes, --objective classes and tags: how
+ * many there are and what they are called, and the config.json that says so. See train.h. */
+#include "common/train.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CLASSES = 255 };
+
+bool train_is_mlm(const train_options *o)
+{
+    return o->preference.objective != NULL && strcmp(o->preference.objective, "mlm") == 0;
+}
+
+uint32_t train_task(const train_options *o)
+{
+    const char *objective = o->preference.objective != NULL ? o->preference.objective : "";
+    return strcmp(objective, "classes") == 0 ? DS_TASK_SEQUENCE_CLASSES
+           : strcmp(objective, "tags") == 0  ? DS_TASK_TOKEN_CLASSES
+                                             : DS_TASK_TOKENS;
+}
+
+/* Names of config.json's id2label, by number; false: it has none that are 0 to n - 1. */
+static bool names_of(const json_t *root, train_run *run)
+{
+    const json_t *labels = json_object_get(root, "id2label");
+    const size_t n = json_object_size(labels);
+    if (n == 0 || n > MOST_CLASSES) {
+        return false;
+    }
+    run->classes = calloc(n, sizeof *run->classes);
+    for (size_t i = 0; i < n && run->classes != NULL; ++i) {
+        char key[24];
+        (void)snprintf(key, sizeof key, "%zu", i);
+        const char *name = json_string_value(json_object_get(labels, key));
+        if (name == NULL || (run->classes[i] = strdup(name)) == NULL) {
+            return false;
+        }
+        run->n_classes = (uint32_t)i + 1;
+    }
+    return run->classes != NULL;
+}
+
+static ds_status name_classes(train_run *run)
+{
+    const train_options *o = run->options;
+    const size_t n = o->labels.n > 0 ? o->labels.n : (size_t)o->num_labels;
+    if (o->labels.n > 0 && o->num_labels > 0 && (size_t)o->num_labels != o->labels.n) {
+        return ds_fail(run->ctx, DS_ERR_ARG, "--labels names %zu classes, --num_labels is %lld",
+                       o->labels.n, (long long)o->num_labels);
+    }
+    if (n < 2 || n > MOST_CLASSES) {
+        return ds_fail(run->ctx, DS_ERR_ARG,
+                       "how many classes there are, 2 to %d, is said by --labels NAME…, "
+                       "--num_labels N, or id2label in config.json",
+                       MOST_CLASSES);
+    }
+    run->classes = calloc(n, sizeof *run->classes);
+    for (size_t i = 0; i < n && run->classes != NULL; ++i) {
+        char name[24];
+        (void)snprintf(name, sizeof name, "LABEL_%zu", i);
+        run->classes[i] = strdup(o->labels.n > 0 ? o->labels.items[i] : name);
+        run->n_classes += run->classes[i] != NULL;
+    }
+    return run->n_classes == n ? DS_OK : ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for classes");
+}
+
+/* "BertForMaskedLM" becomes "BertForSequenceClassification". */
+static json_t *architecture_of(const char *name, uint32_t task)
+{
+    const char *head = strstr(name, "For");
+    const int n = head != NULL ? (int)(head - name) : (int)strcspn(name, "M");
+    return json_sprintf("%.*sFor%sClassification", n, name,
+                        task == DS_TASK_TOKEN_CLASSES ? "Token" : "Sequence");
+}
+
+static ds_status say_classes(train_run *run, json_t *root)
+{
+    const char *name = json_string_value(json_array_get(json_object_get(root, "architectures"), 0));
+    json_t *by_id = json_object();
+    json_t *by_name = json_object();
+    for (uint32_t i = 0; i < run->n_classes; ++i) {
+        char key[24];
+        (void)snprintf(key, sizeof key, "%u", i);
+        (void)json_object_set_new(by_id, key, json_string(run->classes[i]));
+        (void)json_object_set_new(by_name, run->classes[i], json_integer(i));
+    }
+    const bool twice = json_object_size(by_name) != run->n_classes;
+    if (name != NULL) {
+        (void)json_array_set_new(json_object_get(root, "architectures"), 0,
+                                 architecture_of(name, train_task(run->options)));
+    }
+    (void)json_object_del(root, "num_labels");
+    (void)json_object_set_new(root, "id2label", by_id);
+    (void)json_object_set_new(root, "label2id", by_name);
+    return twice ? ds_fail(run->ctx, DS_ERR_ARG, "--labels: a name is there twice") : DS_OK;
+}
+
+ds_status train_classes_open(train_run *run)
+{
+    json_error_t error;
+    json_t *root = json_loads(ds_model_config_text(run->model), 0, &error);
+    if (root == NULL) {
+        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: whole numbers beyond 64 bits beside classes: %s", error.text);
+    }
+    const bool given = run->options->labels.n > 0 || run->options->num_labels > 0;
+    ds_status status = !given && names_of(root, run) ? DS_OK : name_classes(run);
+    status = status < 0 ? status : say_classes(run, root);
+    char *text = status < 0 ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
+    json_decref(root);
+    if (status >= 0 && text == NULL) {
+        status = ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for config.json");
+    }
+    if (status >= 0) {
+        ds_model_destroy(&run->model);
+        status = ds_model_from_text(run->ctx, text, &run->model);
+    }
+    free(text);
+    return status;
+}
+
+void train_classes_free(train_run *run)
+{
+    for (uint32_t i = 0; i < run->n_classes; ++i) {
+        free(run->classes[i]);
+    }
+    free(run->classes);
+}
