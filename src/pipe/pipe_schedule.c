@@ -134,13 +134,16 @@ static uint32_t slots_beside(const dsi_schedule *s, uint32_t n, uint32_t need)
 
 uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank)
 {
-    const uint32_t need = in_flight(s, rank, 0);
+    uint32_t need[DSI_STAGES_MOST] = {0};
     uint32_t fewest = 0;
-    uint32_t best = need;
-    for (uint32_t n = need; n <= s->n_micro && s->n_chunks > 1; ++n) {
+    for (uint32_t c = 0; c < s->n_chunks; ++c) {
+        need[c] = in_flight(s, rank, c);
+    }
+    uint32_t best = need[0];
+    for (uint32_t n = need[0]; n <= s->n_micro && n <= 2 * need[0] && s->n_chunks > 1; ++n) {
         uint32_t sum = n;
         for (uint32_t c = 1; c < s->n_chunks; ++c) {
-            sum += slots_beside(s, n, in_flight(s, rank, c));
+            sum += slots_beside(s, n, need[c]);
         }
         if (fewest == 0 || sum < fewest) {
             fewest = sum;

@@ -332,6 +332,8 @@ static void parts(void **state)
             const dsi_plan *plan = c.plans[r].train_plan;
             const dsi_phases *phases = &plan->phases;
             assert_int_equal(dsi_phases_micro(phases), split ? 3 : 4);
+            CHECK_OK(ctx, dsi_plan_check(plan));
+            CHECK_OK(ctx, dsi_plan_check(c.plans[r].eval_plan));
             assert_string_equal(phases->items[c.plans[r].own.phases.update].name, "update");
             assert_int_equal(plan->n_slots, dsi_schedule_slots(&s, r));
             for (uint32_t chunk = 0; chunk < s.n_chunks; ++chunk) {
