@@ -28,6 +28,12 @@ static ds_status turn_infer(ds_infer *call)
     return check_part(call, a->part, call->in[0].shape.dims[1]);
 }
 
+static void adapt_turn(ds_place_case *c)
+{
+    c->part_letter = 't';
+    c->part = ((const dsi_turn_attrs *)c->attrs)->part;
+}
+
 static const ds_attr turn_attrs[] = {DSI_ATTR_INT(dsi_turn_attrs, part)};
 
 const ds_op dsi_op_turn_parts = {
@@ -36,7 +42,8 @@ const ds_op dsi_op_turn_parts = {
     .op_class = DS_CLASS_COPY,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "btc", .out = "btc", .split = "tbc", .flags = DSI_PLACE_TURNS),
+    .place = DSI_PLACE(.in = "btc", .out = "btc", .split = "tbc", .flags = DSI_PLACE_TURNS,
+                       .adapt = adapt_turn),
     .doc =
         "x (B,T,C), along T in parts of so many → each part in the place of the next, the last in "
         "that of the first. Ranks that have a part each send it to the next.",
@@ -168,10 +175,12 @@ static const ds_attr part_attrs[] = {
     DSI_ATTR_INT(dsi_attention_part_attrs, last),
 };
 
-/* Heads are cut as in attention; positions between parts only, which the local shape shows. */
+/* Heads are cut as in attention, positions between parts. */
 static void adapt_heads(ds_place_case *c, uint32_t heads)
 {
     const dsi_attention_part_attrs *a = c->attrs;
+    c->part_letter = 't';
+    c->part = a->part;
     c->unit_letter = 'h';
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;

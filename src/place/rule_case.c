@@ -189,7 +189,8 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
             if (label[d] == letter) {
                 const int64_t n = meta->shape.dims[d];
                 const int64_t blocks = blocks_of(c, letter, i);
-                even = even && n % (total * blocks) == 0;
+                even = even && n % (total * blocks) == 0 &&
+                       (c->part_letter != letter || n / total % c->part == 0);
                 same = same && (first < 0 || n == first);
                 first = n;
             }
@@ -199,7 +200,7 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
         even = even && c->units[0] % total == 0 && c->units[1] % total == 0;
         same = false;
     }
-    if (even || evenly || !same || before > 1 || has_blocks) {
+    if (even || evenly || !same || before > 1 || has_blocks || c->part_letter == letter) {
         return even && first > 0 && (!has_blocks || (before == 1 && !c->is_in_blocks));
     }
     return (first + total - 1) / total * (total - 1) < first;
