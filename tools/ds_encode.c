@@ -43,7 +43,7 @@ static const char about[] =
 static const char after[] =
     "Examples:\n"
     "  ds_encode --model tuned \"A fine film.\" \"A waste of time.\"\n"
-    "  ds_encode --model bert-base-uncased --task embedding --normalize --file texts.txt\n\n"
+    "  ds_encode --model bert --task embedding --normalize --file texts.txt\n\n"
     "Exit codes: 0 done, 1 failed, 2 wrong use.";
 
 /* ---- opening ---- */

@@ -10,6 +10,7 @@
 #include <deepspeed/infer.h>
 #include <deepspeed/safetensors.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -250,6 +251,50 @@ static void work_is_what_rows_are(void **state)
     }
 }
 
+/* Puts `to` wherever `from` stands in a file's header, of the same length. */
+static void rename_all(char *header, size_t n, const char *from, const char *to)
+{
+    const size_t length = strlen(from);
+    assert_int_equal(strlen(to), length);
+    for (size_t i = 0; i + length <= n; ++i) {
+        if (memcmp(header + i, from, length) == 0) {
+            memcpy(header + i, to, length);
+        }
+    }
+}
+
+/* BERT's first folders call the norms' weights gamma and beta. */
+static void older_names_are_read(void **state)
+{
+    (void)state;
+    static const uint32_t ids[] = {5, 90, 17, 3, 64};
+    parity_case p;
+    char path[PARITY_PATH + 32];
+    char *folder = scratch_make();
+    uint64_t header = 0;
+    size_t n = 0;
+    ds_encoder *encoder[2] = {NULL, NULL};
+    ds_tensor rows[2];
+    parity_open_encoder(ctx, "bert", &p);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", p.folder);
+    char *file = scratch_read(path, &n);
+    memcpy(&header, file, sizeof header);
+    rename_all(file + 8, header, "LayerNorm.weight\"", "LayerNorm.gamma\" ");
+    rename_all(file + 8, header, "LayerNorm.bias\"", "LayerNorm.beta\"");
+    scratch_write(scratch_path(folder, "model.safetensors"), file, n);
+    for (int i = 0; i < 2; ++i) {
+        const ds_encoder_params params = {.model = p.model, .weights = i == 0 ? p.folder : folder};
+        CHECK_OK(ctx, ds_encoder_create(ctx, &params, &encoder[i]));
+        CHECK_OK(ctx, ds_encoder_run(encoder[i], ids, 5, &rows[i]));
+    }
+    assert_memory_equal(rows[0].data, rows[1].data, ds_meta_bytes(rows[0].meta));
+    ds_encoder_destroy(&encoder[0]);
+    ds_encoder_destroy(&encoder[1]);
+    free(file);
+    scratch_remove(folder);
+    parity_close(&p);
+}
+
 /* A folder without a head of that task is no classifier, but trains to one. */
 static void a_missing_head_is_said(void **state)
 {
@@ -297,7 +342,7 @@ int main(void)
         cmocka_unit_test(logits_like_transformers), cmocka_unit_test(training_like_transformers),
         cmocka_unit_test(export_is_what_was_read),  cmocka_unit_test(shifted_targets_are_refused),
         cmocka_unit_test(generation_is_refused),    cmocka_unit_test(work_is_what_rows_are),
-        cmocka_unit_test(a_missing_head_is_said),
+        cmocka_unit_test(older_names_are_read),     cmocka_unit_test(a_missing_head_is_said),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
