@@ -37,6 +37,7 @@
 #include <deepspeed/status.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/tokenizer.h>
+#include <deepspeed/unmerge.h>
 #include <deepspeed/version.h>
 
 #endif
