@@ -30,7 +30,7 @@ file(GLOB DS_TEST_COMMON CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/common/*.c
   ${PROJECT_SOURCE_DIR}/test/op/harness*.c ${PROJECT_SOURCE_DIR}/test/op/op_cases.c)
 # The reference kernels once more in double precision, for finite differences.
 file(GLOB DS_REF64 CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/ref/*.c)
-list(FILTER DS_REF64 EXCLUDE REGEX "ref_(split|block_linear|gradnorm|columns|onebit|onebit_lamb|zero_one|signs|blocks|optimizer|lamb|muon)\\.c$")
+list(FILTER DS_REF64 EXCLUDE REGEX "ref_(split|block_linear|gradnorm|columns|onebit|onebit_lamb|zero_one|signs|blocks|optimizer|lamb|muon|adafactor|schedule_free|adam_8bit)\\.c$")
 add_library(ds_ref64 OBJECT ${DS_REF64})
 target_link_libraries(ds_ref64 PRIVATE ds_flags)
 target_compile_definitions(ds_ref64 PRIVATE DSI_REF_F64=1)

@@ -13,6 +13,7 @@
 #include <deepspeed/adapter.h>
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/context.h>
+#include <deepspeed/unmerge.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,7 +21,7 @@
 enum { EXIT_RIGHT = 0, EXIT_BROKEN = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 typedef struct options {
-    bool all, overwrite;
+    bool all, overwrite, reversible;
     const char *state, *dtype, *max_shard_size, *tokenizer, *tokenizer_revision;
     bool given_dtype, given_size, exclude_frozen;
     deepspeed_flags deepspeed;
@@ -39,7 +40,10 @@ static const char about[] =
     "  deepspeed DIR OUT [TAG]    writes one as a ZeRO folder of DeepSpeed for Python\n"
     "  universal DIR OUT [TAG]    writes one as a universal folder of it\n"
     "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
-    "                             folder, or ds_train --lora's)\n\n"
+    "                             folder, or ds_train --lora's)\n"
+    "  unmerge MERGED OUT         writes the model that merge --reversible was given, its weights "
+    "byte\n"
+    "                             for byte\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
     "DeepSpeed for Python (ZeRO stages 1 to 3, also of ranks that share layers, bf16 optimizer, "
     "universal): inspect, verify, "
@@ -384,7 +388,26 @@ static ds_status merge_opened(ds_ctx *ctx, const options *o, const ds_adapter *a
     DS_TRY(o->given_dtype ? dtype_of(ctx, o->dtype, &params.dtype) : DS_OK);
     DS_TRY(size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes));
     DS_TRY(output_folder_free(ctx, out, o->overwrite));
-    return ds_adapter_merge(ctx, adapter, &params);
+    DS_TRY(ds_adapter_merge(ctx, adapter, &params));
+    return o->reversible ? ds_unmerge_keep(ctx, model, out) : DS_OK;
+}
+
+/* unmerge: MERGED OUT. */
+static int unmerge(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    if (words->n != 3) {
+        return usage("expected: unmerge MERGED OUT");
+    }
+    if (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen) {
+        return usage("unmerge gives what was merged: --dtype, --max_shard_size, --tokenizer and "
+                     "--exclude_frozen_parameters belong to export");
+    }
+    ds_status status = output_folder_free(ctx, words->items[2], o->overwrite);
+    status = status < 0 ? status : ds_unmerge(ctx, words->items[1], words->items[2]);
+    if (status >= 0) {
+        (void)printf("%s: the model of %s\n", shown(words->items[2]), shown(words->items[1]));
+    }
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
 /* merge: MODEL ADAPTER OUT. */
@@ -450,9 +473,13 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     const bool is_copy = strcmp(command, "export") == 0 || strcmp(command, "consolidate") == 0 ||
                          strcmp(command, "deepspeed") == 0 || strcmp(command, "universal") == 0;
     const bool is_merge = strcmp(command, "merge") == 0;
-    if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge) {
+    const bool is_unmerge = strcmp(command, "unmerge") == 0;
+    if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge && !is_unmerge) {
         return usage("expected a command: list, inspect, verify, export, consolidate, deepspeed, "
-                     "universal or merge");
+                     "universal, merge or unmerge");
+    }
+    if (o->reversible && !is_merge) {
+        return usage("--reversible belongs to merge");
     }
     if ((o->all && (!is_verify || tag != NULL)) || (o->state != NULL && !is_inspect)) {
         return usage("--all belongs to verify without a tag, --state to inspect");
@@ -464,8 +491,8 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
                      "--sub_group_size belong to deepspeed and universal");
     }
-    if (is_merge) {
-        return merge(ctx, o, words);
+    if (is_merge || is_unmerge) {
+        return is_merge ? merge(ctx, o, words) : unmerge(ctx, o, words);
     }
     if (dir == NULL || words->n > (is_list ? 2u : 3u)) {
         return usage(is_list ? "expected: list DIR" : "expected a folder, and perhaps a tag");
@@ -529,10 +556,17 @@ int main(int argc, char **argv)
          .def = "false",
          .doc = "export: without parameters that were not trained."},
         DEEPSPEED_FLAG_ROWS(&o.deepspeed),
+        {.name = "reversible",
+         .type = DSI_ARG_SWITCH,
+         .out = &o.reversible,
+         .def = "false",
+         .doc =
+             "merge: keep in OUT what its weights differ by from MODEL's, as large as those that "
+             "change, so that unmerge can write MODEL again."},
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o.overwrite,
-         .doc = "export, merge: into a folder that holds a model's files; consolidate, "
+         .doc = "export, merge, unmerge: into a folder that holds a model's files; consolidate, "
                 "deepspeed, universal: over a checkpoint of the same name."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",

@@ -133,7 +133,10 @@ DS_API ds_status ds_config_get_text(const ds_config *config, const char *path,
     X(ONEBIT_ADAM, "OneBitAdam")                                                                   \
     X(ONEBIT_LAMB, "OneBitLamb")                                                                   \
     X(ZERO_ONE_ADAM, "ZeroOneAdam")                                                                \
-    X(MUON, "Muon")
+    X(MUON, "Muon")                                                                                \
+    X(ADAFACTOR, "Adafactor")                                                                      \
+    X(SCHEDULE_FREE, "AdamWScheduleFree")                                                          \
+    X(ADAMW_8BIT, "AdamW8bit")
 
 typedef enum ds_optimizer_kind {
 #define X(id, text) DS_OPTIMIZER_##id,

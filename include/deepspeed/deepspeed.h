@@ -38,6 +38,7 @@
 #include <deepspeed/status.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/tokenizer.h>
+#include <deepspeed/unmerge.h>
 #include <deepspeed/version.h>
 
 #endif

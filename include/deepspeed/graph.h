@@ -43,10 +43,15 @@ typedef struct ds_graph ds_graph;
     X(CHOSEN, "chosen")         /* columns of a parameter apart from the rest (ZenFlow) */         \
     X(HANDED, "handed")         /* sum of gradients whose update is under way (ZenFlow) */         \
     X(MASK, "mask")             /* what of a parameter is kept (compression_training) */           \
-    X(WORKER_ERROR, "worker_error") /* lost of what a rank sends (1-bit optimizers, LoCo) */       \
-    X(SERVER_ERROR, "server_error") /* and of the sum of its slice */                              \
-    X(FROZEN, "frozen")             /* what goes with a frozen second moment (1-bit LAMB) */       \
-    X(LOCAL, "local")               /* a rank's updates that the others lack (0/1 Adam) */
+    X(WORKER_ERROR, "worker_error")     /* lost of what a rank sends (1-bit optimizers, LoCo) */   \
+    X(SERVER_ERROR, "server_error")     /* and of the sum of its slice */                          \
+    X(FROZEN, "frozen")                 /* what goes with a frozen second moment (1-bit LAMB) */   \
+    X(LOCAL, "local")                   /* a rank's updates that the others lack (0/1 Adam) */     \
+    X(EXP_AVG_SQ_ROW, "exp_avg_sq_row") /* second moment of rows, or of a vector (Adafactor) */    \
+    X(EXP_AVG_SQ_COL, "exp_avg_sq_col") /* and of columns */                                       \
+    X(Z, "z")                           /* weights that steps are of (schedule-free AdamW) */      \
+    X(ABSMAX, "absmax")                 /* largest magnitude of each block of exp_avg in 8 bits */ \
+    X(ABSMAX_SQ, "absmax_sq")           /* and of exp_avg_sq */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,

@@ -2,11 +2,13 @@
 /* Packed weights: layouts, reading, writing. See packed.h. */
 #include "base/packed.h"
 
+#include "base/dynamic_map.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 16, HALVES = 128, CELLS = 65535 };
+enum { PIECE = 1 << 16 };
 
 static const float INT8_UNIT = 0.007874015718698502f; /* 1 / 127 */
 static const float FP8_LARGEST = 448.0f;
@@ -28,43 +30,6 @@ static const float nf4[16] = {-1.0f,
                               0.562617003917694092f,
                               0.722956836223602295f,
                               1.0f};
-
-/* The positive half of bitsandbytes' dynamic map of 8 bits: from 0.55e-6, in seven decades, to 1.
- * The negative half mirrors all but 1. */
-static const float nested[HALVES] = {
-    5.50000038e-07f, 3.25000019e-06f, 7.7499999e-06f,  2.12499981e-05f,
-    4.37499984e-05f, 6.62500024e-05f, 8.87499991e-05f, 0.000156250011f,
-    0.000268750038f, 0.000381250022f, 0.000493750034f, 0.000606250076f,
-    0.00071875006f,  0.000831249985f, 0.000943750085f, 0.00128124992f,
-    0.00184375001f,  0.00240624999f,  0.00296874996f,  0.00353124971f,
-    0.00409374991f,  0.00465624966f,  0.00521875033f,  0.00578125007f,
-    0.00634374982f,  0.00690625003f,  0.00746874977f,  0.00803124998f,
-    0.00859375019f,  0.00915624946f,  0.00971874967f,  0.0114062503f,
-    0.0142187504f,   0.0170312505f,   0.0198437516f,   0.0226562507f,
-    0.0254687499f,   0.028281251f,    0.0310937501f,   0.0339062512f,
-    0.0367187522f,   0.0395312496f,   0.0423437469f,   0.0451562516f,
-    0.047968749f,    0.05078125f,     0.053593751f,    0.0564062484f,
-    0.0592187531f,   0.0620312504f,   0.0648437515f,   0.0676562563f,
-    0.0704687461f,   0.0732812509f,   0.0760937482f,   0.078906253f,
-    0.0817187577f,   0.0845312476f,   0.0873437524f,   0.0901562497f,
-    0.0929687545f,   0.0957812592f,   0.0985937491f,   0.107031256f,
-    0.12109375f,     0.135156244f,    0.149218753f,    0.163281247f,
-    0.177343756f,    0.19140625f,     0.205468744f,    0.219531253f,
-    0.233593747f,    0.247656241f,    0.26171875f,     0.275781274f,
-    0.289843738f,    0.303906262f,    0.317968726f,    0.33203125f,
-    0.346093744f,    0.360156238f,    0.374218762f,    0.388281226f,
-    0.40234375f,     0.416406244f,    0.430468738f,    0.444531262f,
-    0.458593726f,    0.47265625f,     0.486718714f,    0.500781238f,
-    0.514843702f,    0.528906226f,    0.54296875f,     0.557031274f,
-    0.571093798f,    0.585156262f,    0.599218726f,    0.61328125f,
-    0.627343774f,    0.641406298f,    0.655468762f,    0.669531226f,
-    0.68359375f,     0.697656274f,    0.711718798f,    0.725781262f,
-    0.739843726f,    0.75390625f,     0.767968774f,    0.782031238f,
-    0.796093762f,    0.810156226f,    0.82421875f,     0.838281274f,
-    0.852343738f,    0.866406262f,    0.880468726f,    0.89453125f,
-    0.908593774f,    0.922656238f,    0.936718762f,    0.950781226f,
-    0.96484375f,     0.978906274f,    0.992968738f,    1.0f,
-};
 
 static const char *const names[DS_PACKING_COUNT] = {[DS_PACKING_NONE] = "none",
 #define X(id, text) [DS_PACKING_##id] = text,
@@ -129,14 +94,6 @@ size_t ds_packed_bytes(const ds_packed *p)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Element of the dynamic map of 8 bits. */
-static float nested_value(unsigned char code)
-{
-    return code >= HALVES       ? nested[code - HALVES]
-           : code == HALVES - 1 ? 0.0f
-                                : -nested[HALVES - 2 - code];
-}
-
 /* The largest magnitude of a block of nf4. */
 static float block_scale(const ds_packed *p, const void *data, int64_t block)
 {
@@ -146,7 +103,8 @@ static float block_scale(const ds_packed *p, const void *data, int64_t block)
     }
     const int64_t groups = parts(parts(count_of(p), DSI_PACKED_BLOCK), DSI_PACKED_NESTED);
     const unsigned char *codes = (const unsigned char *)(front + 1 + groups);
-    const float product = nested_value(codes[block]) * front[1 + block / DSI_PACKED_NESTED];
+    const float product =
+        dsi_dynamic_map(true)[codes[block]] * front[1 + block / DSI_PACKED_NESTED];
     return product + front[0];
 }
 
@@ -312,27 +270,6 @@ static ds_status write_nf4(const writer *w)
     return DS_OK;
 }
 
-/* Of [-1,1] there are 65536 equal cells; the code is the map's nearest to the middle of x's cell,
- * which is how bitsandbytes looks it up on processors. */
-static unsigned char nested_code(float x)
-{
-    const int cell = (int)((x + 1.0f) * 32767.5f + 0.5f);
-    const float middle = (float)((double)(cell > CELLS ? CELLS : cell) / 32767.5 - 1.0);
-    unsigned low = 0;
-    unsigned high = 255;
-    while (low < high) { /* the number of values half-way between neighbours below it */
-        const unsigned k = (low + high) / 2;
-        const float between =
-            (nested_value((unsigned char)k) + nested_value((unsigned char)(k + 1))) * 0.5f;
-        if (between < middle) {
-            low = k + 1;
-        } else {
-            high = k;
-        }
-    }
-    return (unsigned char)low;
-}
-
 /* Magnitudes in 8 bits, less their mean: the exact sum over their number, rounded once. */
 static ds_status write_nested(const writer *w)
 {
@@ -352,9 +289,12 @@ static ds_status write_nested(const writer *w)
             w->scales[begin + i] -= front[0];
         }
         const float most = largest(w->scales + begin, n);
+        const float inverse = 1.0f / most;
         front[1 + g] = most;
         for (int64_t i = 0; i < n; ++i) {
-            codes[begin + i] = most > 0.0f ? nested_code(w->scales[begin + i] / most) : 0;
+            codes[begin + i] = most > 0.0f ? dsi_dynamic_code(dsi_dynamic_map(true),
+                                                              w->scales[begin + i] * inverse)
+                                           : 0;
         }
     }
     return DS_OK;

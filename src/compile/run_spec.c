@@ -17,7 +17,7 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->train.optimizer = o->kind;
     spec->train.eps = o->eps;
     spec->train.decoupled_decay = o->decoupled;
-    spec->train.momentum = sgd && o->momentum != 0.0;
+    spec->train.momentum = sgd ? o->momentum != 0.0 : o->has_beta1;
     spec->train.dampening = o->dampening;
     spec->train.nesterov = o->nesterov;
     spec->train.max_coeff = o->max_coeff;
@@ -27,10 +27,26 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->beta2 = o->beta2;
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
-        o->kind == DS_OPTIMIZER_MUON ||
+        o->kind == DS_OPTIMIZER_MUON || o->kind == DS_OPTIMIZER_SCHEDULE_FREE ||
+        o->kind == DS_OPTIMIZER_ADAMW_8BIT ||
         ((o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction);
     spec->train.muon = (dsi_muon_spec){.on = o->kind == DS_OPTIMIZER_MUON,
                                        .dtype = o->muon_bf16 ? DS_DTYPE_BF16 : DS_DTYPE_F32};
+    spec->train.adafactor = (dsi_adafactor_spec){.on = o->kind == DS_OPTIMIZER_ADAFACTOR,
+                                                 .scales = o->scale_parameter,
+                                                 .relative = o->relative_step,
+                                                 .warms_up = o->warmup_init,
+                                                 .eps = o->eps,
+                                                 .scale_eps = o->scale_eps,
+                                                 .clip_threshold = o->clip_threshold,
+                                                 .decay_rate = o->decay_rate};
+    spec->train.schedule_free =
+        (dsi_schedule_free_spec){.on = o->kind == DS_OPTIMIZER_SCHEDULE_FREE,
+                                 .warmup_steps = o->warmup_steps,
+                                 .average_power = o->average_power,
+                                 .rate_power = o->rate_power};
+    spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = o->kind == DS_OPTIMIZER_ADAMW_8BIT,
+                                                 .min_size = o->min_8bit_size};
     spec->muon_lr = o->muon_lr;
     spec->muon_momentum = o->momentum;
     spec->train.onebit =
@@ -304,6 +320,30 @@ static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
     return DS_OK;
 }
 
+/* What an optimizer does not go with. */
+static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
+{
+    const dsi_train_spec *t = &spec->train;
+    if (t->adam_8bit.on && (spec->zero.tp > 1 || spec->zero.ep > 1)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "AdamW8bit with %s parallelism: its blocks are of whole tensors, which "
+                       "ranks would cut; take AdamW",
+                       spec->zero.tp > 1 ? "tensor" : "expert");
+    }
+    if (t->schedule_free.on && spec->zero.pp > 1) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "AdamWScheduleFree with pipeline.stages %u: stages do not make the average "
+                       "for an evaluation; set it to 1, or take AdamW",
+                       spec->zero.pp);
+    }
+    if ((t->schedule_free.on || t->adafactor.on) && (t->zenflow.on || t->loco.on)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s with %s: not built; take AdamW",
+                       t->adafactor.on ? "Adafactor" : "AdamWScheduleFree",
+                       t->zenflow.on ? "zero_optimization.zenflow" : "LoCo");
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
@@ -398,6 +438,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "would be frozen); train the model itself");
     }
     DS_TRY(check_packing(ctx, params, spec));
+    DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     spec->isa = dsi_accel_isa(&spec->accel);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Builds the training graph. See train_graph.h. */
+#include "compile/adafactor_graph.h"
 #include "compile/adapter_graph.h"
 #include "compile/muon_graph.h"
 #include "compile/train_graph_build.h"
@@ -114,7 +115,7 @@ bool dsi_train_is_early(const dsi_train_spec *spec)
 {
     return spec->keep_nonfinite && spec->max_norm == 0.0 && spec->accumulation == 1 &&
            spec->dtype != DS_DTYPE_F16 && !spec->zenflow.on && !spec->onebit.on && !spec->muon.on &&
-           spec->stages <= 1;
+           !spec->adafactor.on && spec->stages <= 1;
 }
 
 /* Nodes applied from now on are of the stage that updates a parameter. */
@@ -281,6 +282,12 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
         return (optimizer_row){&dsi_op_lion, 1, {DS_CELL_EXP_AVG}};
     case DS_OPTIMIZER_ADAGRAD:
         return (optimizer_row){&dsi_op_adagrad, 1, {DS_CELL_EXP_AVG_SQ}};
+    case DS_OPTIMIZER_ADAFACTOR: /* the other moments are its own */
+        return (optimizer_row){&dsi_op_adafactor, spec->momentum ? 1 : 0, {DS_CELL_EXP_AVG}};
+    case DS_OPTIMIZER_SCHEDULE_FREE:
+        return (optimizer_row){&dsi_op_schedule_free, 2, {DS_CELL_Z, DS_CELL_EXP_AVG_SQ}};
+    case DS_OPTIMIZER_ADAMW_8BIT: /* small parameters; the others: build_8bit */
+        return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
     default: /* SGD */
         break;
     }
@@ -316,6 +323,26 @@ static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, ds_cell pa
     return b->spec->onebit.on ? dsi_onebit_lamb_warm_up(b, param, sums[0]) : DS_OK;
 }
 
+/* Whether a parameter's states have 8 bits an element. */
+static bool is_8bit(const dsi_train_spec *spec, const ds_cell_info *param)
+{
+    return spec->adam_8bit.on && ds_shape_count(param->meta.shape) >= spec->adam_8bit.min_size;
+}
+
+/* AdamW with the largest magnitudes of blocks beside states in 8 bits. in: operands of an update.
+ */
+static ds_status build_8bit(builder *b, const dsi_optim_attrs *attrs, ds_cell param,
+                            const ds_value *in)
+{
+    const int64_t n = ds_shape_count(ds_cells_get(b->cells, param)->meta.shape);
+    const ds_meta sizes = {DS_DTYPE_F32, ds_shape_1d((n + DSI_8BIT_BLOCK - 1) / DSI_8BIT_BLOCK)};
+    ds_value all[9] = {in[0], in[1], in[2], in[3], in[4], in[5], in[6], DS_NONE, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(read_state(b, DS_CELL_ABSMAX, sizes, param, &all[7]));
+    DS_TRY(read_state(b, DS_CELL_ABSMAX_SQ, sizes, param, &all[8]));
+    return dsi_train_apply(b, &dsi_op_adam_8bit, attrs, all, 9, out);
+}
+
 dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec)
 {
     return (dsi_optim_attrs){.eps = spec->eps,
@@ -334,7 +361,7 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     const optimizer_row row =
         muon ? (optimizer_row){NULL, 1, {DS_CELL_MOMENTUM}} : optimizer_of(spec);
     const ds_meta master = {DS_DTYPE_F32, info.meta.shape};
-    const ds_meta state = {spec->state_dtype, info.meta.shape};
+    const ds_meta state = {is_8bit(spec, &info) ? DS_DTYPE_U8 : spec->state_dtype, info.meta.shape};
     const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
     in[1] = update->gradient;
     in[3] = update->factor;
@@ -343,13 +370,39 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     stand_at_stage_of(b, update->param);
     DS_TRY(ds_graph_read(b->graph, update->param, &in[0]));
     DS_TRY(ds_graph_read(b->graph, (muon ? b->own->muon_hyper : update->hyper)[group], &in[2]));
-    if (spec->master && info.meta.dtype != DS_DTYPE_F32) {
+    if (spec->schedule_free.on || (spec->master && info.meta.dtype != DS_DTYPE_F32)) {
         DS_TRY(read_state(b, DS_CELL_MASTER, master, update->param, &in[4]));
     }
     for (uint32_t i = 0; i < row.n_states; ++i) {
-        DS_TRY(read_state(b, row.states[i], state, update->param, &in[5 + i]));
+        DS_TRY(read_state(b, row.states[i], row.states[i] == DS_CELL_Z ? master : state,
+                          update->param, &in[5 + i]));
     }
     return DS_OK;
+}
+
+/* Schedule-free: a parameter becomes the point between average and z, or the average. */
+static ds_status store_point(builder *b, const ds_value *parts, bool average, ds_value param)
+{
+    const dsi_point_attrs attrs = {.average = average};
+    const dsi_cast_attrs narrow = {.dtype = ds_graph_meta(b->graph, param).dtype};
+    ds_value stored[2] = {param, DS_NONE};
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_train_apply(b, &dsi_op_schedule_free_point, &attrs, parts, 3, out));
+    if (narrow.dtype != DS_DTYPE_F32) {
+        DS_TRY(dsi_train_apply(b, &dsi_op_cast, &narrow, out, 1, out));
+    }
+    stored[1] = out[0];
+    return dsi_train_apply(b, &dsi_op_store, NULL, stored, 2, out);
+}
+
+/* The update; the average is the master. in: operands of an update. */
+static ds_status build_schedule_free(builder *b, const dsi_optim_attrs *attrs, const ds_value *in)
+{
+    const ds_value update[7] = {in[4], in[1], in[2], in[3], DS_NONE, in[5], in[6]};
+    ds_value out[DS_MAX_OUT];
+    DS_TRY(dsi_train_apply(b, &dsi_op_schedule_free, attrs, update, 7, out));
+    const ds_value parts[3] = {out[0], out[2], in[2]};
+    return store_point(b, parts, false, in[0]);
 }
 
 ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
@@ -361,6 +414,15 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
     DS_TRY(dsi_train_read_update(b, update, in));
     if (b->spec->muon.on && dsi_muon_takes(ds_cells_get(b->cells, update->param))) {
         return dsi_muon_build_update(b, in);
+    }
+    if (b->spec->adafactor.on) {
+        return dsi_adafactor_build_update(b, update->param, in);
+    }
+    if (b->spec->schedule_free.on) {
+        return build_schedule_free(b, &attrs, in);
+    }
+    if (is_8bit(b->spec, ds_cells_get(b->cells, update->param))) {
+        return build_8bit(b, &attrs, update->param, in);
     }
     return row.op == &dsi_op_lamb_moments
                ? build_lamb(b, &attrs, update->param, in)
@@ -375,6 +437,25 @@ ds_status dsi_train_add_hyper(builder *b, const char *name, ds_cell cells_out[2]
         char text[64];
         (void)snprintf(text, sizeof text, "%s.%s", name, groups[i]);
         DS_TRY(dsi_train_add_cell(b, DS_CELL_SCALAR, text, meta, DS_NONE, &cells_out[i]));
+    }
+    return DS_OK;
+}
+
+/* The phases that make parameters the average, and the point again. */
+static ds_status build_points(builder *b)
+{
+    const ds_phase phases[2] = {b->own->phases.average, b->own->phases.point};
+    for (int k = 0; k < 2; ++k) {
+        ds_graph_set_phase(b->graph, phases[k]);
+        for (ds_cell c = 0; c < b->n_params; ++c) {
+            const dsi_train_update update = {c, DS_NONE, DS_NONE, b->own->hyper};
+            ds_value in[7];
+            if (b->reduced[c] != DS_NONE) {
+                DS_TRY(dsi_train_read_update(b, &update, in));
+                const ds_value parts[3] = {in[4], in[5], in[2]};
+                DS_TRY(store_point(b, parts, k == 0, in[0]));
+            }
+        }
     }
     return DS_OK;
 }
@@ -395,6 +476,7 @@ static ds_status build_updates(builder *b, ds_phase phase, ds_value factor)
             DS_TRY(dsi_train_build_update(b, &update));
         }
     }
+    DS_TRY(b->spec->schedule_free.on ? build_points(b) : DS_OK);
     return b->spec->onebit.on ? dsi_onebit_build(b, factor) : DS_OK;
 }
 
@@ -447,6 +529,10 @@ static ds_status add_phases(builder *b)
     DS_TRY(b->spec->zenflow.on ? dsi_zenflow_add_phases(b) : DS_OK);
     DS_TRY(ds_graph_add_phase(b->graph, "update", 0, &phases->update));
     DS_TRY(b->spec->onebit.on ? dsi_onebit_add_phases(b) : DS_OK);
+    if (b->spec->schedule_free.on) {
+        DS_TRY(ds_graph_add_phase(b->graph, "average", DS_PHASE_SKIPPABLE, &phases->average));
+        DS_TRY(ds_graph_add_phase(b->graph, "point", DS_PHASE_SKIPPABLE, &phases->point));
+    }
     return b->masks.n > 0
                ? ds_graph_add_phase(b->graph, "masks", DS_PHASE_SKIPPABLE, &phases->masks)
                : DS_OK;

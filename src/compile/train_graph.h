@@ -34,6 +34,29 @@ typedef struct dsi_muon_spec {
     ds_dtype dtype; /* of the Newton-Schulz iteration: F32 or BF16 */
 } dsi_muon_spec;
 
+/* Adafactor, whose second moments are means of rows and columns. */
+typedef struct dsi_adafactor_spec {
+    bool on;
+    bool scales;                           /* the rate, by the size of the weight */
+    bool relative, warms_up;               /* the rate is of the step's number; slowly at first */
+    double eps, scale_eps, clip_threshold; /* above 0 */
+    double decay_rate;                     /* beta2 of update t is 1 - t^decay_rate */
+} dsi_adafactor_spec;
+
+/* Schedule-free AdamW: gradients are taken at a point between the weights that steps are of and
+ * their average, which is the model. */
+typedef struct dsi_schedule_free_spec {
+    bool on;
+    int64_t warmup_steps;
+    double average_power, rate_power; /* r, weight_lr_power */
+} dsi_schedule_free_spec;
+
+/* AdamW whose states have 8 bits an element. */
+typedef struct dsi_adam_8bit_spec {
+    bool on;
+    int64_t min_size; /* elements of a parameter below which they are fp32 */
+} dsi_adam_8bit_spec;
+
 /* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment
  * is frozen, and what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
@@ -78,11 +101,14 @@ typedef struct dsi_train_spec {
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;
     bool decoupled_decay;        /* AdamW */
-    bool momentum;               /* SGD keeps a buffer */
+    bool momentum;               /* SGD and Adafactor keep a buffer */
     double dampening;            /* SGD */
     bool nesterov;               /* SGD */
     double max_coeff, min_coeff; /* LAMB */
     dsi_muon_spec muon;
+    dsi_adafactor_spec adafactor;
+    dsi_schedule_free_spec schedule_free;
+    dsi_adam_8bit_spec adam_8bit;
     double max_norm;          /* 0: no clipping */
     bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow; /* ADAM only */
@@ -121,7 +147,8 @@ typedef struct dsi_onebit_phases {
 typedef struct dsi_train_phases {
     dsi_onebit_phases onebit;
     ds_phase norm, update;
-    ds_phase masks;             /* makes the masks of compression, once; DS_NONE: there are none */
+    ds_phase average, point; /* schedule-free: parameters become the average, and the point again */
+    ds_phase masks;          /* makes the masks of compression, once; DS_NONE: there are none */
     dsi_zenflow_phases zenflow; /* between the two */
 } dsi_train_phases;
 

@@ -60,9 +60,9 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 9,
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 12,
                    "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam, "
-                   "Muon",
+                   "Muon, Adafactor, AdamWScheduleFree, AdamW8bit",
                    &index)) {
         return;
     }
@@ -73,7 +73,8 @@ static void optimizer_type(dsi_eval *eval)
         dsi_item_notice(eval, item, "the name of an implementation; it means %s here",
                         ds_optimizer_kind_name(o->kind));
     }
-    if (strcasecmp(type, "adamw") == 0 || dsi_config_is_onebit(o->kind)) {
+    if (strcasecmp(type, "adamw") == 0 || dsi_config_is_onebit(o->kind) ||
+        o->kind == DS_OPTIMIZER_ADAMW_8BIT) {
         o->decoupled = true;
     } else {
         o->decoupled = dsi_item_true(eval, "optimizer.params.adam_w_mode");
@@ -135,6 +136,69 @@ static void muon_numbers(dsi_eval *eval)
                       given ? "optimizer.params.lr" : "DeepSpeed's default for the rest");
 }
 
+/* What another optimizer goes with, and these do not. */
+static void apart_numbers(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const dsi_item *type = dsi_item_find(eval, "optimizer.type");
+    const bool free = v->optimizer.kind == DS_OPTIMIZER_SCHEDULE_FREE;
+    if (free && v->optimizer.beta1 == 0.0) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.betas"),
+                       "AdamWScheduleFree takes gradients between the average and the last step: "
+                       "the first must be above 0");
+    }
+    if (free && dsi_item_text(eval, "scheduler.type") != NULL) {
+        dsi_item_error(eval, dsi_item_find(eval, "scheduler.type"),
+                       "a schedule of the rate, which AdamWScheduleFree is there to do without: "
+                       "leave the scheduler out; warmup_steps of the optimizer warms up");
+    }
+    if (v->optimizer.kind == DS_OPTIMIZER_ADAMW_8BIT && v->zero.stage > 0) {
+        dsi_item_error(eval, type,
+                       "AdamW8bit with zero_optimization.stage %" PRId64
+                       ": its blocks are of whole tensors, which a slice would cut; set the stage "
+                       "to 0, or take AdamW",
+                       v->zero.stage);
+    }
+}
+
+/* transformers' rules of them. */
+static void adafactor_numbers(dsi_eval *eval)
+{
+    ds_config_optimizer *o = &eval->values->optimizer;
+    dsi_item *lr = dsi_item_find(eval, "optimizer.params.lr");
+    const dsi_item *eps = dsi_item_find(eval, "optimizer.params.eps");
+    const dsi_item *beta1 = dsi_item_find(eval, "optimizer.params.beta1");
+    if (o->kind != DS_OPTIMIZER_ADAFACTOR) {
+        return;
+    }
+    o->has_beta1 = beta1 != NULL && beta1->given != NULL;
+    if (eps != NULL && eps->node != NULL && eps->node->n_children == 2) {
+        o->eps = dsi_node_real(eps->node->first);
+        o->scale_eps = dsi_node_real(eps->node->first->next);
+    } else if (eps != NULL && eps->node != NULL) {
+        dsi_item_error(eval, eps, "expected a list of 2 numbers, found one of %" PRIu32,
+                       eps->node->n_children);
+    }
+    if (o->relative_step && lr != NULL && (lr->given != NULL || lr->open)) {
+        dsi_item_error(eval, lr,
+                       "relative_step makes the rate of the step's number: set relative_step to "
+                       "false to use lr, or leave lr out");
+    }
+    if (!o->relative_step && lr != NULL && lr->given == NULL && !lr->open &&
+        lr->origin == DS_ORIGIN_DEFAULT) {
+        dsi_item_error(eval, lr, "expected a rate, since relative_step is false");
+    }
+    if (o->warmup_init && !o->relative_step) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.warmup_init"),
+                       "it needs relative_step true");
+    }
+    if (o->relative_step && dsi_item_text(eval, "scheduler.type") != NULL) {
+        dsi_item_error(eval, dsi_item_find(eval, "scheduler.type"),
+                       "a schedule of the rate, which optimizer.params.relative_step of Adafactor "
+                       "makes itself: set that to false, or leave the scheduler out");
+    }
+}
+
 static void optimizer_numbers(dsi_eval *eval)
 {
     const ds_config_optimizer *o = &eval->values->optimizer;
@@ -155,8 +219,9 @@ static void optimizer_numbers(dsi_eval *eval)
 static void tested_optimizer(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
-    const bool untested =
-        v->optimizer.kind == DS_OPTIMIZER_SGD || v->optimizer.kind == DS_OPTIMIZER_LAMB;
+    const bool untested = v->optimizer.kind == DS_OPTIMIZER_SGD ||
+                          v->optimizer.kind == DS_OPTIMIZER_LAMB ||
+                          v->optimizer.kind == DS_OPTIMIZER_ADAFACTOR;
     if (untested && v->zero.stage >= 1 &&
         !eval->trainer_optimizer && /* the Trainer allows its own */
         !dsi_item_true(eval, "zero_allow_untested_optimizer")) {
@@ -173,8 +238,9 @@ static void tested_optimizer(dsi_eval *eval)
 static void leave_momentum(dsi_eval *eval, ds_schedule_params *s)
 {
     const ds_optimizer_kind kind = eval->values->optimizer.kind;
-    const bool none =
-        kind == DS_OPTIMIZER_SGD || kind == DS_OPTIMIZER_ADAGRAD || kind == DS_OPTIMIZER_MUON;
+    const bool none = kind == DS_OPTIMIZER_SGD || kind == DS_OPTIMIZER_ADAGRAD ||
+                      kind == DS_OPTIMIZER_MUON || kind == DS_OPTIMIZER_ADAFACTOR ||
+                      kind == DS_OPTIMIZER_SCHEDULE_FREE;
     if (s->kind != DS_SCHEDULE_ONE_CYCLE || !s->cycle_momentum || !none) {
         return;
     }
@@ -269,6 +335,8 @@ void dsi_config_optimizer(dsi_eval *eval)
     optimizer_type(eval);
     betas(eval);
     muon_numbers(eval);
+    adafactor_numbers(eval);
+    apart_numbers(eval);
     optimizer_numbers(eval);
     tested_optimizer(eval);
     scheduler_type(eval);

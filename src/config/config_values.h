@@ -30,8 +30,14 @@ typedef struct ds_config_optimizer {
     double max_coeff, min_coeff; /* LAMB, ONEBIT_LAMB: bounds of the trust ratio */
     double muon_lr;              /* MUON: of matrices; lr is that of the rest */
     bool muon_bf16;              /* MUON: the iteration in bf16, else in fp32 */
-    int64_t freeze_step;         /* ONEBIT_*: updates before signs are exchanged */
-    double coeff_beta;           /* ONEBIT_LAMB, and the next three */
+    bool has_beta1;              /* ADAFACTOR, and the next seven: it keeps a first moment */
+    bool scale_parameter, relative_step, warmup_init;
+    double clip_threshold, decay_rate, scale_eps;
+    int64_t warmup_steps; /* SCHEDULE_FREE, and the next two */
+    double average_power, rate_power;
+    int64_t min_8bit_size; /* ADAMW_8BIT: elements of a parameter below which states are fp32 */
+    int64_t freeze_step;   /* ONEBIT_*: updates before signs are exchanged */
+    double coeff_beta;     /* ONEBIT_LAMB, and the next three */
     double factor_max, factor_min, factor_threshold;
     int64_t var_freeze_step; /* ZERO_ONE_ADAM, and the next three */
     int64_t var_update_scaler, local_step_scaler, local_step_clipper;

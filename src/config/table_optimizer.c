@@ -240,7 +240,76 @@ static const dsi_section muon = {.path = "optimizer.params",
                                         "and what has \"embed\" or \"lm_head\" in its name.",
                                  DSI_SECTION_ROWS(muon_rows)};
 
-/* The first nine families are those of ds_optimizer_kind. */
+static const dsi_option adafactor_rows[] = {
+    R("lr", "null", IN_FORCE,
+      "Learning rate. With relative_step the rate is of the step's number and there is none.",
+      MIN(0), WITH(TRAINER | NULLABLE), FIELD(optimizer.lr)),
+    REALS("eps", "[1e-30, 0.001]", IN_FORCE,
+          "Added to squares of the gradient; the least that a weight scales the rate by.", MIN(0)),
+    R("clip_threshold", "1.0", IN_FORCE, "Root mean square to which an update is clipped.", MIN(0),
+      WITH(ABOVE), FIELD(optimizer.clip_threshold)),
+    R("decay_rate", "-0.8", IN_FORCE, "The second moments of update t decay by 1 - t^decay_rate.",
+      MAX(0), FIELD(optimizer.decay_rate)),
+    R("beta1", "null", IN_FORCE, "Decay of a running average of updates. null: none is kept.",
+      MIN(0), MAX(1), WITH(NULLABLE), FIELD(optimizer.beta1)),
+    WEIGHT_DECAY,
+    B("scale_parameter", "true", IN_FORCE,
+      "Scale the rate by the root mean square of each parameter.",
+      FIELD(optimizer.scale_parameter)),
+    B("relative_step", "true", IN_FORCE,
+      "The rate of update t is the smaller of 0.01 and 1/sqrt(t), without lr and scheduler.",
+      FIELD(optimizer.relative_step)),
+    B("warmup_init", "false", IN_FORCE, "With relative_step: 1e-6·t in place of 0.01.",
+      FIELD(optimizer.warmup_init)),
+    MAX_GRAD_NORM,
+};
+static const dsi_section adafactor = {.path = "optimizer.params",
+                                      .title = "optimizer.params of Adafactor",
+                                      .doc = "transformers' Adafactor: second moments as means of "
+                                             "rows and columns.",
+                                      DSI_SECTION_ROWS(adafactor_rows)};
+
+static const dsi_option schedule_free_rows[] = {
+    LR("0.0025"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    WEIGHT_DECAY,
+    I("warmup_steps", "0", IN_FORCE, "The rate grows linearly in so many steps, then it stays.",
+      MIN(0), FIELD(optimizer.warmup_steps)),
+    R("r", "0", IN_FORCE, "Step t weighs t^r in the average.", MIN(0),
+      FIELD(optimizer.average_power)),
+    R("weight_lr_power", "2.0", IN_FORCE,
+      "And the largest rate so far to this power, so that the warm-up weighs less.", MIN(0),
+      FIELD(optimizer.rate_power)),
+    MAX_GRAD_NORM,
+    TORCH_ROWS,
+};
+static const dsi_section schedule_free = {
+    .path = "optimizer.params",
+    .title = "optimizer.params of AdamWScheduleFree",
+    .doc = "Schedule-free AdamW: the model is an average of all steps; no scheduler goes with it.",
+    DSI_SECTION_ROWS(schedule_free_rows)};
+
+static const dsi_option adamw_8bit_rows[] = {
+    LR("0.001"),
+    BETAS("[0.9, 0.999]"),
+    EPS("1e-08"),
+    R("weight_decay", "0.01", IN_FORCE,
+      "Weight decay, by default as bitsandbytes; norms and biases are exempt.", MIN(0),
+      WITH(TRAINER), FIELD(optimizer.weight_decay)),
+    I("min_8bit_size", "4096", IN_FORCE,
+      "Parameters of fewer elements have states in fp32, as bitsandbytes has them.", MIN(1),
+      FIELD(optimizer.min_8bit_size)),
+    AMSGRAD,
+    MAX_GRAD_NORM,
+};
+static const dsi_section adamw_8bit = {
+    .path = "optimizer.params",
+    .title = "optimizer.params of AdamW8bit",
+    .doc = "bitsandbytes' AdamW with states in 8 bits, on ZeRO stage 0.",
+    DSI_SECTION_ROWS(adamw_8bit_rows)};
+
+/* The first twelve families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -251,7 +320,10 @@ const dsi_variant dsi_optimizer_variants[] = {
     {"onebitlamb", &onebit_lamb},
     {"zerooneadam", &zero_one},
     {"muon", &muon},
-    {"muadam|muadamw|musgd|adadelta|adafactor|adamax|asgd|lbfgs|nadam|radam|rmsprop|rprop|"
+    {"adafactor", &adafactor},
+    {"adamwschedulefree|schedulefreeadamw|schedule_free_adamw", &schedule_free},
+    {"adamw8bit|adamw_8bit|adamw_bnb_8bit", &adamw_8bit},
+    {"muadam|muadamw|musgd|adadelta|adamax|asgd|lbfgs|nadam|radam|rmsprop|rprop|"
      "sparseadam",
      NULL},
     {NULL, NULL},
@@ -279,8 +351,10 @@ static const dsi_section *choose(const dsi_node *parent)
 
 static const dsi_option rows[] = {
     T("type", "null", IN_FORCE,
-      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam or Muon, in any "
-      "letter case. Known and not built: MuAdam, MuAdamW, MuSGD and PyTorch's others.",
+      "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam, Muon, "
+      "Adafactor, "
+      "AdamWScheduleFree or AdamW8bit, in any letter case. Known and not built: MuAdam, MuAdamW, "
+      "MuSGD and PyTorch's others.",
       WITH(NULLABLE)),
     VARIANT("params", NULL, IN_FORCE, "Parameters of the type; see the tables of each.",
             WITH(NULLABLE), .choose = choose),

@@ -642,7 +642,7 @@ enum {
     DSI_HYPER_BIAS1, /* 1-beta1^step, or 1 without bias correction */
     DSI_HYPER_BIAS2, /* sqrt(1-beta2^step), or 1 */
     DSI_HYPER_FIRST, /* 1 on the very first step (SGD's buffer) */
-    DSI_HYPER_SPARE,
+    DSI_HYPER_SPARE, /* schedule-free: how much of the step goes into the average */
     DSI_HYPER_COUNT
 };
 typedef struct dsi_optim_attrs {
@@ -672,6 +672,33 @@ typedef struct dsi_unit_matrix_attrs {
 /* muon.c. unit_matrix: x (R,C) → x / (‖x‖ + 1e-7), f32 or bf16. muon: param (written), direction,
  * hyper, none, [master (written)] → param, [master]. */
 extern const ds_op dsi_op_unit_matrix, dsi_op_muon;
+/* schedule_free.c. schedule_free: average f32 (written), grad, hyper, factor, none, z f32
+ * (written), exp_avg_sq (written) → average, none, z, exp_avg_sq. schedule_free_point: average f32,
+ * z f32, hyper → f32: the point between them at which gradients are taken, or the average (average
+ * 1). */
+typedef struct dsi_point_attrs {
+    int64_t average;
+} dsi_point_attrs;
+extern const ds_op dsi_op_schedule_free, dsi_op_schedule_free_point;
+/* adam_8bit.c: AdamW as in adam, its states u8 with f32 (ceil(N/256)) absmax each: param (written),
+ * grad, hyper, factor, [master (written)], exp_avg, exp_avg_sq, absmax, absmax_sq (all written) →
+ * the same, param and [master] first. */
+enum { DSI_8BIT_BLOCK = 256 };
+extern const ds_op dsi_op_adam_8bit;
+typedef struct dsi_adafactor_attrs {
+    double eps;            /* added to squares of the gradient */
+    double scale_eps;      /* the least that a weight scales the rate by */
+    double clip_threshold; /* root mean square that a direction is clipped to */
+    int64_t scales;        /* 1: the rate is scaled by the weight's root mean square */
+    int64_t count;         /* elements of the whole tensor */
+} dsi_adafactor_attrs;
+/* adafactor.c. adafactor_rows: rows f32 (..,R), grad (..,R,C), hyper, factor f32 () → rows;
+ * adafactor_columns: likewise (..,C); adafactor_direction: grad, factor, rows, [columns] → f32 like
+ * grad; a grad (N) has rows (N) and no columns. adafactor: param (written), direction, hyper,
+ * squares of the direction f64 (19), [master (written)], [exp_avg (written)], squares of the weight
+ * f64 (19) → param, [master], [exp_avg]. */
+extern const ds_op dsi_op_adafactor_rows, dsi_op_adafactor_columns, dsi_op_adafactor_direction,
+    dsi_op_adafactor;
 
 /* ---- columns.c (phases norm to update) --------------------------------------------------------
  */

@@ -98,6 +98,11 @@ static bool is_of_state(const spreader *s, const dsi_node_info *node)
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_MOMENTUM:
+    case DS_CELL_EXP_AVG_SQ_ROW:
+    case DS_CELL_EXP_AVG_SQ_COL:
+    case DS_CELL_Z:
+    case DS_CELL_ABSMAX:
+    case DS_CELL_ABSMAX_SQ:
         return true;
     default:
         return false;

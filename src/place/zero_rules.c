@@ -106,6 +106,7 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
+    case DS_CELL_Z:
         return cut(spec, spec->stage >= 1, is_expert);
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:

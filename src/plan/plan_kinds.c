@@ -23,6 +23,11 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
     case DS_CELL_SERVER_ERROR:
     case DS_CELL_FROZEN:
     case DS_CELL_LOCAL:
+    case DS_CELL_EXP_AVG_SQ_ROW:
+    case DS_CELL_EXP_AVG_SQ_COL:
+    case DS_CELL_Z:
+    case DS_CELL_ABSMAX:
+    case DS_CELL_ABSMAX_SQ:
         return DSI_MEMORY_MOMENT;
     default:
         return DSI_MEMORY_INPUT;

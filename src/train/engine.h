@@ -187,6 +187,11 @@ void dsi_engine_dump_state(const ds_engine *engine);
 /* Writes a hyper cell for the t-th update, counted from 1. */
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t t);
 
+/* engine_schedule_free.c; nothing for other optimizers. Parameters become the average, or the point
+ * of gradients again. Whether ds_engine_set may set a cell: ERR_STATE. */
+ds_status dsi_engine_set_average(ds_engine *engine, bool average);
+ds_status dsi_engine_check_set(const ds_engine *engine, ds_cell_kind kind);
+
 /* 1-bit optimizers (engine_onebit.c). What the next update is made of; whether it is the first with
  * a frozen second moment; whether the ranks exchange what they have done by themselves behind it.
  */

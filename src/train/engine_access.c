@@ -263,6 +263,7 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
                         size_t count)
 {
     ds_cell cell = DS_NONE;
+    DS_TRY(dsi_engine_check_set(engine, kind));
     DS_TRY(open_cell(engine, kind, name, data, count, &cell));
     DS_TRY(dsi_zenflow_finish(engine));
     if (kind == DS_CELL_PARAM || kind == DS_CELL_MASTER) {

@@ -26,6 +26,9 @@ static const char *optimizer_name(const ds_engine *engine)
         [DS_OPTIMIZER_ONEBIT_LAMB] = "onebitlamb",
         [DS_OPTIMIZER_ZERO_ONE_ADAM] = "zerooneadam",
         [DS_OPTIMIZER_MUON] = "muon",
+        [DS_OPTIMIZER_ADAFACTOR] = "adafactor",
+        [DS_OPTIMIZER_SCHEDULE_FREE] = "schedulefree",
+        [DS_OPTIMIZER_ADAMW_8BIT] = "adamw8bit",
     };
     return names[engine->spec.train.optimizer];
 }
@@ -49,6 +52,11 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_CHOSEN:
     case DS_CELL_MASK:
     case DS_CELL_FROZEN:
+    case DS_CELL_EXP_AVG_SQ_ROW:
+    case DS_CELL_EXP_AVG_SQ_COL:
+    case DS_CELL_Z:
+    case DS_CELL_ABSMAX:
+    case DS_CELL_ABSMAX_SQ:
         return true;
     case DS_CELL_WORKER_ERROR: /* zero before */
     case DS_CELL_SERVER_ERROR:
@@ -343,14 +351,17 @@ static bool is_loaded(const ds_cell_info *cell)
     return cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_MASTER ||
            cell->kind == DS_CELL_EXP_AVG || cell->kind == DS_CELL_EXP_AVG_SQ ||
            cell->kind == DS_CELL_MOMENTUM || cell->kind == DS_CELL_MASK ||
-           cell->kind == DS_CELL_FROZEN || is_zenflow(cell);
+           cell->kind == DS_CELL_FROZEN || cell->kind == DS_CELL_EXP_AVG_SQ_ROW ||
+           cell->kind == DS_CELL_EXP_AVG_SQ_COL || cell->kind == DS_CELL_Z ||
+           cell->kind == DS_CELL_ABSMAX || cell->kind == DS_CELL_ABSMAX_SQ || is_zenflow(cell);
 }
 
 /* A stored moment of a parameter that is not trained any more would be lost by the next save. */
 static ds_status check_moment(const ds_engine *engine, const ds_checkpoint *ckpt,
                               const ds_checkpoint_tensor *tensor)
 {
-    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_MOMENTUM};
+    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_MOMENTUM,
+                                         DS_CELL_EXP_AVG_SQ_ROW};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; ++k) {
         if (strcmp(tensor->kind, ds_cell_kind_name(kinds[k])) == 0 &&
             ds_cells_find(engine->cells, kinds[k], tensor->name) == DS_NONE) {
@@ -625,7 +636,8 @@ ds_status ds_engine_load_checkpoint(ds_engine *engine, const char *dir, const ch
     }
     dsi_ckpt_pool_close(&pool);
     ds_checkpoint_close(&ckpt);
-    const ds_status agreed = ds_comm_agree(engine->comm, engine->ctx, status);
+    ds_status agreed = ds_comm_agree(engine->comm, engine->ctx, status);
+    agreed = agreed < 0 ? agreed : dsi_engine_set_average(engine, false);
     engine->broken = engine->broken || (agreed < 0 && status >= 0); /* others have not loaded it */
     return agreed;
 }

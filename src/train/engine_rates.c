@@ -10,13 +10,22 @@ int64_t dsi_engine_updates(const ds_engine *engine)
     return (int64_t)(engine->global_steps - engine->skipped_steps);
 }
 
+/* Of Adafactor with relative_step, by the number of the update. */
+static double relative_rate(const dsi_adafactor_spec *a, int64_t update)
+{
+    const double t = (double)update, most = a->warms_up ? 1e-6 * t : 1e-2;
+    return fmin(most, 1.0 / sqrt(t));
+}
+
 static void current_rates(const ds_engine *engine, int group, double *lr, double *momentum)
 {
     const dsi_engine_spec *spec = &engine->spec;
     const bool other = group == DSI_GROUP_NO_DECAY && spec->has_groups;
     const ds_schedule_point point = ds_schedule_at(
         other ? &spec->schedule_no_decay : &spec->schedule, spec->lr, dsi_engine_updates(engine));
-    *lr = point.lr;
+    *lr = spec->train.adafactor.relative
+              ? relative_rate(&spec->train.adafactor, dsi_engine_updates(engine) + 1)
+              : point.lr;
     *momentum = point.has_momentum ? point.momentum : engine->spec.beta1;
     if (engine->forced_lr >= 0.0) {
         *lr = engine->forced_lr;
@@ -58,6 +67,31 @@ static ds_status write_muon(ds_engine *engine)
     return DS_OK;
 }
 
+/* Schedule-free: how much of update t goes into the average, t^r·lr^p over the sum of those so far,
+ * with the largest rate so far; the rate of t. All updates are counted anew, so that a run that
+ * goes on needs nothing but their number. 0 for other optimizers. */
+static double average_part(const ds_engine *engine, int64_t update, double *lr)
+{
+    const dsi_schedule_free_spec *s = &engine->spec.train.schedule_free;
+    const double warmup = (double)s->warmup_steps;
+    double sum = 0.0, weight = 0.0;
+    if (!s->on) {
+        return 0.0;
+    }
+    for (int64_t k = 1; k <= update; ++k) {
+        if (k > s->warmup_steps && s->average_power == 0.0) { /* all the rest weigh alike */
+            weight = pow(*lr, s->rate_power);
+            sum += weight * (double)(update - k + 1);
+            break;
+        }
+        const double rate = *lr * (k < s->warmup_steps ? (double)k / warmup : 1.0);
+        weight = pow((double)k, s->average_power) * pow(rate, s->rate_power);
+        sum += weight;
+    }
+    *lr *= update < s->warmup_steps ? (double)update / warmup : 1.0;
+    return sum > 0.0 ? weight / sum : 0.0;
+}
+
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t update)
 {
     const dsi_engine_spec *spec = &engine->spec;
@@ -67,9 +101,10 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
         double beta1 = 0.0;
         current_rates(engine, group, &lr, &beta1);
         float hyper[DSI_HYPER_SPARE + 1] = {0};
-        hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_BETA1] = (float)beta1;
-        hyper[DSI_HYPER_BETA2] = (float)spec->beta2;
+        hyper[DSI_HYPER_BETA2] =
+            (float)(spec->train.adafactor.on ? 1.0 - pow(t, spec->train.adafactor.decay_rate)
+                                             : spec->beta2);
         hyper[DSI_HYPER_WEIGHT_DECAY] =
             group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
         /* of the rounded betas, which the kernels use: 1 - 0.999 is off by 1e-5 of itself in fp32
@@ -78,6 +113,8 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
         const double b2 = (double)hyper[DSI_HYPER_BETA2];
         hyper[DSI_HYPER_BIAS1] = spec->bias_correction ? (float)(1.0 - pow(b1, t)) : 1.0f;
         hyper[DSI_HYPER_BIAS2] = spec->bias_correction ? (float)sqrt(1.0 - pow(b2, t)) : 1.0f;
+        hyper[DSI_HYPER_SPARE] = (float)average_part(engine, update, &lr);
+        hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_FIRST] = dsi_engine_updates(engine) == 0 ? 1.0f : 0.0f;
         DS_TRY(dsi_exec_write(engine->exec, cells[group], 0, hyper, sizeof hyper));
     }

@@ -165,7 +165,10 @@ ds_status ds_engine_eval_batch(ds_engine *engine, const ds_batch *batch, double 
     double value = 0.0;
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_eval_batch"));
     engine->call = (dsi_engine_args){.batch = batch};
-    DS_TRY(dsi_engine_call_program(engine, DSI_CALL_EVALUATE));
+    DS_TRY(dsi_engine_set_average(engine, true));
+    const ds_status status = dsi_engine_call_program(engine, DSI_CALL_EVALUATE);
+    DS_TRY(dsi_engine_set_average(engine, false));
+    DS_TRY(status);
     DS_TRY(dsi_engine_add_preference(engine, true));
     if (engine->pipe != NULL) {
         return eval_of_last(engine, loss_out, count_out);

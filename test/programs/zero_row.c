@@ -205,6 +205,21 @@ static dsi_engine_spec make_spec(const row *r)
         spec.muon_lr = 0.02;
         spec.muon_momentum = 0.95;
     }
+    if (strcmp(r->optimizer, "adafactor") == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_ADAFACTOR;
+        spec.train.momentum = true;
+        spec.train.adafactor = (dsi_adafactor_spec){.on = true,
+                                                    .scales = true,
+                                                    .eps = 1e-30,
+                                                    .scale_eps = 1e-3,
+                                                    .clip_threshold = 1.0,
+                                                    .decay_rate = -0.8};
+    }
+    if (strcmp(r->optimizer, "schedulefree") == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_SCHEDULE_FREE;
+        spec.train.schedule_free =
+            (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
+    }
     const bool zero_one = strcmp(r->optimizer, "zerooneadam") == 0;
     const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0 || zero_one;
     if (onebit) {

@@ -10,6 +10,7 @@
 #include <deepspeed/data.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/safetensors.h>
+#include <deepspeed/unmerge.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -192,6 +193,39 @@ static void ten_steps_as_peft(void **state)
     json_decref(steps);
 }
 
+/* The model's tensors come back byte for byte, and no others. */
+static void unmerges(const char *model, const char *merged, const char *again)
+{
+    ds_safetensors *want = NULL;
+    ds_safetensors *got = NULL;
+    CHECK_FAILS(ctx, ds_unmerge(ctx, merged, again), DS_ERR_NOT_FOUND, "ds_unmerge.safetensors");
+    CHECK_OK(ctx, ds_unmerge_keep(ctx, model, merged));
+    CHECK_OK(ctx, ds_unmerge(ctx, merged, again));
+    CHECK_FAILS(ctx, ds_unmerge(ctx, merged, merged), DS_ERR_ARG, "which is read");
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, model, &want));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, again, &got));
+    assert_int_equal(ds_safetensors_count(got), ds_safetensors_count(want));
+    for (size_t i = 0; i < ds_safetensors_count(want); ++i) {
+        const ds_safetensor *a = ds_safetensors_at(want, i);
+        const ds_safetensor *b = ds_safetensors_find(got, a->name);
+        assert_non_null(b);
+        assert_true(a->meta.dtype == b->meta.dtype && ds_shape_equal(a->meta.shape, b->meta.shape));
+        assert_memory_equal(a->data, b->data, a->bytes);
+    }
+    ds_safetensors_close(&got);
+    ds_safetensors_close(&want);
+    ds_model *read = NULL;
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/config.json", again);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &read));
+    ds_model_destroy(&read);
+    char kept[PATH_BYTES]; /* beside other weights than those that it is of */
+    (void)snprintf(kept, sizeof kept, "%s/ds_unmerge.safetensors", merged);
+    (void)snprintf(path, sizeof path, "%s/ds_unmerge.safetensors", again);
+    assert_int_equal(rename(kept, path), 0);
+    CHECK_FAILS(ctx, ds_unmerge(ctx, again, merged), DS_ERR_FORMAT, "changed since");
+}
+
 static void merged_as_peft(void **state)
 {
     (void)state;
@@ -205,6 +239,7 @@ static void merged_as_peft(void **state)
         CHECK_OK(ctx, ds_adapter_merge(ctx, adapter, &params));
         assert_true(difference(scratch_path(out, "merged/model.safetensors"),
                                path_of(want, cases[i].name, "/merged.safetensors"), false) < 1e-6);
+        unmerges(params.model_folder, params.folder, scratch_path(out, "again"));
         params.folder = params.model_folder; /* what is read is not written */
         CHECK_FAILS(ctx, ds_adapter_merge(ctx, adapter, &params), DS_ERR_ARG, "which is read");
         ds_adapter_destroy(&adapter);

@@ -43,6 +43,9 @@
     X(signs)                                                                                       \
     X(onebit)                                                                                      \
     X(muon)                                                                                        \
+    X(schedule_free)                                                                               \
+    X(adam_8bit)                                                                                   \
+    X(adafactor)                                                                                   \
     X(onebit_lamb)                                                                                 \
     X(zero_one)                                                                                    \
     X(optimizer)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Muon through the engine against DeepSpeed's own on whole matrices
- * (test/golden/optim/make_muon.py): wide, tall and square matrices and stacks of them by it,
- * embedding, head and norm by AdamW; rates, decay, clipping. The same bits in every ZeRO stage:
- * test_zero_muon.sh. */
+/* Optimizers that see a tensor's shape, through the engine: wide, tall and square matrices, stacks
+ * of them, embedding, head and norm. Muon against DeepSpeed's own on whole matrices
+ * (test/golden/optim/make_muon.py), Adafactor, schedule-free AdamW and AdamW of 8 bits against
+ * transformers, schedulefree and bitsandbytes (make_shapes.py). The same bits in every ZeRO stage:
+ * test_zero_muon.sh, test_zero_shapes.sh. */
 #include "common/check.h"
 #include "common/golden.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_PARAMS = 8, NAME_BYTES = 64, MOST = 512 };
+enum { N_PARAMS = 8, NAME_BYTES = 64, MOST = 257 * 17 };
 
 typedef struct param {
     const char *name;
@@ -37,14 +38,26 @@ static param param_at(size_t i)
     return (param){names[i], shapes[i]};
 }
 
-/* loss = Σ p·g, so that the gradient of each is g. */
+/* The shape that a golden has. */
+static param param_of(const golden_file *file, size_t i)
+{
+    char key[NAME_BYTES];
+    param p = param_at(i);
+    (void)snprintf(key, sizeof key, "start.%s", p.name);
+    const golden_tensor *start = golden_find(file, key);
+    for (uint32_t d = 0; d < p.shape.n_dims; ++d) {
+        p.shape.dims[d] = (int64_t)start->dims[d];
+    }
+    return p;
+}
+
+/* loss = Σ p·g, so that the gradient of each is g. config: the golden. */
 static void trace(ds_nn *nn, const void *config)
 {
     ds_value loss = DS_NONE;
-    (void)config;
     for (size_t i = 0; i < N_PARAMS; ++i) {
         char name[NAME_BYTES];
-        const param p = param_at(i);
+        const param p = param_of(config, i);
         (void)snprintf(name, sizeof name, "g%zu", i);
         const ds_value value =
             ds_nn_param(nn, p.name, p.shape, (ds_init){.kind = DS_INIT_ZEROS}, p.shape.n_dims == 1);
@@ -74,7 +87,7 @@ static void one_step(ds_engine *engine, const golden_file *file, size_t step)
     char key[NAME_BYTES];
     ds_named_tensor tensors[N_PARAMS];
     for (size_t i = 0; i < N_PARAMS; ++i) {
-        const param p = param_at(i);
+        const param p = param_of(file, i);
         const size_t n = (size_t)ds_shape_count(p.shape);
         (void)snprintf(names[i], sizeof names[i], "g%zu", i);
         (void)snprintf(key, sizeof key, "gradients.%s", p.name);
@@ -98,11 +111,11 @@ static double run_case(const golden_file *file, const char *name, const json_t *
     char key[2 * NAME_BYTES];
     double worst = 0.0;
     ds_config *config = config_of(name, sections);
-    CHECK_OK(ctx, ds_model_custom(ctx, &info, trace, NULL, &model));
+    CHECK_OK(ctx, ds_model_custom(ctx, &info, trace, file, &model));
     const ds_engine_params params = {.model = model, .config = config, .seq_length = 1};
     CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
     for (size_t i = 0; i < N_PARAMS; ++i) {
-        const param p = param_at(i);
+        const param p = param_of(file, i);
         (void)snprintf(key, sizeof key, "start.%s", p.name);
         CHECK_OK(ctx, ds_engine_set(engine, DS_CELL_PARAM, p.name, golden_f32(file, key),
                                     ds_shape_count(p.shape)));
@@ -112,7 +125,7 @@ static double run_case(const golden_file *file, const char *name, const json_t *
     }
     for (size_t i = 0; i < N_PARAMS; ++i) {
         float got[MOST];
-        const param p = param_at(i);
+        const param p = param_of(file, i);
         const int64_t n = ds_shape_count(p.shape);
         (void)snprintf(key, sizeof key, "%s.%s", name, p.name);
         CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_PARAM, p.name, got, n));
@@ -126,25 +139,53 @@ static double run_case(const golden_file *file, const char *name, const json_t *
     return worst;
 }
 
-static void equals_deepspeed(void **state)
+/* Every case of optim/NAME.json; of the one called `rough` to its own limit. */
+static void run_file(const char *file_name, size_t n_cases, double limit, const char *rough,
+                     double rough_limit)
 {
-    golden_file file = golden_read("optim/muon.safetensors");
-    json_t *json = golden_json("optim/muon.json");
+    golden_file file = golden_read("optim/%s.safetensors", file_name);
+    json_t *json = golden_json("optim/%s.json", file_name);
     const size_t n_steps = (size_t)golden_number(json, "steps");
     const char *name = NULL;
     json_t *sections = NULL;
     size_t n = 0;
-    (void)state;
     json_object_foreach(json_object_get(json, "cases"), name, sections)
     {
-        /* "standard" iterates in bf16, where DeepSpeed rounds after more operations */
-        const double limit = strcmp(name, "standard") == 0 ? 2e-3 : 2e-6;
-        assert_true(run_case(&file, name, sections, n_steps) <= limit);
+        const bool is_rough = rough != NULL && strcmp(name, rough) == 0;
+        const double error = run_case(&file, name, sections, n_steps);
+        if (!(error <= (is_rough ? rough_limit : limit))) {
+            fail_msg("%s, %s: parameters differ by %g of the largest", file_name, name, error);
+        }
         ++n;
     }
-    assert_int_equal(n, 6);
+    assert_int_equal(n, n_cases);
     json_decref(json);
     golden_close(&file);
+}
+
+/* "standard" iterates in bf16, where DeepSpeed rounds after more operations. */
+static void muon_is_deepspeeds(void **state)
+{
+    (void)state;
+    run_file("muon", 6, 2e-6, "standard", 2e-3);
+}
+
+static void adafactor_is_that_of_transformers(void **state)
+{
+    (void)state;
+    run_file("adafactor", 5, 1e-6, NULL, 0.0);
+}
+
+static void schedule_free_is_its_authors(void **state)
+{
+    (void)state;
+    run_file("schedule_free", 3, 1e-6, NULL, 0.0);
+}
+
+static void eight_bits_are_those_of_bitsandbytes(void **state)
+{
+    (void)state;
+    run_file("adamw8bit", 2, 1e-6, NULL, 0.0);
 }
 
 static int make_ctx(void **state)
@@ -164,6 +205,9 @@ static int drop_ctx(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_deepspeed)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(muon_is_deepspeeds),
+                                       cmocka_unit_test(adafactor_is_that_of_transformers),
+                                       cmocka_unit_test(schedule_free_is_its_authors),
+                                       cmocka_unit_test(eight_bits_are_those_of_bitsandbytes)};
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
