@@ -10,7 +10,8 @@
  * States and parameters are on the host, one rank: nothing is begun by the host inside a phase,
  * which would order by itself. On `cuda` then the waits of the driver's calls are left out one at a
  * time, too, those of the accelerator itself among them. Fails when less than four in five of the
- * needed events are seen to be missing, and when the plan as it is gives other bits than `cpu` (on
+ * needed events are seen to be missing (on `cuda`, where a run takes a thousand times as long: when
+ * none is), and when the plan as it is gives other bits than `cpu` (on
  * `cuda`, than in another order). Those that are not seen are printed: schedules that were not
  * drawn. With 200 for each event 648 of 654 are seen; the others are waits for the last write to
  * the host of a cell, which is read again long after.
@@ -234,7 +235,7 @@ static ds_status try_setting(bench *b, const setting *c, uint32_t n_seeds, bool 
     (void)printf("%s: waits taken out one at a time: %u implied by queues, %u needed, %u of them "
                  "seen\n",
                  c->name, implied, n, seen);
-    *right_out = n > 0 && 5 * seen >= 4 * n && hash == wanted;
+    *right_out = n > 0 && hash == wanted && (b->on_cuda ? seen > 0 : 5 * seen >= 4 * n);
     return b->on_cuda ? try_driver(b, c, wanted, n_seeds, right_out) : DS_OK;
 }
 
