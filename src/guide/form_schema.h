@@ -47,9 +47,8 @@ int64_t dsi_form_schema_count(dsi_form_schema *s, json_t *node, const char *keyw
                               int64_t otherwise, const dsi_place *place);
 /* A value as text. */
 uint32_t dsi_form_schema_literal(dsi_form_schema *s, uint32_t at, json_t *value);
-/* White space; any value: calls of rules that all share. */
+/* White space: a call of a rule that all share. */
 uint32_t dsi_form_schema_space(dsi_form_schema *s, uint32_t at);
-uint32_t dsi_form_schema_any(dsi_form_schema *s, uint32_t at);
 
 /* ---- by type: the text of a value; return the state behind ---- */
 uint32_t dsi_form_schema_object(dsi_form_schema *s, uint32_t at, json_t *node,

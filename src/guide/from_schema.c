@@ -188,7 +188,7 @@ static void put_any(dsi_form_schema *s, uint32_t at)
     json_decref(empty);
 }
 
-uint32_t dsi_form_schema_any(dsi_form_schema *s, uint32_t at)
+static uint32_t put_value_of_any(dsi_form_schema *s, uint32_t at)
 {
     if (!s->has[HAS_VALUE]) {
         s->has[HAS_VALUE] = true;
@@ -392,7 +392,7 @@ static void put_part(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_pl
     } else if (json_object_get(node, "oneOf") != NULL) {
         put_alternatives(s, at, node, "oneOf", place);
     } else if (type == NULL && guessed == NULL) {
-        dsi_grammar_end(s->g, dsi_form_schema_any(s, at));
+        dsi_grammar_end(s->g, put_value_of_any(s, at));
     } else if (guessed != NULL) {
         put_type(s, at, node, guessed, place);
     } else if (!json_is_array(type) || json_array_size(type) == 0) {
@@ -407,7 +407,7 @@ static void put_part(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_pl
 static void put_node(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_place *place)
 {
     if (json_is_true(node)) {
-        dsi_grammar_end(s->g, dsi_form_schema_any(s, at));
+        dsi_grammar_end(s->g, put_value_of_any(s, at));
         return;
     }
     if (json_is_false(node)) {
