@@ -97,8 +97,8 @@ typedef struct ds_place_case {
     char block_letter;
     bool is_in_blocks; /* an axis has cut blocks: no other does */
     uint8_t in_blocks[DS_MAX_IN], out_blocks[DS_MAX_OUT];
-    uint32_t gathered;                /* inputs that may be gathered, where others are split */
-    char part_letter;                 /* is split between parts of as many indices only; 0: none */
+    uint32_t gathered; /* inputs that may be gathered, where others are split */
+    char part_letter;  /* is split between parts of as many indices only; 0: none */
     int64_t part;
     char numbered[DS_PLACE_NUMBERED]; /* of DS_PLACE_SAMPLES: letters whose indices an operand says,
                                          so that what is drawn is the same however they are split */
