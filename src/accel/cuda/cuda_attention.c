@@ -8,7 +8,7 @@ static bool is_supported(const ds_kernel_sig *sig)
     const dsi_attention_attrs *attrs = sig->attrs;
     return attrs->all_keys == 0 && dsc_is_act(sig->in[0].dtype) &&
            attrs->head_dim <= DSC_MOST_HEAD_DIM && attrs->cap == 0.0 && attrs->alibi == 0.0 &&
-           sig->n_in <= 10; /* 12: a gradient of lse */
+           sig->n_in <= 12; /* 13: a gradient of lse */
 }
 
 static const void *at_element(const void *memory, ds_dtype dtype, int64_t i)
@@ -21,7 +21,7 @@ static void *at_output(void *memory, ds_dtype dtype, int64_t i)
     return memory == NULL ? NULL : (char *)memory + (size_t)i * ds_dtype_bytes(dtype);
 }
 
-/* at: the input q, or packed; numbers: heads, rows and end. */
+/* at: the input q, or packed; numbers: heads, rows, keys and end. */
 static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint32_t numbers)
 {
     const dsi_attention_attrs *attrs = call->sig->attrs;
@@ -36,7 +36,7 @@ static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint3
                                 .v = at_element(dsc_in(call, packed ? at : at + 2), q->dtype, v_at),
                                 .heads = dsc_in(call, numbers),
                                 .rows = dsc_in(call, numbers + 1),
-                                .end = dsc_in(call, numbers + 2),
+                                .end = dsc_in(call, numbers + 3),
                                 .q_stride = q->shape.dims[2],
                                 .kv_stride = k->shape.dims[2],
                                 .n_batch = q->shape.dims[0],
