@@ -63,13 +63,9 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     local threads=$(($2 == 1 ? 2 : 1))
     local args=(--model_config "$model" --seq_length "$seq" --deepspeed_config "$folder/config.json"
         --threads "$threads")
-    local stages stage need=0 one
-    stages=$(sed -n 's/.*"stages": \([0-9]*\).*/\1/p' "$folder/config.json")
-    for ((stage = 0; stage < ${stages:-1}; ++stage)); do # the one that needs most
-        "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --pipeline_stage "$stage" --json "$folder/plan.json"
-        one=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
-        need=$((one > need ? one : need))
-    done
+    local need
+    "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --json "$folder/plan.json"
+    need=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
     local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --eval_data "$folder/eval.txt" --steps 2)
     [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
     local measured

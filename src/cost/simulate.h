@@ -61,6 +61,7 @@ typedef struct dsi_sim_spec {
     int64_t accumulation;        /* micro-batches of a step; 0: 1 */
     const dsi_phases *phases;    /* names and flags; kept by the caller, as the steps */
     double share[DS_MAX_PHASES]; /* of steps that run the phase at all; 0: all, below 0: none */
+    double idle_share;           /* of the time of micro-batches, what a pipeline's stage waits */
     double clear_bytes;          /* of accumulators set to zero once a step; 0: none */
     double model_flops;  /* of one micro-batch, forward and backward, without recompute: MFU */
     double tokens;       /* of one micro-batch; 0: not known */

@@ -107,6 +107,21 @@ static void hide_side(dsi_timeline *t, ds_phase side)
     t->step.exposed_moves -= hidden;
 }
 
+/* What a stage waits for others: a share of the time that its micro-batches take with it. */
+static void add_idle(dsi_timeline *t)
+{
+    const dsi_sim_spec *spec = &t->spec;
+    double busy = 0.0;
+    for (uint32_t p = 0; p < spec->phases->n; ++p) {
+        busy += dsi_phase_is_micro(spec->phases, p)
+                    ? dsi_timeline_repeats(t, p) * t->phases[p].seconds
+                    : 0.0;
+    }
+    const double idle = busy * spec->idle_share / (1.0 - spec->idle_share);
+    t->step.seconds += idle;
+    t->step.bubble += idle;
+}
+
 static int slower_first(const void *a, const void *b)
 {
     const dsi_sim_row *x = a;
@@ -130,6 +145,9 @@ void dsi_sim_compose(dsi_sim *sm)
     const ds_phase side = dsi_phases_side(spec->phases);
     if (side != DS_NONE) {
         hide_side(t, side);
+    }
+    if (spec->idle_share > 0.0) {
+        add_idle(t);
     }
     const dsi_work clear = {
         .op_class = DS_CLASS_COPY, .dtype = DS_DTYPE_F32, .bytes = spec->clear_bytes};

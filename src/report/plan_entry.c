@@ -75,6 +75,7 @@ static dsi_report_request request_of(const ds_plan_params *params, const dsi_dev
         .preference = params->preference,
         .n_ranks = n_ranks,
         .n_nodes = n_nodes,
+        .stage = DSI_STAGE_LARGEST,
         .n_threads = params->n_threads > 0 ? params->n_threads
                      : share > 0           ? share
                                            : 1,

@@ -220,8 +220,10 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
     const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
     r->device = dsi_device_of_rank(request->device, local);
     DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.residencies, &r->sim_steps));
+    const dsi_schedule pipe = dsi_rank_schedule(&r->spec);
     dsi_sim_spec spec = {
         .device = &r->device,
+        .idle_share = pipe.n_ranks > 1 ? dsi_schedule_idle_share(&pipe) : 0.0,
         .steps = r->sim_steps,
         .n_steps = r->plan.train_plan->n_steps,
         .local_ranks = local,
@@ -273,18 +275,74 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
     return request->device != NULL ? simulate(ctx, r) : DS_OK;
 }
 
-ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
-                          dsi_plan_report *report_out)
+static ds_status make_stage(ds_ctx *ctx, const dsi_report_request *request, uint32_t stage,
+                            dsi_plan_report *report_out)
 {
-    const double start = dsi_clock_seconds();
     memset(report_out, 0, sizeof *report_out);
     report_out->request = *request;
+    report_out->request.stage = stage;
     report_out->plan.ctx = ctx;
     const ds_status status = make(ctx, report_out);
     if (status < 0) {
         dsi_report_free(report_out);
-        return status;
     }
+    return status;
+}
+
+/* Of the model's parameters, those of the layers of each stage; the stage that has most. */
+static uint32_t fullest_stage(const dsi_plan_report *r, uint32_t n_stages)
+{
+    double most = 0.0;
+    uint32_t stage = 0;
+    for (uint32_t s = 0; s < n_stages; ++s) {
+        double held = 0.0;
+        for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
+            const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
+            const bool here = cell->kind == DS_CELL_PARAM &&
+                              dsi_place_on_has(r->plan.places[c].at.on[DSI_AXIS_PP], s);
+            held += here ? (double)ds_shape_count(cell->meta.shape) : 0.0;
+        }
+        stage = held > most ? s : stage;
+        most = held > most ? held : most;
+    }
+    return stage;
+}
+
+/* The report of the stage that needs most, the first of equal ones. */
+static ds_status make_largest(ds_ctx *ctx, const dsi_report_request *request,
+                              dsi_plan_report *report_out)
+{
+    enum { ALL = 4 };
+    DS_TRY(make_stage(ctx, request, 0, report_out));
+    const uint32_t n = dsi_rank_schedule(&report_out->spec).n_ranks;
+    const uint32_t fullest = n > ALL ? fullest_stage(report_out, n) : 0;
+    for (uint32_t s = 1; s < n; ++s) {
+        dsi_plan_report other;
+        if (n > ALL && s != 1 && s != fullest && s + 1 != n) {
+            continue;
+        }
+        const ds_status status = make_stage(ctx, request, s, &other);
+        if (status < 0) {
+            dsi_report_free(report_out);
+            return status;
+        }
+        if (dsi_report_need(&other) > dsi_report_need(report_out)) {
+            const dsi_plan_report smaller = *report_out;
+            *report_out = other;
+            other = smaller;
+        }
+        dsi_report_free(&other);
+    }
+    return DS_OK;
+}
+
+ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
+                          dsi_plan_report *report_out)
+{
+    const double start = dsi_clock_seconds();
+    DS_TRY(request->stage == DSI_STAGE_LARGEST
+               ? make_largest(ctx, request, report_out)
+               : make_stage(ctx, request, request->stage, report_out));
     report_out->seconds = dsi_clock_seconds() - start;
     return DS_OK;
 }

@@ -8,6 +8,7 @@
 #include "compile/rank_ledger.h"
 #include "cost/simulate.h"
 
+#define DSI_STAGE_LARGEST UINT32_MAX
 enum { DSI_REPORT_LARGEST = 10, DSI_REPORT_MOST_COLLECTIVES = 300 };
 
 /* What to plan. Everything is borrowed and must outlive the report. */
@@ -16,7 +17,8 @@ typedef struct dsi_report_request {
     const ds_config *config; /* resolved for n_ranks */
     int64_t seq_length;
     uint32_t n_ranks, n_nodes, n_threads;
-    uint32_t stage; /* of a pipeline, from 0: whose rank is planned */
+    uint32_t stage; /* of a pipeline, from 0: whose rank is planned; DSI_STAGE_LARGEST: that which
+                       needs most memory */
     const char *const *frozen;
     uint32_t n_frozen;
     const dsi_device *device; /* of a node, as loaded; NULL: this processor, times unknown */
@@ -62,7 +64,9 @@ typedef struct dsi_plan_report {
  * communication, where it has rows of its own. */
 bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase);
 
-/* Plans and counts. The caller frees the report with dsi_report_free. Errors: those of
+/* Plans and counts; of DSI_STAGE_LARGEST all stages, or of more than four the first two, the last
+ * and the one with most parameters, and report_out->request.stage says which it is. The caller
+ * frees the report with dsi_report_free. Errors: those of
  * dsi_engine_read_config and dsi_rank_plan_build. */
 ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
                           dsi_plan_report *report_out);

@@ -262,9 +262,11 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_INT,
          .out = &o->pipeline_stage,
          .value = "N",
-         .def = "0",
+         .def = "-1",
+         .min = -1,
          .max = 1 << 20,
-         .doc = "Of a pipeline (pipeline.stages): the stage whose rank is planned."},
+         .doc = "Of a pipeline (pipeline.stages): the stage whose rank is planned, from 0; -1: the "
+                "one that needs most memory."},
         {.name = "nodes",
          .type = DSI_ARG_INT,
          .out = &o->nodes,

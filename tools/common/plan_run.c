@@ -184,7 +184,8 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.config = run->config;
     run->request.n_ranks = (uint32_t)options->world_size;
     run->request.n_nodes = (uint32_t)options->nodes;
-    run->request.stage = (uint32_t)options->pipeline_stage;
+    run->request.stage =
+        options->pipeline_stage < 0 ? DSI_STAGE_LARGEST : (uint32_t)options->pipeline_stage;
     run->request.accelerator = options->accelerator;
     run->request.n_threads = threads_of(options);
     run->request.frozen = options->freeze.items;

@@ -70,6 +70,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
     const uint32_t given = (uint32_t)o->threads;
     DS_TRY(preference_read(ctx, &o->preference, &p->preference));
     p->request = (dsi_report_request){
+        .stage = DSI_STAGE_LARGEST,
         .model = p->model,
         .seq_length = train_seq_length(o, p->model),
         .preference = p->preference.loss != DS_PREFERENCE_NONE ? &p->preference : NULL,
