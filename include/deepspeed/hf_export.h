@@ -29,7 +29,9 @@ typedef struct ds_hf_export_params {
     uint64_t max_shard_bytes; /* default 0: one file whatever its size */
     const char *copy_from;    /* default NULL: none; a model folder whose tokenizer files and
                                  generation_config.json are copied, those that are there */
-    DS_RESERVED(8);
+    uint32_t task; /* a ds_task: what a head for classes is of; default TOKENS: as names of tensors
+                      and config_json say */
+    DS_RESERVED(7);
 } ds_hf_export_params;
 
 /* Starts an export. Errors: ERR_FORMAT (config_json), ERR_NOT_FOUND (copy_from), ERR_IO, ERR_ARG,

@@ -100,8 +100,9 @@ typedef struct ds_serve_bias {
 } ds_serve_bias;
 
 /* Changes the logits (n_logits) of the next id, behind the n ids that were drawn so far; finite
- * ones must stay finite. Called in a step by any of its threads, for different requests at a time.
- */
+ * ones must stay finite. Called in a step by any of its threads, for different requests at a time;
+ * with max_draft also for one request, behind each of its guesses, which may turn out not to be
+ * drawn: so it may depend on `text` alone. */
 typedef void (*ds_serve_guide_fn)(void *user, const uint32_t *text, size_t n, float *logits,
                                   int64_t n_logits);
 

@@ -21,7 +21,7 @@ void dsi_process_memory_read(dsi_process_memory *memory_out);
 void dsi_process_memory_trim(void);
 
 /* Lets go of the pages of a file that is mapped to be read, and that were read: they come again
- * when they are. */
+ * when they are. Other memory would lose its contents, also what shares its first and last page. */
 void dsi_process_memory_release(const void *data, size_t bytes);
 
 /* How many of these bytes of mapped memory are resident. */

@@ -22,6 +22,7 @@ struct ds_hf_export {
     dsi_stage stage;
     ds_dtype dtype;
     uint64_t max_shard_bytes;
+    uint32_t task;
     ds_tensor_source *sources;
     size_t n, capacity;
 };
@@ -226,6 +227,7 @@ ds_status ds_hf_export_begin(ds_ctx *ctx, const ds_hf_export_params *params,
     e->stage.lock = -1;
     e->dtype = params->dtype;
     e->max_shard_bytes = params->max_shard_bytes;
+    e->task = params->task;
     e->folder = strdup(params->folder);
     ds_status status = e->folder != NULL ? stage(e) : no_memory(ctx);
     if (status == DS_OK) {
@@ -307,6 +309,7 @@ static json_t *classifier_of(const char *architecture, bool of_tokens)
 typedef struct classifier {
     int64_t n; /* classes, 1 of scores; 0: there is no such head */
     bool of_tokens;
+    bool of_either; /* names do not say which: ModernBERT's */
 } classifier;
 
 static classifier find_classifier(const ds_hf_export *e)
@@ -321,8 +324,11 @@ static classifier find_classifier(const ds_hf_export *e)
         pools = pools || scores || strstr(name, ".pooler.dense.") != NULL ||
                 strcmp(name, "classifier.out_proj.weight") == 0;
         c.n = scores || classes ? e->sources[i].meta.shape.dims[0] : c.n;
+        c.of_either = c.of_either || strcmp(name, "head.dense.weight") == 0;
     }
-    c.of_tokens = !pools;
+    c.of_either = c.of_either && e->task == DS_TASK_TOKENS;
+    c.of_tokens =
+        e->task == DS_TASK_TOKENS ? !pools && !c.of_either : e->task == DS_TASK_TOKEN_CLASSES;
     return c;
 }
 
@@ -351,8 +357,9 @@ static ds_status write_classifier(const ds_hf_export *e, classifier c)
     char *text = NULL;
     if (json_is_object(root)) {
         if (name != NULL) {
+            const bool says_tokens = strstr(name, "ForTokenClassification") != NULL;
             (void)json_array_set_new(json_object_get(root, "architectures"), 0,
-                                     classifier_of(name, c.of_tokens));
+                                     classifier_of(name, c.of_either ? says_tokens : c.of_tokens));
         }
         if (c.n == 1 || (int64_t)json_object_size(json_object_get(root, "id2label")) != c.n) {
             number_labels(root, c.n);

@@ -21,7 +21,7 @@ typedef enum dsi_guide_kind {
 } dsi_guide_kind;
 
 /* Compiles a form of n bytes. words: shared; they must outlive the guide. NULL: for
- * dsi_guide_take_bytes alone. Errors: ERR_ARG: the message names the keyword, or what is wrong
+ * dsi_guide_where_bytes alone. Errors: ERR_ARG: the message names the keyword, or what is wrong
  * where; ERR_LIMIT; ERR_NOMEM. */
 ds_status dsi_guide_create(ds_ctx *ctx, const dsi_vocabulary *words, dsi_guide_kind kind,
                            const char *form, size_t n, dsi_guide **guide_out);

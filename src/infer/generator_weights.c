@@ -245,10 +245,14 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
     return DS_OK;
 }
 
-/* What was converted is not read again. */
-static void release(const source *s, ds_cell c)
+/* What was converted is not read again; of a vocabulary that was enlarged it lies in no map. */
+static void release(const ds_generator *g, const source *s, ds_cell c)
 {
+    const ds_model_info *info = ds_model_get_info(g->model);
     const dsi_weight weight = weight_of(s, c);
+    if (info->stored_vocab > 0 && info->stored_vocab != info->vocab_size) {
+        return;
+    }
     for (int64_t i = 0; i < weight.n; ++i) {
         dsi_process_memory_release(weight.parts[i]->data, weight.parts[i]->bytes);
     }
@@ -266,7 +270,7 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
             DS_TRY(dsi_generator_fill(g, c, read_checkpoint, s));
         } else if (weight_of(s, c).n > 0 && !s->bound[c]) {
             DS_TRY(dsi_generator_fill(g, c, read_folder, s));
-            release(s, c);
+            release(g, s, c);
         }
     }
     if (g->gguf != NULL) {

@@ -13,8 +13,8 @@
 #include "ir/rewrite.h"
 #include "op/ops.h"
 
-enum { Q, K, V, FIRST, OFFSET, RNG, HEADS, ROWS };                         /* of attention */
-enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_FIRST, B_RNG, B_HEADS, B_ROWS }; /* of its gradient */
+enum { Q, K, V, FIRST, OFFSET, RNG, HEADS, ROWS, KEYS, END }; /* of attention */
+enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_FIRST, B_RNG, B_HEADS, B_ROWS, B_KEYS, B_END, B_DLSE };
 
 typedef struct ring {
     dsi_rewrite r;
@@ -147,6 +147,21 @@ static ds_status make_backward(ring *x, const dsi_node_info *node, const ds_valu
     return cast_to(x, act, &out[2]);
 }
 
+/* in: NONE behind the inputs that there are. */
+static ds_status check_built(const ring *x, const ds_value *in, bool is_forward)
+{
+    const bool ends = in[is_forward ? END : B_END] != DS_NONE;
+    const bool sinks = !is_forward && in[B_DLSE] != DS_NONE;
+    if (ends || sinks) {
+        return ds_fail(ds_graph_ctx(x->r.to), DS_ERR_UNSUPPORTED,
+                       "sequence_parallel.attention \"ring\" is not built for %s; set it to "
+                       "\"ulysses\"",
+                       ends ? "documents of an encoder, which end within a row"
+                            : "sinks of scores (gpt-oss)");
+    }
+    return DS_OK;
+}
+
 static ds_status rebuild_node(ring *x, const dsi_node_info *node)
 {
     const bool is_forward = node->op == &dsi_op_attention;
@@ -159,6 +174,7 @@ static ds_status rebuild_node(ring *x, const dsi_node_info *node)
     if (in[is_forward ? ROWS : B_ROWS] == DS_NONE) {
         return dsi_rewrite_copy(&x->r, node);
     }
+    DS_TRY(check_built(x, in, is_forward));
     DS_TRY(dsi_rewrite_stand_at(&x->r, node));
     DS_TRY(is_forward ? make_forward(x, node, in, out) : make_backward(x, node, in, out));
     dsi_rewrite_made(&x->r, node, out);

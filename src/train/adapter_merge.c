@@ -49,6 +49,7 @@ typedef struct merger {
     const ds_safetensor **by_cell; /* those of one tensor: no adapter is on stacked ones */
     const ds_safetensor **own_of;  /* of the adapter */
     merged *weights;               /* per cell; weight NULL: it stays */
+    bool has_blocks;               /* of MXFP4 */
 } merger;
 
 static ds_status no_memory(const merger *m)
@@ -231,7 +232,8 @@ static ds_status open_weights(merger *m, const char *folder)
     DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, &m->stored));
     for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
         const dsi_weight weight = dsi_weights_of(m->stored, c);
-        m->by_cell[c] = weight.n == 1 ? weight.parts[0] : NULL;
+        m->has_blocks = m->has_blocks || weight.scales != NULL;
+        m->by_cell[c] = weight.n == 1 && weight.scales == NULL ? weight.parts[0] : NULL;
     }
     DS_TRY(dsi_adapter_weights_open(m->adapter, m->cells, &m->own, m->own_of));
     for (ds_node i = 0; i < m->graph->n_nodes; ++i) {
@@ -298,6 +300,12 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
                                      .copy_from = params->model_folder};
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
+    if (params->dtype != DS_DTYPE_NONE && m->has_blocks) {
+        return ds_fail(
+            m->ctx, DS_ERR_UNSUPPORTED,
+            "%s has experts in MXFP4, which stay as they are: merge without another dtype",
+            params->model_folder);
+    }
     DS_TRY(ds_hf_export_begin(m->ctx, &how, &export));
     for (size_t i = 0; i < ds_safetensors_count(m->st) && status >= 0; ++i) {
         const ds_tensor_source source = source_of_tensor(m, ds_safetensors_at(m->st, i));

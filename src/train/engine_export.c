@@ -123,7 +123,8 @@ static ds_status write_folder(const ds_engine *engine, const char *dir, const ch
                                         .config_json = ds_model_config_text(engine->model),
                                         .dtype = engine->spec.train.dtype,
                                         .max_shard_bytes = max_shard_bytes,
-                                        .copy_from = tokenizer_dir};
+                                        .copy_from = tokenizer_dir,
+                                        .task = engine->spec.train.task};
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
     if (engine->compression != NULL) {

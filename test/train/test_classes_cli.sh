@@ -96,7 +96,17 @@ train="$build/ds_train --data texts.jsonl --seq_length 32 --steps 1"
 refused "how many classes there are" $train --model base --objective classes
 refused "a name is there twice" $train --model base --objective classes --labels a a
 refused "labels and --num_labels are of classification" $train --model base --objective mlm --labels a b
+sed 's/"no"/0/; s/"yes"/1/' texts.jsonl > texts-numbers.jsonl
+sed 's/ner_tags/tags/' words.jsonl > words-numbers.jsonl
 refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
 refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
 refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
+# a head whose names do not say whether it is of texts or of words
+sed 's/"vocab_size": [0-9]*/"vocab_size": 300/' "$DS_SOURCE_DIR/test/golden/model_config/modernbert/config.json" > modern.json
+for task in classes:texts:Sequence tags:words:Token; do
+    IFS=: read -r objective rows class <<< "$task"
+    "$build/ds_train" --model_config modern.json --tokenizer bytes --objective "$objective" --num_labels 2 --data "$rows-numbers.jsonl" \
+        --seq_length 64 --steps 1 --output "modern-$objective" > modern.log 2>&1 || fail "ModernBERT, $objective" modern.log
+    grep -q "\"ModernBertFor${class}Classification\"" "modern-$objective/config.json" || fail "ModernBERT's class of $objective"
+done
 echo "classes: stages give the same weights; loss of texts $(losses texts | xargs), of words $(losses words | xargs)"

@@ -140,4 +140,9 @@ grep -q 'sequence_parallel_size is 3, which does not divide the seq_length 32' n
 sed 's/"ring"/"rings"/' ring.json > no.json
 ! train 2 no.json no 32 --model_config llama.json --data text.txt --steps 1 || fail "an attention that is none"
 grep -q 'sequence_parallel.attention' no.log || fail "no message" no.log
+for family in bert gpt_oss; do
+    sed 's/"num_local_experts": 5/"num_local_experts": 4/' "$DS_SOURCE_DIR/test/golden/model_config/$family/config.json" > family.json
+    ! "$build/ds_plan" --model_config family.json --deepspeed_config ring.json --seq_length 32 --world_size 4 > no.log 2>&1 || fail "a ring of $family"
+    grep -q '"ring" is not built for' no.log || fail "no message of $family" no.log
+done
 echo "ring attention: passed"
