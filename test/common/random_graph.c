@@ -320,10 +320,12 @@ static void attend(pool *p)
 static void drop(pool *p)
 {
     const dsi_dropout_attrs a = {.p = 0.3, .site = p->graph->n_nodes};
+    const dsi_noise_attrs n = {.amount = 0.1, .site = p->graph->n_nodes};
     ds_value in[2] = {pick(p, 2), DS_NONE};
     if (!p->smooth) { /* a cut batch needs states that count from the rank's own first sample */
         in[1] = read_cell(p, DS_CELL_INPUT, "rng", (ds_meta){DS_DTYPE_I64, ds_shape_1d(4)});
-        make(p, &dsi_op_dropout, &a, in, 2);
+        const bool noisy = p->graph->n_nodes % 2 != 0;
+        make(p, noisy ? &dsi_op_noise : &dsi_op_dropout, noisy ? (const void *)&n : &a, in, 2);
     }
 }
 

@@ -697,6 +697,14 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_attention_part,
                                        &dsi_op_attention_part_backward,
                                        &dsi_op_shift,
+                                       &dsi_op_attention_sinks,
+                                       &dsi_op_attention_sinks_backward,
+                                       &dsi_op_document_end,
+                                       &dsi_op_embedding_blocks,
+                                       &dsi_op_schedule_free,
+                                       &dsi_op_schedule_free_point,
+                                       &dsi_op_adam_8bit,
+                                       &dsi_op_adafactor_rows,
                                        &dsi_op_from_experts};
     bool left = false;
     for (size_t i = 0; i < sizeof out / sizeof out[0]; ++i) {
