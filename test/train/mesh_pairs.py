@@ -34,6 +34,9 @@ class Case:
         self.model, self.precision, self.optimizer, self.data, self.length = MODEL, "fp32", "AdamW", "pairs.jsonl", 24
         self.flags = {"--loss_average": "targets"}  # which is the same number however the rows are dealt
 
+    def layers(self):
+        return self.model["num_hidden_layers"]
+
 
 def config_of(mesh):
     dp, tp, sp, pp, ep, stage = mesh
