@@ -142,6 +142,8 @@ def sampling(s):
     expect(len({c["text"] for c in s.complete("the ", **seeded, n=3)["choices"]}) == 3)
     # with enough to draw that three texts are hardly alike
     expect(len({s.complete("the ", max_tokens=200, temperature=2.0)["choices"][0]["text"] for _ in range(3)}) == 3)
+    # nor the last text of one request and the first of the next
+    expect(len({c["text"] for _ in range(2) for c in s.complete("the ", max_tokens=200, temperature=2.0, n=4)["choices"]}) == 8)
     greedy = s.complete("the ", max_tokens=9, temperature=0, logprobs=3)["choices"][0]
     for key in ("top_k", "min_p", "top_p"):
         value = 1 if key == "top_k" else 1.0 if key == "min_p" else 0.0
