@@ -13,6 +13,7 @@
 #include <deepspeed/config.h>
 #include <deepspeed/context.h>
 #include <deepspeed/data.h>
+#include <deepspeed/distillation.h>
 #include <deepspeed/elasticity.h>
 #include <deepspeed/encoder.h>
 #include <deepspeed/engine.h>

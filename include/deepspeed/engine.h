@@ -21,6 +21,7 @@
 #include <deepspeed/adapter.h>
 #include <deepspeed/comm.h>
 #include <deepspeed/config.h>
+#include <deepspeed/distillation.h>
 #include <deepspeed/model.h>
 
 #ifdef __cplusplus
@@ -80,7 +81,9 @@ typedef struct ds_engine_params {
     uint32_t task;      /* a ds_task, default TOKENS; of an encoder a task with classes, whose head
                            is drawn anew where `weights` has none */
     uint32_t n_classes; /* of it */
-    DS_RESERVED(3);
+    const ds_distillation *distillation; /* default NULL; or a teacher (deepspeed/distillation.h).
+                                            Copied; its teacher must outlive the engine */
+    DS_RESERVED(2);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */

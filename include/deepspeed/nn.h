@@ -21,6 +21,7 @@ extern "C" {
 #endif
 
 typedef struct ds_nn ds_nn;
+struct ds_distillation; /* distillation.h */
 
 /* What a trace is for. */
 typedef enum ds_trace_mode {
@@ -97,7 +98,11 @@ typedef struct ds_trace {
     int64_t sequence_form;        /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
     uint32_t task;                /* a ds_task; default TOKENS */
     uint32_t n_classes;           /* of the tasks with classes, 2 or more */
-    DS_RESERVED(4);
+    const struct ds_distillation *distillation; /* TRAIN: the loss is made with the logits of a
+                                                   teacher, whose parameters are "teacher." with
+                                                   their name, and frozen; borrowed for the life of
+                                                   the tracer; default NULL */
+    DS_RESERVED(3);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -9,6 +9,7 @@
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/config.h>
+#include <deepspeed/distillation.h>
 #include <deepspeed/model.h>
 
 #ifdef __cplusplus
@@ -33,7 +34,8 @@ typedef struct ds_plan_params {
                                         ds_engine_params, for another device null */
     const ds_preference *preference; /* default NULL; as in ds_engine_params */
     const ds_adapter *adapter; /* default NULL: the model is trained; as in ds_engine_params */
-    DS_RESERVED(5);
+    const ds_distillation *distillation; /* default NULL; as in ds_engine_params */
+    DS_RESERVED(4);
 } ds_plan_params;
 
 typedef enum ds_plan_format {

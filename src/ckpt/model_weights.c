@@ -5,6 +5,7 @@
 #include "ckpt/mxfp4.h"
 #include "ckpt/stacked.h"
 #include "io/convert.h"
+#include "nn/nn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -319,7 +320,7 @@ static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weight
 }
 
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
-                            const ds_safetensors *st, dsi_weights **weights_out)
+                            const ds_safetensors *st, bool teacher, dsi_weights **weights_out)
 {
     matching m = {.ctx = ctx, .model = model, .st = st};
     DS_TRY(create(ctx, cells, &m.found));
@@ -327,8 +328,11 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
     ds_status status =
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
-        const ds_cell_info *cell = ds_cells_get(cells, c);
-        status = is_weight(cell) ? match_cell(&m, c, cell) : DS_OK;
+        ds_cell_info cell = *ds_cells_get(cells, c);
+        if (is_weight(&cell) && dsi_nn_is_teacher(&cell) == teacher) {
+            cell.name += teacher ? DSI_NN_TEACHER_BYTES : 0;
+            status = match_cell(&m, c, &cell);
+        }
     }
     if (status >= 0 && ds_model_get_info(model)->stored_tied) {
         status = check_head(ctx, model, st);

@@ -29,12 +29,13 @@ typedef struct dsi_weight {
 
 typedef struct dsi_weights dsi_weights;
 
-/* Finds the tensors of each PARAM cell. Names are tried as they are, then without the model's base
- * prefix (files of the bare model). st must outlive the result. Errors: ERR_NOT_FOUND (a parameter
- * without tensor), ERR_SHAPE (another shape, or no real numbers), ERR_FORMAT (a tensor that the
- * model does not have): each names tensor and file. */
+/* Finds the tensors of each PARAM cell: of the model's own, or of a teacher's (nn/nn.h), whose
+ * names in the files lack what theirs begin with. Names are tried as they are, then without the
+ * model's base prefix (files of the bare model). st must outlive the result. Errors: ERR_NOT_FOUND
+ * (a parameter without tensor), ERR_SHAPE (another shape, or no real numbers), ERR_FORMAT (a tensor
+ * that the model does not have): each names tensor and file. */
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
-                            const ds_safetensors *st, dsi_weights **weights_out);
+                            const ds_safetensors *st, bool teacher, dsi_weights **weights_out);
 void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell);
 

@@ -250,6 +250,45 @@ static bool smooths(ds_preference_loss loss)
            loss == DS_PREFERENCE_EXO_PAIR || loss == DS_PREFERENCE_SIMPO;
 }
 
+/* What excludes a teacher; NULL: nothing. */
+static const char *excludes_teacher(const ds_engine_params *params, const ds_config_values *v)
+{
+    return params->loss != NULL         ? "a loss of the program"
+           : params->preference != NULL ? "a preference loss"
+           : params->adapter != NULL ? "an adapter (--lora): its names would be the teacher's too"
+           : v->pipeline_stages > 1  ? "pipeline.stages: its layers have no stage"
+           : ds_model_get_info(params->model)->encoder ? "an encoder"
+                                                       : NULL;
+}
+
+static ds_status read_distillation(ds_ctx *ctx, const ds_engine_params *params,
+                                   const ds_config_values *v, ds_distillation *out)
+{
+    const ds_distillation *d = params->distillation;
+    *out = (ds_distillation){0};
+    if (d == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_distillation", d));
+    if (d->teacher == NULL || d->weights == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "distillation: teacher and weights must be given");
+    }
+    if (!(d->weight > 0.0 && d->weight <= 1.0) || !(d->temperature > 0.0) ||
+        !isfinite(d->temperature) || !(d->mix >= 0.0 && d->mix <= 1.0)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "distillation: weight is %g, temperature %g and mix %g; expected above 0 to "
+                       "1, above 0, and 0 to 1",
+                       d->weight, d->temperature, d->mix);
+    }
+    const char *other = excludes_teacher(params, v);
+    if (other != NULL || ds_model_get_info(d->teacher)->encoder) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "distillation beside %s is not built",
+                       other != NULL ? other : "a teacher that is an encoder");
+    }
+    *out = *d;
+    return DS_OK;
+}
+
 /* What a preference loss has of numbers, and of which it is not. */
 static ds_status read_preference(ds_ctx *ctx, const ds_engine_params *params, ds_preference *out)
 {
@@ -427,6 +466,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.task = params->task;
     spec->train.n_classes = params->n_classes;
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
+    DS_TRY(read_distillation(ctx, params, v, &spec->train.distillation));
     if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "

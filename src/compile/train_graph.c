@@ -620,6 +620,9 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,
+                      .distillation = mode == DS_TRACE_TRAIN && spec->distillation.teacher != NULL
+                                          ? &spec->distillation
+                                          : NULL,
                       .preference =
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }

@@ -13,6 +13,7 @@
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/config.h>
+#include <deepspeed/distillation.h>
 #include <deepspeed/model.h>
 
 /* ZenFlow: some columns of every weight matrix are updated each step, the rest every so many steps
@@ -92,11 +93,12 @@ typedef struct dsi_train_spec {
     ds_sequence_form sequence_form; /* how they share attention */
     uint32_t stages;                /* of the pipeline; 0: one */
     dsi_stage_partition partition;
-    int64_t expert_ranks;      /* ranks that share the experts of each layer; 0: one */
-    int64_t mlp_rows;          /* tokens of a tile of the feed-forward parts; 0: not tiled */
-    int64_t batch, seq_length; /* of a micro-batch: samples, tokens a row */
-    ds_preference preference;  /* loss NONE: cross entropy */
-    uint32_t task, n_classes;  /* of ds_trace */
+    int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
+    int64_t mlp_rows;             /* tokens of a tile of the feed-forward parts; 0: not tiled */
+    int64_t batch, seq_length;    /* of a micro-batch: samples, tokens a row */
+    ds_preference preference;     /* loss NONE: cross entropy */
+    ds_distillation distillation; /* teacher NULL: none */
+    uint32_t task, n_classes;     /* of ds_trace */
     int64_t accumulation;
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;

@@ -86,7 +86,7 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     if (s->bound == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
     }
-    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, &s->weights));
+    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, false, &s->weights));
     DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const dsi_weight weight = weight_of(s, c);

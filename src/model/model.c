@@ -407,6 +407,24 @@ static bool head_is_built(ds_nn *nn, const ds_head_params *p)
     return true;
 }
 
+/* Traces the teacher on the same inputs; its logits are nn->lesson. */
+static bool listen(ds_nn *nn, const ds_head_params *p)
+{
+    const ds_model *teacher = ds_nn_trace(nn)->distillation->teacher;
+    nn->lesson = DS_NONE;
+    nn->teaches = true;
+    (void)ds_model_trace(teacher, nn);
+    nn->teaches = false;
+    const int64_t vocab = ds_shape_last(ds_nn_meta(nn, nn->lesson).shape);
+    if (ds_nn_status(nn) >= 0 && vocab != p->vocab_size) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "the teacher has a vocabulary of %lld tokens, the model of %lld; distillation "
+                   "compares their chances token by token: take a teacher with the same one",
+                   (long long)vocab, (long long)p->vocab_size);
+    }
+    return ds_nn_status(nn) >= 0;
+}
+
 void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
 {
     const ds_trace *t = ds_nn_trace(nn);
@@ -420,12 +438,20 @@ void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
         ds_nn_output(nn, "logits", logits_of(nn, p, p->unshifted ? x : wanted_rows(nn, x), weight));
         return;
     }
+    if (nn->teaches) {
+        nn->lesson = logits_of(nn, p, x, weight);
+        return;
+    }
     const ds_value targets = ds_nn_input(nn, p->unshifted ? "labels" : "targets", DS_DTYPE_I32,
                                          ds_shape_2d(t->batch, t->seq_length));
     if (!head_is_built(nn, p)) {
         return;
     }
-    if ((p->cap != 0.0 || p->bias != NULL) && !is_reward(t)) {
+    if (t->distillation != NULL) {
+        if (listen(nn, p)) {
+            (void)dsi_nn_distillation(nn, logits_of(nn, p, x, weight), targets, p->extra);
+        }
+    } else if ((p->cap != 0.0 || p->bias != NULL) && !is_reward(t)) {
         (void)ds_nn_cross_entropy(nn, logits_of(nn, p, x, weight), targets);
     } else {
         (void)dsi_nn_linear_cross_entropy(nn, x, weight, targets, p->extra);

@@ -128,8 +128,29 @@ void ds_nn_region_end(ds_nn *nn)
     ds_graph_set_region(nn->graph, 0);
 }
 
+bool dsi_nn_is_teacher(const ds_cell_info *cell)
+{
+    return cell->kind == DS_CELL_PARAM && cell->frozen &&
+           strncmp(cell->name, DSI_NN_TEACHER, DSI_NN_TEACHER_BYTES) == 0;
+}
+
+static ds_value cell_of(ds_nn *nn, const ds_cell_info *info);
+
 /* The cell (kind, path), made when absent; its value. */
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info)
+{
+    char path[DSI_NN_PATH_BYTES + DSI_NN_TEACHER_BYTES];
+    if (!nn->teaches || info->kind != DS_CELL_PARAM) {
+        return cell_of(nn, info);
+    }
+    ds_cell_info own = *info;
+    (void)snprintf(path, sizeof path, "%s%s", DSI_NN_TEACHER, info->name);
+    own.name = path;
+    own.frozen = true;
+    return cell_of(nn, &own);
+}
+
+static ds_value cell_of(ds_nn *nn, const ds_cell_info *info)
 {
     ds_cells *cells = ds_graph_cells(nn->graph);
     ds_cell cell = ds_cells_find(cells, info->kind, info->name);

@@ -4,7 +4,7 @@
 #define DSI_NN_NN_H
 
 #include "op/ops.h"
-#include <deepspeed/nn.h>
+#include <deepspeed/distillation.h>
 
 enum { DSI_NN_MAX_DEPTH = 16, DSI_NN_PATH_BYTES = 1024 };
 
@@ -18,6 +18,8 @@ struct ds_nn {
     uint32_t n_regions; /* marked so far */
     bool in_region;
     uint32_t n_sites; /* random sites given out */
+    bool teaches;     /* a teacher is traced: its parameters are frozen, and there is no dropout */
+    ds_value lesson;  /* its logits, f32 (B,T,V) */
     ds_value rng;     /* the random state input, DS_NONE before its first use */
 };
 
@@ -41,6 +43,14 @@ dsi_row_numbers_attrs dsi_nn_row_numbers(const ds_trace *trace, int64_t n);
 /* ds_nn_linear_cross_entropy() with something added to the loss; extra DS_NONE: nothing. */
 ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets,
                                      ds_value extra);
+
+enum { DSI_NN_TEACHER_BYTES = 8 };
+#define DSI_NN_TEACHER "teacher." /* in the names of a teacher's parameters */
+/* Whether a cell is of a teacher. */
+bool dsi_nn_is_teacher(const ds_cell_info *cell);
+/* Declares "loss" and "count" of the trace's distillation, from logits and the teacher's (lesson),
+ * and gives back the loss; extra is added to it, DS_NONE: nothing. */
+ds_value dsi_nn_distillation(ds_nn *nn, ds_value logits, ds_value targets, ds_value extra);
 
 /* Declares "loss", "count", "logps" and "preference_sums" of the trace's preference loss, and gives
  * back the loss. nn_preference.c. */

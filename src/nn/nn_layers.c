@@ -210,7 +210,7 @@ static ds_value random_state(ds_nn *nn)
 /* Preferences compare log-probabilities with those of the start, which have none. */
 bool dsi_nn_draws(const ds_nn *nn)
 {
-    return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL;
+    return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL && !nn->teaches;
 }
 
 static bool drops(const ds_nn *nn, double p)
@@ -582,6 +582,17 @@ ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_
     ds_value out[DS_MAX_OUT];
     dsi_nn_apply_all(nn, &dsi_op_linear_cross_entropy, &attrs, in, attrs.ce.counted != 0 ? 4 : 3,
                      out);
+    return declare_loss(nn, out, extra);
+}
+
+ds_value dsi_nn_distillation(ds_nn *nn, ds_value logits, ds_value targets, ds_value extra)
+{
+    const ds_distillation *d = nn->trace.distillation;
+    dsi_distillation_attrs attrs = {
+        .ce.ignore_index = -100, .weight = d->weight, .temperature = d->temperature, .mix = d->mix};
+    const ds_value in[4] = {logits, nn->lesson, targets, count_targets(nn, targets, &attrs.ce)};
+    ds_value out[DS_MAX_OUT];
+    dsi_nn_apply_all(nn, &dsi_op_distillation, &attrs, in, attrs.ce.counted != 0 ? 4 : 3, out);
     return declare_loss(nn, out, extra);
 }
 

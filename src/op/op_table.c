@@ -61,6 +61,8 @@ static const ds_op *const all[] = {
     &dsi_op_count_targets,
     &dsi_op_cross_entropy,
     &dsi_op_cross_entropy_backward,
+    &dsi_op_distillation,
+    &dsi_op_distillation_backward,
     &dsi_op_linear_logprob,
     &dsi_op_linear_logprob_backward,
     &dsi_op_preference,

@@ -387,6 +387,20 @@ extern const ds_op dsi_op_linear_cross_entropy_part_backward;
 extern const ds_op dsi_op_cross_entropy;
 extern const ds_op dsi_op_cross_entropy_backward;
 
+/* ---- distillation.c ------------------------------------------------------------------------- */
+typedef struct dsi_distillation_attrs {
+    dsi_ce_attrs ce;
+    double weight, temperature, mix; /* of ds_distillation */
+} dsi_distillation_attrs;
+/* distillation: logits (..,V), the teacher's f32 (..,V), targets i32 (..) [, counted: count] → loss
+ * f32
+ * (), lse f32 (..), count f32 (); and of the logits divided by the temperature lse f32 (..), the
+ * teacher's f32 (..), and the mean of log q - log m by q f32 (..) (q - p where mix is 0).
+ * distillation_backward: dloss f32 (), logits, the teacher's, targets, lse, count, the last three →
+ * dlogits. The formulas: deepspeed/distillation.h. */
+extern const ds_op dsi_op_distillation;
+extern const ds_op dsi_op_distillation_backward;
+
 /* ---- logprob.c ------------------------------------------------------------------------------ */
 /* linear_logprob: x (..,C), w, targets i32 (..) → logp f32 (..): log softmax(x·wᵀ)[target], 0 where
  * the target is ignore_index; lse f32 (..). Attrs dsi_ce_attrs; logits as of linear_cross_entropy.

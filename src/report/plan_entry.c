@@ -82,6 +82,7 @@ static dsi_report_request request_of(const ds_plan_params *params, const dsi_dev
         .frozen = params->frozen,
         .n_frozen = params->n_frozen,
         .adapter = params->adapter,
+        .distillation = params->distillation,
         .device = device,
         .accelerator = params->accelerator,
         .memory = params->memory_bytes > 0 ? (size_t)params->memory_bytes : own,

@@ -255,7 +255,8 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                      .seq_length = request->seq_length,
                                      .preference = request->preference,
                                      .accelerator = accelerator_of(request),
-                                     .adapter = request->adapter};
+                                     .adapter = request->adapter,
+                                     .distillation = request->distillation};
     DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
     r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);
     dsi_accel_for_ranks(&r->spec.accel, request->n_ranks);

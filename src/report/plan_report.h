@@ -25,8 +25,9 @@ typedef struct dsi_report_request {
     size_t memory;            /* bytes that a rank may use; 0: unknown */
     const char *memory_of;    /* whose memory that is, for messages */
     const char *accelerator;  /* whose kernels; NULL: null for another device, else the best */
-    const ds_preference *preference; /* NULL: cross entropy */
-    const ds_adapter *adapter;       /* NULL: none */
+    const ds_preference *preference;     /* NULL: cross entropy */
+    const ds_adapter *adapter;           /* NULL: none */
+    const ds_distillation *distillation; /* NULL: none */
 } dsi_report_request;
 
 /* One sort of collective in one phase. */

@@ -229,7 +229,7 @@ static ds_status open_weights(merger *m, const char *folder)
         return no_memory(m);
     }
     DS_TRY(ds_safetensors_open_folder(m->ctx, folder, &m->st));
-    DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, &m->stored));
+    DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, false, &m->stored));
     for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
         const dsi_weight weight = dsi_weights_of(m->stored, c);
         m->has_blocks = m->has_blocks || weight.scales != NULL;

@@ -264,6 +264,8 @@ int64_t dsi_engine_updates(const ds_engine *engine);
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed);
 /* Fills every parameter from a folder's safetensors. ERR_NOT_FOUND, ERR_SHAPE name the tensor. */
 ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir);
+/* The same of the teacher, where there is one, from its own folder. */
+ds_status dsi_engine_load_teacher(ds_engine *engine);
 
 /* Fills a packed parameter: read gives elements of its matrix as files store it. */
 ds_status dsi_engine_pack(ds_engine *engine, ds_cell cell, dsi_packed_fn read, void *user);
@@ -294,6 +296,9 @@ bool dsi_engine_is_transposed(const ds_engine *engine);
 bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell);
 ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer);
 ds_status dsi_engine_check_adapter(ds_engine *engine, const ds_checkpoint *ckpt);
+/* The same of a teacher; a checkpoint of another loss is ERR_CONFIG. Collective. */
+ds_status dsi_engine_add_teacher(ds_engine *engine, ds_checkpoint_writer *writer);
+ds_status dsi_engine_check_teacher(ds_engine *engine, const ds_checkpoint *ckpt);
 
 /* Adds what a checkpoint has of tensors. *keep_out: what they refer to, in any case; free() after
  * the commit. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an adapter's checkpoint knows of the model that it was trained beside: its configuration and
- * a digest of the frozen weights, which it does not hold. See engine.h.
+/* What a checkpoint knows of a frozen model that training stood on, and whose weights it does not
+ * hold: an adapter's base or a teacher. It has its configuration and a digest of the weights. See
+ * engine.h.
  *
  * The digest is a sum of hashes of (parameter, element, bits), so that it is the same whatever
  * ranks hold of each parameter; ranks add theirs. It tells models apart, not forgeries.
@@ -8,6 +9,7 @@
 #include "base/buf.h"
 #include "io/json_load.h"
 #include "model/adapter.h"
+#include "nn/nn.h"
 #include "train/engine.h"
 
 #include <deepspeed/op.h>
@@ -17,7 +19,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PIECE = 1 << 20, BLOCK = 1 << 14, STATE_BYTES = 64 };
+enum { PIECE = 1 << 20, BLOCK = 1 << 14, STATE_BYTES = 64, TEACHER_BYTES = 256 };
 
 typedef struct hash_job {
     const unsigned char *data;
@@ -138,8 +140,9 @@ static ds_status digest_of(ds_engine *engine, uint64_t *digest_out)
 
 bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell)
 {
-    return engine->spec.train.adapter != NULL && cell->kind == DS_CELL_PARAM &&
-           !dsi_adapter_has(engine->spec.train.adapter, cell);
+    return dsi_nn_is_teacher(cell) ||
+           (engine->spec.train.adapter != NULL && cell->kind == DS_CELL_PARAM &&
+            !dsi_adapter_has(engine->spec.train.adapter, cell));
 }
 
 /* The state adapter_base. */
@@ -168,6 +171,30 @@ ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer
     const ds_status status = ds_checkpoint_writer_state(writer, "adapter", config);
     free(config);
     return status;
+}
+
+/* The state distillation; "": there is no teacher. Collective. */
+static ds_status distillation_text(ds_engine *engine, char text[TEACHER_BYTES])
+{
+    const ds_distillation *d = &engine->spec.train.distillation;
+    uint64_t digest = 0;
+    text[0] = '\0';
+    if (d->teacher == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(digest_of(engine, &digest));
+    (void)snprintf(text, TEACHER_BYTES,
+                   "{\"digest\": \"%016" PRIx64 "\", \"weight\": %.17g, \"temperature\": %.17g, "
+                   "\"mix\": %.17g}",
+                   digest, d->weight, d->temperature, d->mix);
+    return DS_OK;
+}
+
+ds_status dsi_engine_add_teacher(ds_engine *engine, ds_checkpoint_writer *writer)
+{
+    char text[TEACHER_BYTES];
+    DS_TRY(distillation_text(engine, text));
+    return text[0] != '\0' ? ds_checkpoint_writer_state(writer, "distillation", text) : DS_OK;
 }
 
 /* ---- resume ---------------------------------------------------------------------------------- */
@@ -225,4 +252,19 @@ ds_status dsi_engine_check_adapter(ds_engine *engine, const ds_checkpoint *ckpt)
     }
     DS_TRY(compare_adapters(engine, path, saved));
     return compare_bases(engine, path, ds_checkpoint_state(ckpt, "adapter_base"));
+}
+
+ds_status dsi_engine_check_teacher(ds_engine *engine, const ds_checkpoint *ckpt)
+{
+    const char *saved = ds_checkpoint_state(ckpt, "distillation");
+    char own[TEACHER_BYTES];
+    DS_TRY(distillation_text(engine, own));
+    if (strcmp(saved != NULL ? saved : "", own) == 0) {
+        return DS_OK;
+    }
+    return ds_fail(engine->ctx, DS_ERR_CONFIG,
+                   "%s was trained with the teacher %s, this run has %s; resume with the same "
+                   "teacher and numbers, or begin with the weights alone (ds_checkpoint export)",
+                   ds_checkpoint_get_info(ckpt)->path, saved != NULL ? saved : "none",
+                   own[0] != '\0' ? own : "none");
 }

@@ -246,6 +246,10 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                 failed);
     DS_TRY_GOTO(
         status,
+        dsi_same_folder(ctx, engine->comm, spec->train.distillation.weights, "teacher's folder"),
+        failed);
+    DS_TRY_GOTO(
+        status,
         dsi_same_folder(ctx, engine->comm, dsi_adapter_folder(params->adapter), "adapter's folder"),
         failed);
     if (engine->spec.memory_breakdown) {

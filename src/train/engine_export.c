@@ -2,6 +2,7 @@
 /* A model folder that transformers loads: config.json, weights, tokenizer files. */
 #include "ckpt/stacked.h"
 #include "io/file.h"
+#include "nn/nn.h"
 #include "train/engine.h"
 
 #include <deepspeed/hf_export.h>
@@ -91,7 +92,7 @@ static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, shard_tens
 static bool is_weight(const ds_engine *engine, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE && !dsi_nn_is_teacher(cell);
 }
 
 /* A custom model has no config.json: only its weights are written. */

@@ -248,6 +248,7 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
     }
     free(frozen);
     status = status >= 0 ? dsi_engine_add_adapter(engine, writer) : status;
+    status = status >= 0 ? dsi_engine_add_teacher(engine, writer) : status;
     if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
         status = add_model_state(engine, writer);
     }
@@ -594,6 +595,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     }
     DS_TRY(dsi_engine_check_model(engine, ckpt));
     DS_TRY(dsi_engine_check_adapter(engine, ckpt));
+    DS_TRY(dsi_engine_check_teacher(engine, ckpt));
     DS_TRY(check_extra(engine, ckpt));
     DS_TRY(read_states(engine, ckpt, &state));
     DS_TRY(check_rules(engine, info->path, &state));

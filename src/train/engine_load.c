@@ -80,16 +80,28 @@ static ds_status fill(ds_engine *engine, const dsi_weights *weights)
     return DS_OK;
 }
 
-ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir)
+static ds_status load_folder(ds_engine *engine, const ds_model *model, const char *dir,
+                             bool teacher)
 {
     ds_safetensors *st = NULL;
     dsi_weights *weights = NULL;
     DS_TRY(ds_safetensors_open_folder(engine->ctx, dir, &st));
-    ds_status status = dsi_weights_match(engine->ctx, engine->model, engine->cells, st, &weights);
+    ds_status status = dsi_weights_match(engine->ctx, model, engine->cells, st, teacher, &weights);
     if (status >= 0) {
         status = fill(engine, weights);
     }
     dsi_weights_destroy(&weights);
     ds_safetensors_close(&st);
     return status;
+}
+
+ds_status dsi_engine_load_folder(ds_engine *engine, const char *dir)
+{
+    return load_folder(engine, engine->model, dir, false);
+}
+
+ds_status dsi_engine_load_teacher(ds_engine *engine)
+{
+    const ds_distillation *d = &engine->spec.train.distillation;
+    return d->teacher != NULL ? load_folder(engine, d->teacher, d->weights, true) : DS_OK;
 }

@@ -5,6 +5,7 @@
  * changes no result), noticed (a run may be continued otherwise: steps, rate, schedule, batch,
  * stage, where things live), or must be the same. What is in no list must be the same.
  */
+#include "nn/nn.h"
 #include "train/engine.h"
 
 #include "base/context.h"
@@ -390,7 +391,7 @@ char *dsi_engine_frozen(const ds_engine *engine)
     json_t *list = json_array();
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (cell->kind == DS_CELL_PARAM && cell->frozen) {
+        if (cell->kind == DS_CELL_PARAM && cell->frozen && !dsi_nn_is_teacher(cell)) {
             (void)json_array_append_new(list, json_string(cell->name));
         }
     }
@@ -423,7 +424,8 @@ ds_status dsi_engine_check_frozen(const ds_engine *engine, const ds_checkpoint *
     for (ds_cell c = 0; saved != NULL && c < ds_cells_count(engine->cells) && status == DS_OK;
          ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (cell->kind == DS_CELL_PARAM && cell->frozen != is_listed(saved, cell->name)) {
+        if (cell->kind == DS_CELL_PARAM && !dsi_nn_is_teacher(cell) &&
+            cell->frozen != is_listed(saved, cell->name)) {
             status =
                 ds_fail(engine->ctx, DS_ERR_ARG,
                         "%s was saved with %s %s, this run has it %s; resume with the same "

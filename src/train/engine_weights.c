@@ -114,9 +114,7 @@ static ds_status init_fresh(ds_engine *engine, uint64_t seed, bool added)
 
 ds_status dsi_engine_fill(ds_engine *engine, const char *weights, uint64_t seed)
 {
-    if (weights == NULL) {
-        return init_fresh(engine, seed, false);
-    }
-    DS_TRY(init_fresh(engine, seed, true));
-    return dsi_engine_load_folder(engine, weights);
+    DS_TRY(init_fresh(engine, seed, weights != NULL));
+    DS_TRY(weights != NULL ? dsi_engine_load_folder(engine, weights) : DS_OK);
+    return dsi_engine_load_teacher(engine);
 }

@@ -131,7 +131,7 @@ static void fill_cells(ds_ctx *ctx, const parity_case *p, ds_cells *cells, dsi_e
     ds_safetensors *st = NULL;
     dsi_weights *weights = NULL;
     CHECK_OK(ctx, ds_safetensors_open_folder(ctx, p->folder, &st));
-    CHECK_OK(ctx, dsi_weights_match(ctx, p->model, cells, st, &weights));
+    CHECK_OK(ctx, dsi_weights_match(ctx, p->model, cells, st, false, &weights));
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
         if (cell->kind == DS_CELL_PARAM) {

@@ -379,6 +379,17 @@ static ds_value count_of(pool *p, ds_value targets, dsi_ce_attrs *attrs)
     return out[0];
 }
 
+/* logits, targets and their count, beside a teacher's logits that the caller gives. */
+static bool distil(pool *p, const ds_value *in, const dsi_ce_attrs *ce, ds_value *out)
+{
+    const dsi_distillation_attrs attrs = {
+        .ce = *ce, .weight = 0.5, .temperature = 1.5, .mix = 0.5 * below(p, 3)};
+    const ds_meta meta = {DS_DTYPE_F32, meta_of(p, in[0]).shape};
+    const ds_value teacher = read_cell(p, DS_CELL_INPUT, "teacher", meta);
+    const ds_value all[4] = {in[0], teacher, in[1], in[2]};
+    return apply(p, &dsi_op_distillation, &attrs, all, ce->counted != 0 ? 4 : 3, out);
+}
+
 static ds_value loss_of(pool *p)
 {
     const ds_value x = pick(p, 1);
@@ -392,7 +403,9 @@ static ds_value loss_of(pool *p)
     if (which == 0 && ds_shape_last(s) >= INDEX_BELOW) {
         in[1] = targets_of(p, s);
         in[2] = count_of(p, in[1], &plain);
-        made = apply(p, &dsi_op_cross_entropy, &plain, in, plain.counted != 0 ? 3 : 2, out);
+        made = below(p, 2) == 0
+                   ? apply(p, &dsi_op_cross_entropy, &plain, in, plain.counted != 0 ? 3 : 2, out)
+                   : distil(p, in, &plain, out);
     } else if (which == 1 || which == 4) {
         in[1] = param(p, "head", ds_shape_2d(INDEX_BELOW + 1, ds_shape_last(s)));
         in[2] = targets_of(p, s);

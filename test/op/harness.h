@@ -41,6 +41,7 @@ typedef struct op_case {
                        OP_NO_GRAD: not differentiable here though the operator is */
     double loose;   /* factor on the tolerance; 0 means 1 */
     const op_forward *forward; /* or NULL */
+    uint32_t frozen;           /* mask of operands without gradient */
 } op_case;
 
 /* The table; op NULL ends it. */

@@ -110,8 +110,9 @@ static ds_status build_forward(trial *b, const op_operands *o)
         if (o->in_meta[i].dtype != DS_DTYPE_NONE) {
             uint32_t cell;
             const ds_dtype dtype = o->in_meta[i].dtype;
-            const bool trainable =
-                is_float(dtype) && (o->act == DS_DTYPE_F64 ? dtype == DS_DTYPE_F64 : true);
+            const bool trainable = is_float(dtype) &&
+                                   (o->act == DS_DTYPE_F64 ? dtype == DS_DTYPE_F64 : true) &&
+                                   (b->c->frozen >> i & 1) == 0;
             DS_TRY(add_cell(b, "operand", o->in_meta[i], trainable, &cell));
             memcpy(b->cell[cell].data, o->original[i], ds_meta_bytes(o->in_meta[i]));
             DS_TRY(read_cell(b, cell, &in[i]));
@@ -268,7 +269,7 @@ static int check_differences(trial *b)
 {
     int failures = 0;
     for (uint32_t cell = 0; cell < b->n_operands; ++cell) {
-        if (b->cell[cell].meta.dtype == DS_DTYPE_F64) {
+        if (b->cell[cell].meta.dtype == DS_DTYPE_F64 && (b->c->frozen >> cell & 1) == 0) {
             for (uint32_t direction = 0; direction < 2; ++direction) {
                 failures += check_direction(b, cell, cell * 2 + direction);
             }

@@ -82,6 +82,18 @@
         &dsi_op_preference_backward, #k, PAIRS_BACK, PREF(k, __VA_ARGS__),                         \
             .flags = OP_F32 | OP_NO_GRAD                                                           \
     }
+#define DISTILL(...) ATTRS(dsi_distillation_attrs, .ce.ignore_index = -100, __VA_ARGS__)
+#define DISTILLATION(what, targets, ...)                                                           \
+    {&dsi_op_distillation, what,        "stat[9,67]~2 f32[9,67]~2 " targets,                       \
+     DISTILL(__VA_ARGS__), .frozen = 2, .loose = 4},                                               \
+    {                                                                                              \
+        &dsi_op_distillation_backward, what,                                                       \
+            "stat[]=1.5 stat[9,67]~2 f32[9,67]~2 " targets                                         \
+            " stat[9] stat[] stat[9] stat[9] stat[9]",                                             \
+            DISTILL(__VA_ARGS__), .loose = 4,                                                      \
+                                  .forward = FORWARD(&dsi_op_distillation, DISTILL(__VA_ARGS__),   \
+                                                     3, {1, 2, 3}, {-1, 4, 5, 6, 7, 8})            \
+    }
 #define TOP FORWARD(&dsi_op_abs_max, NULL, 1, {0}, {1})
 
 #define BINARY_ROWS(op)                                                                            \
@@ -636,6 +648,13 @@ const op_case op_cases[] = {
     {&dsi_op_cross_entropy, "odd", "act[2,9,67]~2 i32[2,9]<67m", CE(0), .loose = 2},
     {&dsi_op_cross_entropy_backward, "odd", "stat[]=1.5 act[18,67]~2 i32[18]<67m stat[18] stat[]",
      CE(0), .loose = 2, .forward = FORWARD(&dsi_op_cross_entropy, CE(0), 2, {1, 2}, {-1, 3, 4})},
+    /* distillation */
+    DISTILLATION("forward KL", "i32[9]<67m", .weight = 0.5, .temperature = 2.0),
+    DISTILLATION("reverse KL", "i32[9]<67m", .weight = 0.7, .temperature = 0.5, .mix = 1.0),
+    DISTILLATION("between", "i32[9]<67m", .weight = 1.0, .temperature = 1.5, .mix = 0.3),
+    DISTILLATION("all ignored", "i32[9]=-100", .weight = 0.5, .temperature = 1.0, .mix = 0.5),
+    {&dsi_op_distillation, "counted", "stat[9,67]~2 f32[9,67]~2 i32[9]<67m stat[]=20",
+     DISTILL(.ce.counted = 1, .weight = 0.5, .temperature = 1.0), .frozen = 10, .loose = 4},
     /* softmax, dropout */
     {&dsi_op_softmax, "odd", "act[5,33]~3"},
     {&dsi_op_softmax, "one", "act[5,1]"},

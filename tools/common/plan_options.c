@@ -42,7 +42,7 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 40 };
+enum { NAMES = 44 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
@@ -76,6 +76,10 @@ static const char *const foreign[][NAMES] = {
                        "desirable_weight",
                        "undesirable_weight",
                        "center_rewards_coefficient",
+                       "teacher",
+                       "distill_weight",
+                       "distill_temperature",
+                       "distill_mix",
                        "lora",
                        "lora_alpha",
                        "lora_dropout",
@@ -244,6 +248,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .value = "PATTERN…",
          .doc = "Parameters that are not trained, as glob patterns of their names."},
         PREFERENCE_FLAGS(o->preference),
+        TEACHER_FLAGS(o->teacher),
         ADAPTER_ROWS(&o->adapter),
         {.name = "allow_unknown_keys",
          .type = DSI_ARG_SWITCH,

@@ -176,6 +176,7 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     *run = (plan_run){.ctx = ctx, .options = options};
     DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
+    DS_TRY(teacher_flags_open(ctx, &options->teacher, &run->teacher, &run->distillation));
     DS_TRY(adapter_flags_open(ctx, &options->adapter, NULL, &run->model, &run->adapter));
     DS_TRY(resolve(run));
     print_notices(run);
@@ -191,6 +192,7 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;
     run->request.adapter = run->adapter;
+    run->request.distillation = run->teacher != NULL ? &run->distillation : NULL;
     const ds_config_values *values = dsi_config_values(run->config);
     run->open_recompute = values->activation_checkpointing.recompute == DS_RECOMPUTE_AUTO &&
                           values->device_memory <= 0;
@@ -203,4 +205,5 @@ void plan_run_close(plan_run *run)
     ds_config_destroy(&run->config);
     ds_adapter_destroy(&run->adapter);
     ds_model_destroy(&run->model);
+    ds_model_destroy(&run->teacher);
 }

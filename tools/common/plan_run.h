@@ -6,6 +6,7 @@
 #include "common/adapter_flags.h"
 #include "common/args.h"
 #include "common/preference_flags.h"
+#include "common/teacher_flags.h"
 #include "report/plan_print.h"
 
 typedef enum plan_command { PLAN_REPORT, PLAN_DIFF, PLAN_ESTIMATE } plan_command;
@@ -21,6 +22,7 @@ typedef struct plan_options {
     const char *json, *html, *trace, *output, *nvme_path;
     dsi_arg_list freeze;
     preference_flags preference;
+    teacher_flags teacher;
     adapter_flags adapter;
     int64_t world_size, nodes, pipeline_stage, seq_length, threads;
     bool allow_unknown_keys, fit;
@@ -43,6 +45,8 @@ typedef struct plan_run {
     const plan_options *options;
     ds_model *model;
     ds_adapter *adapter; /* NULL: none */
+    ds_model *teacher;   /* NULL: none */
+    ds_distillation distillation;
     ds_config *config;
     dsi_device device;
     dsi_report_request request;

@@ -7,6 +7,7 @@
 #include "common/args.h"
 #include "common/best_step.h"
 #include "common/preference_flags.h"
+#include "common/teacher_flags.h"
 #include "data/data_files.h"
 #include "io/folder_lock.h"
 #include "monitor/run_history.h"
@@ -52,6 +53,7 @@ typedef struct train_options {
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     preference_flags preference;
+    teacher_flags teacher;
     const char *truncation_mode; /* NULL: not given */
     bool fp16, bf16, fp16_given, bf16_given;
     char *text;           /* a line a flag, for the comparison of ranks */
@@ -102,6 +104,8 @@ typedef struct train_run {
     const train_options *options;
     ds_model *model;
     ds_adapter *adapter; /* that is trained; NULL: the model itself */
+    ds_model *teacher;   /* NULL: none */
+    ds_distillation distillation;
     ds_tokenizer *tokenizer;
     ds_chat *chat;
     uint64_t alpaca;          /* a ds_alpaca */

@@ -292,6 +292,7 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .resume = DSI_ARG_CONTENT},
         {.type = DSI_ARG_HEADING, .doc = "Preferences"},
         PREFERENCE_FLAGS(o->preference),
+        TEACHER_FLAGS(o->teacher),
         {.name = "truncation_mode",
          .type = DSI_ARG_TEXT,
          .out = &o->truncation_mode,

@@ -43,6 +43,7 @@ static ds_status open_model(train_run *run)
     run->seq_length = train_seq_length(o, run->model);
     DS_TRY(check_objective(run));
     DS_TRY(train_task(o) != DS_TASK_TOKENS ? train_classes_open(run) : DS_OK);
+    DS_TRY(teacher_flags_open(run->ctx, &o->teacher, &run->teacher, &run->distillation));
     return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->model, &run->adapter);
 }
 
@@ -106,7 +107,8 @@ static ds_engine_params engine_params(const train_run *run)
                               .weights = o->model,
                               .frozen = o->freeze.items,
                               .n_frozen = (uint32_t)o->freeze.n,
-                              .adapter = run->adapter};
+                              .adapter = run->adapter,
+                              .distillation = run->teacher != NULL ? &run->distillation : NULL};
 }
 
 static ds_status build_engine(train_run *run)
@@ -183,6 +185,7 @@ void train_teardown(train_run *run)
     ds_config_destroy(&run->config);
     ds_adapter_destroy(&run->adapter);
     ds_model_destroy(&run->model);
+    ds_model_destroy(&run->teacher);
     dsi_data_files_free(&run->eval_files);
     dsi_data_files_free(&run->data_files);
     train_classes_free(run);

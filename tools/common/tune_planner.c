@@ -22,6 +22,8 @@ typedef struct planner {
     char **argv; /* the command's words, which the options borrow */
     ds_model *model;
     ds_adapter *adapter; /* NULL: none */
+    ds_model *teacher;   /* NULL: none */
+    ds_distillation distillation;
     dsi_device device;
     ds_preference preference;
     dsi_report_request request;
@@ -38,6 +40,7 @@ static void close_planner(void *self)
     planner *p = self;
     ds_adapter_destroy(&p->adapter);
     ds_model_destroy(&p->model);
+    ds_model_destroy(&p->teacher);
     train_options_free(&p->options);
     free(p->argv);
     free(p);
@@ -63,6 +66,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
     DS_TRY(train_options_find(ctx, &p->options, DS_HUB_MODEL));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(ctx, o->model != NULL ? path : o->model_config, &p->model));
+    DS_TRY(teacher_flags_open(ctx, &o->teacher, &p->teacher, &p->distillation));
     DS_TRY(adapter_flags_open(ctx, &o->adapter, o->model, &p->model, &p->adapter));
     if (job->device != NULL) {
         DS_TRY(dsi_device_load(ctx, job->device, &p->device));
@@ -80,6 +84,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
         .frozen = o->freeze.items,
         .n_frozen = (uint32_t)o->freeze.n,
         .adapter = p->adapter,
+        .distillation = p->teacher != NULL ? &p->distillation : NULL,
         .device = job->device != NULL ? &p->device : NULL};
     return DS_OK;
 }

@@ -5,40 +5,12 @@
  * Logits exist for a block of rows (forward, dx) or a panel of columns (dw) at a time only.
  */
 #include "accel/cpu/ref/ref_dot.h"
+#include "accel/cpu/ref/ref_rows.h"
 #include "op/ops.h"
 
 #include <string.h>
 
 enum { ROW_BLOCK = 16 };
-
-static ds_status check_targets(const ds_kernel_call *call, const ds_tensor *targets, int64_t v)
-{
-    const dsi_ce_attrs *a = call->sig->attrs;
-    const int32_t *t = targets->data;
-    const int64_t n = ds_shape_count(targets->meta.shape);
-    for (int64_t i = 0; i < n; ++i) {
-        if (t[i] != a->ignore_index && (t[i] < 0 || t[i] >= v)) {
-            return ds_fail(call->ctx, DS_ERR_ARG,
-                           "%s: target[%lld] is %d, expected 0 to %lld, or %lld to ignore the row",
-                           call->sig->op->name, (long long)i, t[i], (long long)v - 1,
-                           (long long)a->ignore_index);
-        }
-    }
-    return DS_OK;
-}
-
-static real log_sum_exp(const real *z, int64_t n)
-{
-    real top = -(real)INFINITY;
-    for (int64_t i = 0; i < n; ++i) {
-        top = z[i] > top ? z[i] : top;
-    }
-    real sum = R(0.0);
-    for (int64_t i = 0; i < n; ++i) {
-        sum += r_exp(z[i] - top);
-    }
-    return top + r_log(sum);
-}
 
 /* lse and the row's own loss: 0 when ignored. */
 static void finish_row(const ds_kernel_call *call, const ds_tensor *targets, int64_t n,
@@ -46,29 +18,9 @@ static void finish_row(const ds_kernel_call *call, const ds_tensor *targets, int
 {
     const dsi_ce_attrs *a = call->sig->attrs;
     const int32_t target = ((const int32_t *)targets->data)[n];
-    const real lse = log_sum_exp(z, v);
+    const real lse = ref_log_sum_exp(z, v);
     ref_set(&call->out[1], n, lse);
     losses[n] = target == a->ignore_index ? R(0.0) : lse - z[target];
-}
-
-/* loss and count from the rows' losses, in row order; `given`: the count, where it comes in. */
-static void finish_loss(const ds_kernel_call *call, const ds_tensor *targets,
-                        const ds_tensor *given, const real *losses)
-{
-    const dsi_ce_attrs *a = call->sig->attrs;
-    const int32_t *t = targets->data;
-    const int64_t n = ds_shape_count(targets->meta.shape);
-    real sum = R(0.0);
-    int64_t count = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        if (t[i] != a->ignore_index) {
-            sum += losses[i];
-            ++count;
-        }
-    }
-    const real rows = a->counted != 0 ? ref_get(given, 0) : (real)count;
-    ref_set(&call->out[0], 0, rows > R(0.0) ? sum / rows : R(0.0));
-    ref_set(&call->out[2], 0, rows);
 }
 
 /* Gradient of one logit; scale = dloss/count. */
@@ -76,12 +28,6 @@ static real dlogit(real z, real lse, bool is_target, real scale)
 {
     const real p = r_exp(z - lse);
     return (is_target ? p - R(1.0) : p) * scale;
-}
-
-static real scale_of(const ds_tensor *dloss, const ds_tensor *count)
-{
-    const real n = ref_get(count, 0);
-    return n > R(0.0) ? ref_get(dloss, 0) / n : R(0.0);
 }
 
 /* ---- cross_entropy ------------------------------------------------------------------------------
@@ -111,13 +57,13 @@ static void cross_entropy_loss(const ds_kernel_call *call, int64_t begin, int64_
     (void)begin;
     (void)end;
     (void)slot;
-    finish_loss(call, &call->in[1], &call->in[2], ref_slot(call, dsi_ref_slots(call->sig), v));
+    ref_finish_loss(call, &call->in[1], &call->in[2], ref_slot(call, dsi_ref_slots(call->sig), v));
 }
 
 static ds_status cross_entropy_run(const ds_kernel_call *call)
 {
     const ds_shape x = call->in[0].meta.shape;
-    DS_TRY(check_targets(call, &call->in[1], ds_shape_last(x)));
+    DS_TRY(ref_check_targets(call, &call->in[1], ds_shape_last(x)));
     dsi_ref_for(call, ds_shape_rows(x), cross_entropy_rows);
     dsi_ref_serial(call, cross_entropy_loss);
     return DS_OK;
@@ -130,7 +76,7 @@ static void cross_entropy_backward_rows(const ds_kernel_call *call, int64_t begi
     const ds_tensor *logits = &call->in[1];
     const int32_t *targets = call->in[2].data;
     const int64_t v = ds_shape_last(logits->meta.shape);
-    const real scale = scale_of(&call->in[0], &call->in[4]);
+    const real scale = ref_loss_scale(&call->in[0], &call->in[4]);
     (void)slot;
     for (int64_t n = begin; n < end; ++n) {
         const real lse = ref_get(&call->in[3], n);
@@ -146,7 +92,7 @@ static void cross_entropy_backward_rows(const ds_kernel_call *call, int64_t begi
 static ds_status cross_entropy_backward_run(const ds_kernel_call *call)
 {
     const ds_shape x = call->in[1].meta.shape;
-    DS_TRY(check_targets(call, &call->in[2], ds_shape_last(x)));
+    DS_TRY(ref_check_targets(call, &call->in[2], ds_shape_last(x)));
     dsi_ref_for(call, ds_shape_rows(x), cross_entropy_backward_rows);
     return DS_OK;
 }
@@ -234,14 +180,14 @@ static void linear_cross_entropy_loss(const ds_kernel_call *call, int64_t begin,
     (void)begin;
     (void)end;
     (void)slot;
-    finish_loss(call, &call->in[2], &call->in[3],
-                ref_slot(call, dsi_ref_slots(call->sig), row_reals(w.n_in, w.n_out)));
+    ref_finish_loss(call, &call->in[2], &call->in[3],
+                    ref_slot(call, dsi_ref_slots(call->sig), row_reals(w.n_in, w.n_out)));
 }
 
 static ds_status linear_cross_entropy_run(const ds_kernel_call *call)
 {
     const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
-    DS_TRY(check_targets(call, &call->in[2], weight(call, 1).n_out));
+    DS_TRY(ref_check_targets(call, &call->in[2], weight(call, 1).n_out));
     dsi_ref_for(call, n_blocks(rows, ROW_BLOCK), linear_cross_entropy_blocks);
     dsi_ref_serial(call, linear_cross_entropy_loss);
     return DS_OK;
@@ -266,7 +212,7 @@ static void linear_logprob_blocks(const ds_kernel_call *call, int64_t begin, int
         for (int64_t r = 0; r < n; ++r) {
             const int32_t target = targets[row + r];
             const real *zr = z + r * w.n_out;
-            const real lse = log_sum_exp(zr, w.n_out);
+            const real lse = ref_log_sum_exp(zr, w.n_out);
             ref_set(&call->out[1], row + r, lse);
             ref_set(&call->out[0], row + r, target == a->ignore_index ? R(0.0) : zr[target] - lse);
         }
@@ -282,7 +228,7 @@ static size_t linear_logprob_work(const ds_kernel_sig *sig)
 static ds_status linear_logprob_run(const ds_kernel_call *call)
 {
     const int64_t rows = ds_shape_rows(call->in[0].meta.shape);
-    DS_TRY(check_targets(call, &call->in[2], weight(call, 1).n_out));
+    DS_TRY(ref_check_targets(call, &call->in[2], weight(call, 1).n_out));
     dsi_ref_for(call, n_blocks(rows, ROW_BLOCK), linear_logprob_blocks);
     return DS_OK;
 }
@@ -325,7 +271,7 @@ static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, 
         for (int64_t r = 0; r < n; ++r) {
             const int64_t target = targets[row + r] - first;
             const bool here = target >= 0 && target < v;
-            ref_set(&call->out[0], 2 * (row + r), log_sum_exp(z + r * w.n_out, v));
+            ref_set(&call->out[0], 2 * (row + r), ref_log_sum_exp(z + r * w.n_out, v));
             ref_set(&call->out[0], 2 * (row + r) + 1, here ? z[r * w.n_out + target] : -R(0.0));
         }
     }
@@ -334,7 +280,7 @@ static void part_blocks(const ds_kernel_call *call, int64_t begin, int64_t end, 
 static ds_status linear_cross_entropy_part_run(const ds_kernel_call *call)
 {
     const dsi_ce_part_attrs *a = call->sig->attrs;
-    DS_TRY(check_targets(call, &call->in[2], a->n_rows));
+    DS_TRY(ref_check_targets(call, &call->in[2], a->n_rows));
     memcpy(call->out[1].data, call->in[3].data, ds_meta_bytes(call->in[3].meta));
     dsi_ref_for(call, n_blocks(ds_shape_rows(call->in[0].meta.shape), ROW_BLOCK), part_blocks);
     return DS_OK;
@@ -410,7 +356,7 @@ static ref_loss loss_of(const ds_kernel_call *call)
                   .type = call->in[1].meta.dtype,
                   .rows = ds_shape_count(call->in[3].meta.shape),
                   .dlogp = by_rows ? &call->in[0] : NULL,
-                  .scale = by_rows ? R(0.0) : scale_of(&call->in[0], &call->in[5])};
+                  .scale = by_rows ? R(0.0) : ref_loss_scale(&call->in[0], &call->in[5])};
     if (only_dx) {
         l.logits = &call->in[2];
         l.dx = made(call, 0);
@@ -548,7 +494,7 @@ static void dw_panels(const ds_kernel_call *call, int64_t begin, int64_t end, ui
 static ds_status linear_cross_entropy_backward_run(const ds_kernel_call *call)
 {
     const ref_loss l = loss_of(call);
-    DS_TRY(check_targets(call, l.targets, l.n_all));
+    DS_TRY(ref_check_targets(call, l.targets, l.n_all));
     if (l.dx != NULL) {
         dsi_ref_for(call, n_blocks(l.rows, ROW_BLOCK), dx_blocks);
     }

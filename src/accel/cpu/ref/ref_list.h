@@ -19,6 +19,7 @@
     X(attention)                                                                                   \
     X(attention_sinks)                                                                             \
     X(cross_entropy)                                                                               \
+    X(distillation)                                                                                \
     X(preference)                                                                                  \
     X(softmax)                                                                                     \
     X(random)                                                                                      \
