@@ -1081,6 +1081,8 @@ const op_case op_bench_cases[] = {
      .forward = ATT_PACKED(ATT(GPT2))},
     {&dsi_op_linear_cross_entropy, "50257", "act[4096,768] act[50257,768] i32[4096]<50257",
      LCE(.keep = 0)},
+    {&dsi_op_distillation, "50257", "f32[1024,50257] f32[1024,50257] i32[1024]<50257",
+     DISTILL(.weight = 0.5, .temperature = 2.0), .frozen = 2},
     {&dsi_op_linear_logprob, "50257", "act[4096,768] act[50257,768] i32[4096]<50257", CE(0)},
     {&dsi_op_preference, "8 pairs of 1024", "f32[16,1024] i32[16,1024]<9m - f32[16]",
      PREF(SIGMOID, .gamma = 0.0), .flags = OP_F32},

@@ -5,6 +5,7 @@
 #define DSI_ACCEL_CPU_GEMM_CROSS_ENTROPY_H
 
 #include "accel/cpu/simd/gemm_kernels.h"
+#include "accel/cpu/simd/targets.h"
 #include "accel/cpu/simd/vec_math.h"
 
 enum { PANEL = 1024, ROW_TASK = 64 };
@@ -77,23 +78,6 @@ DSI_INLINE size_t ce_logits_work(const ds_kernel_sig *sig, ds_dtype type, const 
 DSI_INLINE uint32_t ce_row_tasks(int64_t rows)
 {
     return (uint32_t)((rows + ROW_TASK - 1) / ROW_TASK);
-}
-
-DSI_INLINE ds_status ce_check_targets(const ds_kernel_call *call, const ds_tensor *targets,
-                                      int64_t vocab)
-{
-    const dsi_ce_attrs *a = call->sig->attrs;
-    const int32_t *t = targets->data;
-    const int64_t n = ds_shape_count(targets->meta.shape);
-    for (int64_t i = 0; i < n; ++i) {
-        if (t[i] != a->ignore_index && (t[i] < 0 || t[i] >= vocab)) {
-            return ds_fail(call->ctx, DS_ERR_ARG,
-                           "%s: target[%lld] is %d, expected 0 to %lld, or %lld to ignore the row",
-                           call->sig->op->name, (long long)i, t[i], (long long)vocab - 1,
-                           (long long)a->ignore_index);
-        }
-    }
-    return DS_OK;
 }
 
 #endif

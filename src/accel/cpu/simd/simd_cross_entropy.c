@@ -3,6 +3,7 @@
  * projection is with the matrix products.
  */
 #include "accel/cpu/simd/simd_exp_rows.h"
+#include "accel/cpu/simd/targets.h"
 
 typedef struct ce_job {
     const void *logits;
@@ -82,21 +83,6 @@ static void ce_backward_block(const void *opaque, size_t first, size_t last, siz
     DSI_BY_TYPE(job->type, ce_backward_rows(job, first, last, T))
 }
 
-static ds_status check_targets(const ds_kernel_call *call, const ds_tensor *targets, size_t V)
-{
-    const int64_t ignore = ((const dsi_ce_attrs *)call->sig->attrs)->ignore_index;
-    const int32_t *t = targets->data;
-    const size_t n = tensor_count(targets);
-    for (size_t i = 0; i < n; ++i) {
-        if (t[i] != ignore && (t[i] < 0 || (size_t)t[i] >= V)) {
-            return ds_fail(call->ctx, DS_ERR_ARG,
-                           "%s: target[%zu] is %d, expected 0 to %zu, or %lld to ignore the row",
-                           call->sig->op->name, i, t[i], V - 1, (long long)ignore);
-        }
-    }
-    return DS_OK;
-}
-
 static size_t cross_entropy_work(const ds_kernel_sig *sig)
 {
     return (size_t)ds_shape_rows(sig->in[0].shape) * sizeof(float);
@@ -115,7 +101,7 @@ static ds_status cross_entropy_run(const ds_kernel_call *call)
         .V = (size_t)ds_shape_last(logits->meta.shape),
         .type = logits->meta.dtype,
     };
-    DS_TRY(check_targets(call, &call->in[1], job.V));
+    DS_TRY(ce_check_targets(call, &call->in[1], (int64_t)job.V));
     for_rows(call->ctx, n, row_blocks(n, job.V, ELEMENT_GRAIN, 1024), ce_block, &job);
     double sum = 0.0;
     size_t count = 0;
@@ -145,7 +131,7 @@ static ds_status cross_entropy_backward_run(const ds_kernel_call *call)
         .V = (size_t)ds_shape_last(logits->meta.shape),
         .type = logits->meta.dtype,
     };
-    DS_TRY(check_targets(call, &call->in[2], job.V));
+    DS_TRY(ce_check_targets(call, &call->in[2], (int64_t)job.V));
     for_rows(call->ctx, n, row_blocks(n, job.V, ELEMENT_GRAIN, 1024), ce_backward_block, &job);
     return DS_OK;
 }

@@ -84,7 +84,9 @@
     X(abs_max)                                                                                     \
     X(sum_squares)                                                                                 \
     X(cross_entropy)                                                                               \
-    X(cross_entropy_backward)
+    X(cross_entropy_backward)                                                                      \
+    X(distillation)                                                                                \
+    X(distillation_backward)
 
 #define DSI_SIMD_KERNEL(op_name, supports_fn, work_fn, run_fn)                                     \
     extern const ds_kernel DSI_NAME(dsi_simd_##op_name);                                           \
