@@ -406,14 +406,16 @@ static ds_status deal_cells(maker *m, const ds_graph *graph)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     dsi_stages_of_cells(graph, m->stages);
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    const dsi_stage_parts parts = dsi_schedule_parts(&schedule);
     for (ds_cell c = 0; c < ds_cells_count(m->plan.cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(m->plan.cells, c);
-        m->stages[c] = dsi_stage_ranks(m->stages[c], n_stages(m));
+        m->stages[c] = dsi_stage_ranks(m->stages[c], &parts, n_stages(m));
         if (m->stages[c].more && m->stages[c].first > 1 && n_chunks(m) > n_stages(m)) {
             return ds_fail(m->plan.ctx, DS_ERR_UNSUPPORTED,
-                           "pipeline.schedule \"interleaved\": %s is read by more than two chunks, "
+                           "pipeline.schedule \"%s\": %s is read by more than two chunks, "
                            "of which the first is on stage %u; take the schedule \"1f1b\"",
-                           cell->name, m->stages[c].first - 1);
+                           dsi_schedule_name(schedule.kind), cell->name, m->stages[c].first - 1);
         }
     }
     return DS_OK;

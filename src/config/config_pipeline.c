@@ -26,19 +26,30 @@ static void partition(dsi_eval *eval)
     }
 }
 
-/* Chunks of layers are what "interleaved" is about. */
+/* How many chunks of layers a rank has is the schedule's business. */
 static void chunks(dsi_eval *eval)
 {
+    static const struct {
+        const char *schedule;
+        int64_t least, most;
+        const char *expected;
+    } rows[] = {
+        {"interleaved", 2, MOST_CHUNKS, "2 to 8 with \"interleaved\""},
+        {"zb-v", 2, 2, "2 with \"zb-v\", a rank's layers on the way down and on the way back"},
+        {NULL, 1, 1, "1 with a schedule that is not \"interleaved\""}};
     const char *schedule = dsi_item_text(eval, "pipeline.schedule");
-    const bool interleaved = schedule != NULL && strcmp(schedule, "interleaved") == 0;
-    const dsi_item *item = dsi_item_find(eval, "pipeline.chunks");
-    const int64_t n = dsi_item_int(eval, "pipeline.chunks", interleaved ? 2 : 1);
-    eval->values->pipeline_chunks = interleaved && n >= 2 && n <= MOST_CHUNKS ? (uint32_t)n : 1;
-    if (interleaved ? n < 2 || n > MOST_CHUNKS : n != 1) {
-        dsi_item_error(eval, item, "expected %s, found %" PRId64 "; change it or pipeline.schedule",
-                       interleaved ? "2 to 8 with \"interleaved\""
-                                   : "1 with a schedule that is not \"interleaved\"",
-                       n);
+    uint32_t i = 0;
+    while (rows[i].schedule != NULL &&
+           (schedule == NULL || strcmp(rows[i].schedule, schedule) != 0)) {
+        ++i;
+    }
+    const int64_t n = dsi_item_int(eval, "pipeline.chunks", rows[i].least);
+    const bool right = n >= rows[i].least && n <= rows[i].most;
+    eval->values->pipeline_chunks = right ? (uint32_t)n : 1;
+    if (!right) {
+        dsi_item_error(eval, dsi_item_find(eval, "pipeline.chunks"),
+                       "expected %s, found %" PRId64 "; change it or pipeline.schedule",
+                       rows[i].expected, n);
     }
 }
 

@@ -16,11 +16,13 @@ static const dsi_option pipeline_rows[] = {
       "\"gpipe\" "
       "all; \"interleaved\" gives each rank chunks of layers and so has less idle time and more "
       "messages (micro-batches a step: a multiple of stages); \"zb-h1\" puts the gradients of "
-      "weights off into idle time. The numbers are the same.",
-      .choices = "1f1b|gpipe|interleaved|zb-h1", FIELD(pipeline_schedule)),
+      "weights off into idle time; \"zb-v\" does so with two chunks a rank, the second on the way "
+      "back from the last rank: least idle time, memory as \"1f1b\" on the first stage. The "
+      "numbers are the same.",
+      .choices = "1f1b|gpipe|interleaved|zb-h1|zb-v", FIELD(pipeline_schedule)),
     I("chunks", "\"auto\"", IN_FORCE,
       "Chunks of layers of a rank with \"interleaved\": rank r of n has chunks r, r + n, ...; "
-      "\"auto\": 2.",
+      "\"zb-v\": 2, r and 2n - 1 - r. \"auto\": 2 with these.",
       MIN(1), WITH(AUTO)),
     B("seed_layers", "false", NO_EFFECT, "A random seed for each layer.",
       NOTE("random numbers are keyed by parameter and sample, the same on any number of stages")),

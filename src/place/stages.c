@@ -160,14 +160,14 @@ bool dsi_stage_has(dsi_stage_of of, uint32_t stage)
     return of.first == 0 || stage + 1 == of.first || stage + 1 == of.last || between;
 }
 
-dsi_stage_of dsi_stage_ranks(dsi_stage_of of, uint32_t n_ranks)
+dsi_stage_of dsi_stage_ranks(dsi_stage_of of, const dsi_stage_parts *parts, uint32_t n_ranks)
 {
     const bool wraps = of.first != 0 && of.last > n_ranks;
     if (of.first == 0 || !wraps) {
         return of;
     }
-    const uint32_t first = (of.first - 1) % n_ranks + 1;
-    const uint32_t last = (of.last - 1) % n_ranks + 1;
+    const uint32_t first = dsi_part_rank(parts, n_ranks, of.first - 1) + 1;
+    const uint32_t last = dsi_part_rank(parts, n_ranks, of.last - 1) + 1;
     return of.more ? (dsi_stage_of){.first = first, .last = n_ranks, .more = true}
                    : (dsi_stage_of){.first = first, .last = last};
 }
