@@ -576,6 +576,9 @@ static ds_status lower_stages_to_fit(maker *m, const ds_graph *graph)
     const uint32_t ends[2] = {0, n_stages(m) - 1};
     bool fits = false;
     uint32_t i = 0;
+    if (m->request->choice != NULL) {
+        return lower_choice(m, graph, m->request->choice, n_residencies, &fits);
+    }
     for (; i + 1 < n && !fits; ++i) {
         fits = true;
         for (uint32_t e = 0; e < 2 && fits; ++e) {

@@ -247,7 +247,7 @@ static const char *accelerator_of(const dsi_report_request *request)
     return other && dsi_accel_is_auto(request->accelerator) ? "null" : request->accelerator;
 }
 
-static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
+static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_report *r)
 {
     const dsi_report_request *request = &r->request;
     const ds_engine_params params = {.model = request->model,
@@ -266,7 +266,8 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                    .frozen = request->frozen,
                                    .n_frozen = request->n_frozen,
                                    .n_threads = request->n_threads,
-                                   .stage = request->stage};
+                                   .stage = request->stage,
+                                   .choice = choice};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_active(r);
@@ -275,14 +276,15 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
     return request->device != NULL ? simulate(ctx, r) : DS_OK;
 }
 
+/* choice: see dsi_rank_request. */
 static ds_status make_stage(ds_ctx *ctx, const dsi_report_request *request, uint32_t stage,
-                            dsi_plan_report *report_out)
+                            const dsi_memory_choice *choice, dsi_plan_report *report_out)
 {
     memset(report_out, 0, sizeof *report_out);
     report_out->request = *request;
     report_out->request.stage = stage;
     report_out->plan.ctx = ctx;
-    const ds_status status = make(ctx, report_out);
+    const ds_status status = make(ctx, choice, report_out);
     if (status < 0) {
         dsi_report_free(report_out);
     }
@@ -313,7 +315,8 @@ static ds_status make_largest(ds_ctx *ctx, const dsi_report_request *request,
                               dsi_plan_report *report_out)
 {
     enum { ALL = 4 };
-    DS_TRY(make_stage(ctx, request, 0, report_out));
+    DS_TRY(make_stage(ctx, request, 0, NULL, report_out));
+    const dsi_memory_choice choice = report_out->plan.choice;
     const uint32_t n = dsi_rank_schedule(&report_out->spec).n_ranks;
     const uint32_t fullest = n > ALL ? fullest_stage(report_out, n) : 0;
     for (uint32_t s = 1; s < n; ++s) {
@@ -321,7 +324,7 @@ static ds_status make_largest(ds_ctx *ctx, const dsi_report_request *request,
         if (n > ALL && s != 1 && s != fullest && s + 1 != n) {
             continue;
         }
-        const ds_status status = make_stage(ctx, request, s, &other);
+        const ds_status status = make_stage(ctx, request, s, &choice, &other);
         if (status < 0) {
             dsi_report_free(report_out);
             return status;
@@ -342,7 +345,7 @@ ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
     const double start = dsi_clock_seconds();
     DS_TRY(request->stage == DSI_STAGE_LARGEST
                ? make_largest(ctx, request, report_out)
-               : make_stage(ctx, request, request->stage, report_out));
+               : make_stage(ctx, request, request->stage, NULL, report_out));
     report_out->seconds = dsi_clock_seconds() - start;
     return DS_OK;
 }
