@@ -355,6 +355,13 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
                        "\"AdamW\", \"params\": {\"lr\": …}}");
     }
+    if (v->pipeline_open) {
+        return ds_fail(
+            ctx, DS_ERR_CONFIG,
+            "pipeline.stages or pipeline.schedule \"auto\" is a planner's choice, which is "
+            "made before an engine: call ds_plan_pipeline() and take the configuration "
+            "that it makes (ds_train does), or give numbers and names");
+    }
     if (v->scheduler_has_groups && params->decay_all) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "scheduler.params has a value for norms and biases, which decay_all puts "

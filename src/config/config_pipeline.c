@@ -35,6 +35,7 @@ static void chunks(dsi_eval *eval)
         const char *expected;
     } rows[] = {
         {"interleaved", 2, MOST_CHUNKS, "2 to 8 with \"interleaved\""},
+        {"auto", 1, MOST_CHUNKS, "\"auto\" or 1 to 8 with \"auto\""},
         {"zb-v", 2, 2, "2 with \"zb-v\", a rank's layers on the way down and on the way back"},
         {NULL, 1, 1, "1 with a schedule that is not \"interleaved\""}};
     const char *schedule = dsi_item_text(eval, "pipeline.schedule");
@@ -53,10 +54,25 @@ static void chunks(dsi_eval *eval)
     }
 }
 
+/* What is left to a planner. */
+static void open_keys(dsi_eval *eval)
+{
+    const dsi_item *stages = dsi_item_find(eval, "pipeline.stages");
+    const char *schedule = dsi_item_text(eval, "pipeline.schedule");
+    const bool by_stages = stages != NULL && stages->given != NULL &&
+                           dsi_node_is_text(stages->given, "auto") && eval->world_size > 1;
+    const bool by_schedule = schedule != NULL && strcmp(schedule, "auto") == 0;
+    eval->values->pipeline_open = by_stages || (by_schedule && eval->values->pipeline_stages > 1);
+    if (by_schedule) {
+        eval->values->pipeline_schedule = 0; /* 1f1b */
+    }
+}
+
 /* What stages do not go with. */
 void dsi_config_pipeline(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
+    open_keys(eval);
     partition(eval);
     chunks(eval);
     if (v->pipeline_stages < 2) {

@@ -266,6 +266,7 @@ typedef struct ds_config_values {
     uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
     bool pipeline_uniform;    /* as many layers on each, whatever they weigh */
     int pipeline_schedule;    /* dsi_schedule_kind */
+    bool pipeline_open; /* stages or schedule are "auto": a planner's choice; until then 1, 1f1b */
     uint32_t pipeline_chunks; /* of layers that a stage's ranks have; 1 but with interleaved */
     bool tp_overlap_comm;
     const ds_config_tensor *tensor; /* NULL: no partition_config */

@@ -4,7 +4,11 @@
 
 static const dsi_option pipeline_rows[] = {
     I("stages", "\"auto\"", IN_FORCE,
-      "Stages that share the layers of the model; \"auto\": 1. Ranks = stages x data-parallel "
+      "Stages that share the layers of the model; default: 1; \"auto\", said: the number with "
+      "which a "
+      "step is planned to be fastest for its samples in the memory that there is (ds_plan, "
+      "ds_train; "
+      "leave one of the three batch sizes open). Ranks = stages x data-parallel "
       "ranks "
       "x the other axes.",
       MIN(1), WITH(AUTO)),
@@ -18,8 +22,10 @@ static const dsi_option pipeline_rows[] = {
       "messages (micro-batches a step: a multiple of stages); \"zb-h1\" puts the gradients of "
       "weights off into idle time; \"zb-v\" does so with two chunks a rank, the second on the way "
       "back from the last rank: least idle time, memory as \"1f1b\" on the first stage. The "
-      "numbers are the same.",
-      .choices = "1f1b|gpipe|interleaved|zb-h1|zb-v", FIELD(pipeline_schedule)),
+      "numbers are the same. \"auto\": the one, with its chunks, that is planned to be fastest "
+      "among "
+      "those that fit.",
+      .choices = "1f1b|gpipe|interleaved|zb-h1|zb-v", WITH(AUTO), FIELD(pipeline_schedule)),
     I("chunks", "\"auto\"", IN_FORCE,
       "Chunks of layers of a rank with \"interleaved\": rank r of n has chunks r, r + n, ...; "
       "\"zb-v\": 2, r and 2n - 1 - r. \"auto\": 2 with these.",

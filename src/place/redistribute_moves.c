@@ -128,8 +128,8 @@ static bool is_as_first(const dsi_moves *m, const dsi_placement *whole, const ds
     return a.count == b.count && dsi_part_inside(&a, &b);
 }
 
-/* The axes along which ranks have other parts of either, or are of other groups: along the rest what
- * one rank has and exchanges is what all have. */
+/* The axes along which ranks have other parts of either, or are of other groups: along the rest
+ * what one rank has and exchanges is what all have. */
 static dsi_axes axes_that_differ(const dsi_placement *a, const dsi_placement *b,
                                  const dsi_axes *axes)
 {

@@ -4,6 +4,7 @@
 #include "common/check.h"
 
 #include "pipe/pipe_list.h"
+#include "pipe/pipe_time.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -145,6 +146,19 @@ static uint32_t in_flight(const dsi_schedule *s, uint32_t rank)
     }
 }
 
+/* The same without messages. */
+static void check_order(const dsi_schedule *s, const dsi_schedule_times *t, double expected)
+{
+    dsi_schedule_times stages[2 * DSI_STAGES_MOST];
+    double seconds = 0.0;
+    for (uint32_t i = 0; i < s->n_ranks * s->n_chunks; ++i) {
+        const double v = s->n_chunks;
+        stages[i] = (dsi_schedule_times){t->forward / v, t->backward / v, t->weights / v};
+    }
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, &seconds));
+    assert_true(fabs(seconds - expected) < 1e-9);
+}
+
 static void check_formulas(const dsi_schedule *s)
 {
     const bool folded = s->kind == DSI_SCHEDULE_ZB_V; /* whose formula is of equal times */
@@ -164,6 +178,7 @@ static void check_formulas(const dsi_schedule *s)
                  dsi_schedule_name(s->kind), s->n_ranks, s->n_micro, s->n_chunks, result.seconds,
                  expected);
     }
+    check_order(s, &t, result.seconds);
     for (uint32_t r = 0; r < s->n_ranks; ++r) {
         if (!folded || s->n_micro >= 2 * s->n_ranks - 1) {
             assert_int_equal(result.in_flight[r], in_flight(s, r));
