@@ -15,15 +15,25 @@ static void refuse(dsi_eval *eval, const char *with, const char *why)
                    eval->values->pipeline_stages, why);
 }
 
+/* In the order of dsi_stage_partition. */
 static void partition(dsi_eval *eval)
 {
+    static const char *const names[] = {"parameters", "uniform", "profile"};
     const char *how = dsi_item_text(eval, "pipeline.partition");
-    const bool uniform = how != NULL && strcmp(how, "uniform") == 0;
-    eval->values->pipeline_uniform = uniform;
-    if (how != NULL && !uniform && strcmp(how, "best") != 0 && strcmp(how, "parameters") != 0) {
-        dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
-                       "expected \"best\", \"parameters\" or \"uniform\", found \"%s\"", how);
+    how = how == NULL || strcmp(how, "best") == 0 ? names[0] : how;
+    for (int i = 0; i < 3; ++i) {
+        if (strcmp(how, names[i]) == 0) {
+            eval->values->pipeline_partition = i;
+            return;
+        }
     }
+    dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
+                   strncmp(how, "type:", 5) == 0
+                       ? "found \"%s\": the layers that stages share are the model's blocks, which "
+                         "are of one type; take \"uniform\", which gives each as many"
+                       : "expected \"best\", \"parameters\", \"uniform\" or \"profile\", found "
+                         "\"%s\"",
+                   how);
 }
 
 /* How many chunks of layers a rank has is the schedule's business. */

@@ -14,7 +14,9 @@ static const dsi_option pipeline_rows[] = {
       MIN(1), WITH(AUTO)),
     T("partition", "\"best\"", IN_FORCE,
       "How layers are dealt to stages: \"best\" or \"parameters\" (the heaviest stage has least), "
-      "\"uniform\" (as many layers on each)."),
+      "\"uniform\" (as many layers on each), \"profile\" (the stage with most planned operations "
+      "of "
+      "products and attention, the output projection with them, has least)."),
     E("schedule", "\"1f1b\"", IN_FORCE,
       "Order of micro-batches: \"1f1b\" keeps at most as many in flight as stages are left, "
       "\"gpipe\" "

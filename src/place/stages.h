@@ -13,7 +13,8 @@
 
 typedef enum dsi_stage_partition {
     DSI_STAGES_BY_PARAMETERS = 0, /* the stage with most elements of parameters has least */
-    DSI_STAGES_UNIFORM            /* as many layers on each */
+    DSI_STAGES_UNIFORM,           /* as many layers on each */
+    DSI_STAGES_BY_COST            /* the stage with most operations of a forward pass has least */
 } dsi_stage_partition;
 
 enum { DSI_STAGES_MOST = 16 }; /* what an operator folds at once */
@@ -86,6 +87,10 @@ typedef struct dsi_stage_of {
 /* Marks the forward nodes of a traced graph. n_stages: 2 to DSI_STAGES_MOST. Pure. Errors:
  * ERR_CONFIG: the model has fewer layers than stages. */
 ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition partition);
+
+/* Marks another graph of the same layers as a marked one: evaluation's as training's. Errors:
+ * ERR_NOMEM. */
+ds_status dsi_stages_mark_as(ds_graph *graph, const ds_graph *marked);
 
 /* Whether a stage, from 0, has it. */
 bool dsi_stage_has(dsi_stage_of of, uint32_t stage);

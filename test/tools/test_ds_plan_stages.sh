@@ -40,6 +40,15 @@ printf '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, 
 "$bin/ds_plan" --model_config "$dir/model.json" --deepspeed_config "$dir/v.json" --seq_length 128 --world_size 4 --threads 1 --memory 1TB \
     > "$dir/v.txt" 2>&1 || { echo "FAILED: zb-v"; failed=1; }
 grep -q 'of 4, zb-v: .* a stage idles 6 % of a step' "$dir/v.txt" || { echo "FAILED: zb-v idles"; cat "$dir/v.txt"; failed=1; }
+# of 2 stages by operations the last has the output projection, of 512000 a token where a layer has some 120000: 4 of the 12 layers; by
+# parameters both have 6, since the first has the embedding
+for row in 'profile 59' 'parameters 50' 'uniform 50'; do
+    read -r partition share <<< "$row"
+    printf '{"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "pipeline": {"stages": 2, "partition": "%s"}}' "$partition" > "$dir/p.json"
+    "$bin/ds_plan" --model_config "$dir/model.json" --deepspeed_config "$dir/p.json" --seq_length 128 --world_size 2 --threads 1 --memory 1TB \
+        --pipeline_stage 0 > "$dir/p.txt" 2>&1
+    grep -q "stage 0 of 2, 1f1b: $share % of the parameters" "$dir/p.txt" || { echo "FAILED: partition $row"; grep 'ds_plan:\|^stage' "$dir/p.txt"; failed=1; }
+done
 # Llama-3 405B, tp 8 x pp 16 x dp 64: planned within 2 seconds of a processor, a plan for each of the stages that may be the largest
 cat > "$dir/405.json" << 'END'
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 128256, "hidden_size": 16384, "intermediate_size": 53248,

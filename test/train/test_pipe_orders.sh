@@ -98,6 +98,9 @@ case_is zv_routers mixtral 4 2 5 1 "$zv" '' --loss_average targets
 case_is zv_skips gpt2 2 2 2 0 "$zv" ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' zv_skips.log || fail "no step was skipped" zv_skips.log
 
+case_is by_cost mixtral 4 2 4 1 "$zv, \"partition\": \"profile\"" '' --eval_data text.txt --eval_interval 2
+case_is by_cost_tied gpt2 3 3 4 2 '"partition": "profile"' '' --eval_data text.txt --eval_interval 2
+
 refused() { # WHAT IS SAID, RANKS, MICRO-BATCHES, PIPELINE, MODEL
     config bad.json "$3" 0 "$4"
     ! train "$2" bad.json bad --overwrite --steps 1 --model_config "$5.json" || fail "accepted: $1" bad.log
@@ -109,3 +112,4 @@ refused 'expected 1 with a schedule that is not "interleaved", found 2' 2 4 '"st
 refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 2 4 '"stages": 2, "schedule": "interleaved", "chunks": 4' gpt2
 refused 'expected 2 with "zb-v"' 2 4 "\"stages\": 2, $zv, \"chunks\": 3" gpt2
 refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 4 4 "\"stages\": 4, $zv" gpt2
+refused 'take "uniform", which gives each as many' 2 4 '"stages": 2, "partition": "type:block"' gpt2
