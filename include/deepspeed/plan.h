@@ -53,6 +53,17 @@ typedef enum ds_plan_format {
 DS_API ds_status ds_plan_report(ds_ctx *ctx, const ds_plan_params *params, ds_plan_format format,
                                 bool *fits_out, char **text_out);
 
+/* Chooses what the configuration leaves to a planner by "auto": pipeline.stages, pipeline.schedule
+ * and with it pipeline.chunks. Each choice is planned whole, for the stage that needs most memory;
+ * the fastest step for its samples is taken among those that fit params->memory_bytes, by planned
+ * times with a device, else by operations along the schedule. *config_out: the configuration with
+ * the choice in it, resolved, which the caller destroys; NULL where nothing is open. *why_out (may
+ * be NULL): the choice and what stood beside it, in words, NULL where nothing is open; the caller
+ * frees it with free(). Any thread that owns ctx; all ranks of a job come to the same with the same
+ * params. Errors: ERR_ARG, ERR_CONFIG (no choice can be planned), those of ds_plan_report. */
+DS_API ds_status ds_plan_pipeline(ds_ctx *ctx, const ds_plan_params *params, ds_config **config_out,
+                                  char **why_out);
+
 /* ---- DeepSpeed's estimates ------------------------------------------------------------------- */
 
 /* What is estimated; the fields are DeepSpeed's arguments. */

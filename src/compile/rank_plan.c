@@ -24,12 +24,13 @@ enum { MAX_CELLS = 1 << 20, MAX_SLOT_RANGES = 4096 };
 
 typedef struct maker {
     const dsi_rank_request *request;
-    dsi_engine_spec spec;            /* as the memory choice in force has it */
-    dsi_place_on *tensor;            /* per logical cell; NULL: no layer is sharded */
-    dsi_place_on *expert;            /* per logical cell; NULL: each rank has all experts */
-    dsi_place_on *sequence;          /* per logical cell; NULL: each rank has whole sequences */
-    dsi_stage_of *stages;            /* per logical cell; NULL: one stage has all */
-    uint32_t stage;                  /* whose plan is made */
+    dsi_engine_spec spec;    /* as the memory choice in force has it */
+    dsi_place_on *tensor;    /* per logical cell; NULL: no layer is sharded */
+    dsi_place_on *expert;    /* per logical cell; NULL: each rank has all experts */
+    dsi_place_on *sequence;  /* per logical cell; NULL: each rank has whole sequences */
+    dsi_stage_of *stages;    /* per logical cell; NULL: one stage has all */
+    uint32_t stage;          /* whose plan is made */
+    const ds_graph *trained; /* the training graph, whose stages evaluation has; NULL: none yet */
     dsi_cell_residency *residencies; /* of logical cells, of whatever stage; NULL: none */
     dsi_rank_plan plan;
 } maker;
@@ -139,7 +140,9 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
     status = status >= 0 ? dsi_adapter_graph(train->adapter, &how, graph_out) : status;
     if (status >= 0 && n_stages(m) > 1) {
-        status = dsi_stages_mark(*graph_out, n_chunks(m), train->partition);
+        status = mode == DS_TRACE_EVAL && m->trained != NULL
+                     ? dsi_stages_mark_as(*graph_out, m->trained)
+                     : dsi_stages_mark(*graph_out, n_chunks(m), train->partition);
     }
     if (status < 0) {
         ds_graph_destroy(graph_out);
@@ -406,14 +409,16 @@ static ds_status deal_cells(maker *m, const ds_graph *graph)
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
     dsi_stages_of_cells(graph, m->stages);
+    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+    const dsi_stage_parts parts = dsi_schedule_parts(&schedule);
     for (ds_cell c = 0; c < ds_cells_count(m->plan.cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(m->plan.cells, c);
-        m->stages[c] = dsi_stage_ranks(m->stages[c], n_stages(m));
+        m->stages[c] = dsi_stage_ranks(m->stages[c], &parts, n_stages(m));
         if (m->stages[c].more && m->stages[c].first > 1 && n_chunks(m) > n_stages(m)) {
             return ds_fail(m->plan.ctx, DS_ERR_UNSUPPORTED,
-                           "pipeline.schedule \"interleaved\": %s is read by more than two chunks, "
+                           "pipeline.schedule \"%s\": %s is read by more than two chunks, "
                            "of which the first is on stage %u; take the schedule \"1f1b\"",
-                           cell->name, m->stages[c].first - 1);
+                           dsi_schedule_name(schedule.kind), cell->name, m->stages[c].first - 1);
         }
     }
     return DS_OK;
@@ -574,6 +579,9 @@ static ds_status lower_stages_to_fit(maker *m, const ds_graph *graph)
     const uint32_t ends[2] = {0, n_stages(m) - 1};
     bool fits = false;
     uint32_t i = 0;
+    if (m->request->choice != NULL) {
+        return lower_choice(m, graph, m->request->choice, n_residencies, &fits);
+    }
     for (; i + 1 < n && !fits; ++i) {
         fits = true;
         for (uint32_t e = 0; e < 2 && fits; ++e) {
@@ -713,6 +721,7 @@ static ds_status build_plans(maker *m)
     m->spec.train.stages = n_chunks(m);
     m->spec.train.expert_ranks = expert_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
+    m->trained = graph;
     shift_phases(m);
     ds_status status = deal_cells(m, graph);
     status = status >= 0 ? find_residencies(m) : status;

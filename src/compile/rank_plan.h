@@ -18,7 +18,9 @@ typedef struct dsi_rank_request {
     const char *const *frozen;   /* glob patterns of parameters without gradient */
     uint32_t n_frozen;
     uint32_t n_threads;
-    uint32_t stage; /* of the pipeline, from 0: whose plan is made */
+    uint32_t stage;                  /* of the pipeline, from 0: whose plan is made */
+    const dsi_memory_choice *choice; /* of the memory policy, as another stage's plan has it, which
+                                        is every stage's; NULL: the first that fits */
 } dsi_rank_request;
 
 enum { DSI_RANK_AXES_MOST = 32 };

@@ -394,6 +394,13 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
                        "\"AdamW\", \"params\": {\"lr\": …}}");
     }
+    if (v->pipeline_open) {
+        return ds_fail(
+            ctx, DS_ERR_CONFIG,
+            "pipeline.stages or pipeline.schedule \"auto\" is a planner's choice, which is "
+            "made before an engine: call ds_plan_pipeline() and take the configuration "
+            "that it makes (ds_train does), or give numbers and names");
+    }
     if (v->scheduler_has_groups && params->decay_all) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "scheduler.params has a value for norms and biases, which decay_all puts "
@@ -441,7 +448,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->prefetch = v->zero.prefetch_bucket_size;
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;
-    spec->train.partition = v->pipeline_uniform ? DSI_STAGES_UNIFORM : DSI_STAGES_BY_PARAMETERS;
+    spec->train.partition = (dsi_stage_partition)v->pipeline_partition;
     spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
     spec->stage_chunks = v->pipeline_chunks;
     spec->train.mlp_rows = v->mlp_tile_tokens;

@@ -15,30 +15,66 @@ static void refuse(dsi_eval *eval, const char *with, const char *why)
                    eval->values->pipeline_stages, why);
 }
 
+/* In the order of dsi_stage_partition. */
 static void partition(dsi_eval *eval)
 {
+    static const char *const names[] = {"parameters", "uniform", "profile"};
     const char *how = dsi_item_text(eval, "pipeline.partition");
-    const bool uniform = how != NULL && strcmp(how, "uniform") == 0;
-    eval->values->pipeline_uniform = uniform;
-    if (how != NULL && !uniform && strcmp(how, "best") != 0 && strcmp(how, "parameters") != 0) {
-        dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
-                       "expected \"best\", \"parameters\" or \"uniform\", found \"%s\"", how);
+    how = how == NULL || strcmp(how, "best") == 0 ? names[0] : how;
+    for (int i = 0; i < 3; ++i) {
+        if (strcmp(how, names[i]) == 0) {
+            eval->values->pipeline_partition = i;
+            return;
+        }
+    }
+    dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
+                   strncmp(how, "type:", 5) == 0
+                       ? "found \"%s\": the layers that stages share are the model's blocks, which "
+                         "are of one type; take \"uniform\", which gives each as many"
+                       : "expected \"best\", \"parameters\", \"uniform\" or \"profile\", found "
+                         "\"%s\"",
+                   how);
+}
+
+/* How many chunks of layers a rank has is the schedule's business. */
+static void chunks(dsi_eval *eval)
+{
+    static const struct {
+        const char *schedule;
+        int64_t least, most;
+        const char *expected;
+    } rows[] = {
+        {"interleaved", 2, MOST_CHUNKS, "2 to 8 with \"interleaved\""},
+        {"auto", 1, MOST_CHUNKS, "\"auto\" or 1 to 8 with \"auto\""},
+        {"zb-v", 2, 2, "2 with \"zb-v\", a rank's layers on the way down and on the way back"},
+        {NULL, 1, 1, "1 with a schedule that is not \"interleaved\""}};
+    const char *schedule = dsi_item_text(eval, "pipeline.schedule");
+    uint32_t i = 0;
+    while (rows[i].schedule != NULL &&
+           (schedule == NULL || strcmp(rows[i].schedule, schedule) != 0)) {
+        ++i;
+    }
+    const int64_t n = dsi_item_int(eval, "pipeline.chunks", rows[i].least);
+    const bool right = n >= rows[i].least && n <= rows[i].most;
+    eval->values->pipeline_chunks = right ? (uint32_t)n : 1;
+    if (!right) {
+        dsi_item_error(eval, dsi_item_find(eval, "pipeline.chunks"),
+                       "expected %s, found %" PRId64 "; change it or pipeline.schedule",
+                       rows[i].expected, n);
     }
 }
 
-/* Chunks of layers are what "interleaved" is about. */
-static void chunks(dsi_eval *eval)
+/* What is left to a planner. */
+static void open_keys(dsi_eval *eval)
 {
+    const dsi_item *stages = dsi_item_find(eval, "pipeline.stages");
     const char *schedule = dsi_item_text(eval, "pipeline.schedule");
-    const bool interleaved = schedule != NULL && strcmp(schedule, "interleaved") == 0;
-    const dsi_item *item = dsi_item_find(eval, "pipeline.chunks");
-    const int64_t n = dsi_item_int(eval, "pipeline.chunks", interleaved ? 2 : 1);
-    eval->values->pipeline_chunks = interleaved && n >= 2 && n <= MOST_CHUNKS ? (uint32_t)n : 1;
-    if (interleaved ? n < 2 || n > MOST_CHUNKS : n != 1) {
-        dsi_item_error(eval, item, "expected %s, found %" PRId64 "; change it or pipeline.schedule",
-                       interleaved ? "2 to 8 with \"interleaved\""
-                                   : "1 with a schedule that is not \"interleaved\"",
-                       n);
+    const bool by_stages = stages != NULL && stages->given != NULL &&
+                           dsi_node_is_text(stages->given, "auto") && eval->world_size > 1;
+    const bool by_schedule = schedule != NULL && strcmp(schedule, "auto") == 0;
+    eval->values->pipeline_open = by_stages || (by_schedule && eval->values->pipeline_stages > 1);
+    if (by_schedule) {
+        eval->values->pipeline_schedule = 0; /* 1f1b */
     }
 }
 
@@ -46,6 +82,7 @@ static void chunks(dsi_eval *eval)
 void dsi_config_pipeline(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
+    open_keys(eval);
     partition(eval);
     chunks(eval);
     if (v->pipeline_stages < 2) {

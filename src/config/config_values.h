@@ -264,8 +264,9 @@ typedef struct ds_config_values {
     uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
     uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
     uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
-    bool pipeline_uniform;    /* as many layers on each, whatever they weigh */
+    int pipeline_partition;   /* dsi_stage_partition */
     int pipeline_schedule;    /* dsi_schedule_kind */
+    bool pipeline_open; /* stages or schedule are "auto": a planner's choice; until then 1, 1f1b */
     uint32_t pipeline_chunks; /* of layers that a stage's ranks have; 1 but with interleaved */
     bool tp_overlap_comm;
     const ds_config_tensor *tensor; /* NULL: no partition_config */

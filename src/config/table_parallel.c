@@ -4,23 +4,33 @@
 
 static const dsi_option pipeline_rows[] = {
     I("stages", "\"auto\"", IN_FORCE,
-      "Stages that share the layers of the model; \"auto\": 1. Ranks = stages x data-parallel "
+      "Stages that share the layers of the model; default: 1; \"auto\", said: the number with "
+      "which a "
+      "step is planned to be fastest for its samples in the memory that there is (ds_plan, "
+      "ds_train; "
+      "leave one of the three batch sizes open). Ranks = stages x data-parallel "
       "ranks "
       "x the other axes.",
       MIN(1), WITH(AUTO)),
     T("partition", "\"best\"", IN_FORCE,
       "How layers are dealt to stages: \"best\" or \"parameters\" (the heaviest stage has least), "
-      "\"uniform\" (as many layers on each)."),
+      "\"uniform\" (as many layers on each), \"profile\" (the stage with most planned operations "
+      "of "
+      "products and attention, the output projection with them, has least)."),
     E("schedule", "\"1f1b\"", IN_FORCE,
       "Order of micro-batches: \"1f1b\" keeps at most as many in flight as stages are left, "
       "\"gpipe\" "
       "all; \"interleaved\" gives each rank chunks of layers and so has less idle time and more "
       "messages (micro-batches a step: a multiple of stages); \"zb-h1\" puts the gradients of "
-      "weights off into idle time. The numbers are the same.",
-      .choices = "1f1b|gpipe|interleaved|zb-h1", FIELD(pipeline_schedule)),
+      "weights off into idle time; \"zb-v\" does so with two chunks a rank, the second on the way "
+      "back from the last rank: least idle time, memory as \"1f1b\" on the first stage. The "
+      "numbers are the same. \"auto\": the one, with its chunks, that is planned to be fastest "
+      "among "
+      "those that fit.",
+      .choices = "1f1b|gpipe|interleaved|zb-h1|zb-v", WITH(AUTO), FIELD(pipeline_schedule)),
     I("chunks", "\"auto\"", IN_FORCE,
       "Chunks of layers of a rank with \"interleaved\": rank r of n has chunks r, r + n, ...; "
-      "\"auto\": 2.",
+      "\"zb-v\": 2, r and 2n - 1 - r. \"auto\": 2 with these.",
       MIN(1), WITH(AUTO)),
     B("seed_layers", "false", NO_EFFECT, "A random seed for each layer.",
       NOTE("random numbers are keyed by parameter and sample, the same on any number of stages")),

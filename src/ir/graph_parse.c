@@ -296,8 +296,8 @@ static ds_status take_parts_line(parser *p)
     int64_t n = 0;
     DS_TRY(dsi_text_int(&p->scan, "a number of parts", &n));
     const bool split = dsi_text_try(&p->scan, " split");
-    if (n < 1 || n > DS_MAX_PHASES / 2 || (split ? n != 1 : n == 1)) {
-        return dsi_text_expected(&p->scan, "1 split, or a number of parts from 2 to 8");
+    if (n < 1 || n > DS_MAX_PHASES / (split ? 3 : 2) || (!split && n == 1)) {
+        return dsi_text_expected(&p->scan, "a number of parts: 2 to 8, or 1 to 5 and split");
     }
     DS_TRY(dsi_text_end_line(&p->scan));
     return dsi_phases_part(p->scan.ctx, p->graph->arena, &p->graph->phases, (uint32_t)n, split);

@@ -178,8 +178,8 @@ static void print_phases(dsi_buf *text, const dsi_phases *phases)
 {
     const uint32_t n = dsi_phases_micro(phases);
     if (n > DS_PHASE_STEP) {
-        const bool split = n == 3;
-        dsi_buf_printf(text, "parts %u%s\n", split ? 1 : n / 2, split ? " split" : "");
+        const uint32_t forward = dsi_phases_forward(phases);
+        dsi_buf_printf(text, "parts %u%s\n", forward, n == 3 * forward ? " split" : "");
     }
     for (uint32_t p = n; p < phases->n; ++p) {
         dsi_buf_printf(text, "phase %s", phases->items[p].name);

@@ -108,7 +108,9 @@ uint32_t dsi_phases_forward(const dsi_phases *phases)
 uint32_t dsi_phases_chunk(const dsi_phases *phases, ds_phase phase)
 {
     const uint32_t n = dsi_phases_forward(phases);
-    return n < 2 ? 0 : phase < n ? phase : 2 * n - 1 - phase;
+    const uint32_t each =
+        n < 2 ? 1 : (dsi_phases_micro(phases) - n) / n; /* backward: 2, if split */
+    return n < 2 ? 0 : phase < n ? phase : n - 1 - (phase - n) / each;
 }
 
 static const char *part_name(dsi_arena *arena, const char *phase, uint32_t chunk)
@@ -121,7 +123,7 @@ static const char *part_name(dsi_arena *arena, const char *phase, uint32_t chunk
 ds_status dsi_phases_part(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, uint32_t n_forward,
                           bool split)
 {
-    const uint32_t n = split ? 3 : 2 * n_forward;
+    const uint32_t n = (split ? 3 : 2) * n_forward;
     const uint32_t had = dsi_phases_micro(phases);
     if (n < had || phases->n - had + n > DS_MAX_PHASES) {
         return ds_fail(ctx, DS_ERR_LIMIT,
@@ -132,8 +134,9 @@ ds_status dsi_phases_part(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, uin
     phases->n += n - had;
     for (uint32_t p = 0; p < n; ++p) {
         const bool forward = p < n_forward;
-        const uint32_t chunk = forward ? p : split ? 0 : n - 1 - p;
-        const char *name = forward ? "forward" : split && p == 2 ? "weights" : "backward";
+        const bool weights = split && !forward && (n - 1 - p) % 2 == 0;
+        const uint32_t chunk = forward ? p : (n - 1 - p) / (split ? 2 : 1);
+        const char *name = forward ? "forward" : weights ? "weights" : "backward";
         const ds_phase like = forward ? DS_PHASE_FORWARD : DS_PHASE_BACKWARD;
         phases->items[p] = (dsi_phase_info){part_name(arena, name, chunk), 0, like};
         if (phases->items[p].name == NULL) {

@@ -31,9 +31,10 @@ ds_status dsi_phases_add(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, cons
                          uint32_t flags, ds_phase *phase_out);
 ds_status dsi_phases_copy(ds_ctx *ctx, dsi_arena *arena, const dsi_phases *from, dsi_phases *to);
 /* Makes the first phases n parts of the two of a micro-batch, n_forward of them of the forward
- * phase: "forward", "forward_1", …, then "backward_1", "backward". split: the backward phase is
- * "backward" and "weights". The graph has no nodes in them yet. n is at least 2. Errors: as of
- * dsi_phases_add, when n is more than the phases of micro-batches there are. */
+ * phase: "forward", "forward_1", …, then "backward_1", "backward". split: each backward phase is
+ * two, "backward_1", "weights_1", "backward", "weights". The graph has no nodes in them yet. n is
+ * at least 2. Errors: as of dsi_phases_add, when n is more than the phases of micro-batches there
+ * are. */
 ds_status dsi_phases_part(ds_ctx *ctx, dsi_arena *arena, dsi_phases *phases, uint32_t n_forward,
                           bool split);
 

@@ -64,11 +64,22 @@ static bool is_free(const runner *r, uint32_t rank, uint32_t phase, uint32_t mic
     return micro < n || *done_of(r, rank, phase, micro - n);
 }
 
-/* The last phase of the chunk of a phase. */
-static ds_phase end_of(const runner *r, ds_phase phase)
+/* The phase of a chunk that another one follows. */
+static ds_phase before_of(const runner *r, ds_phase phase)
 {
     const uint32_t chunk = dsi_part_chunk(&r->parts, phase);
-    return r->parts.split ? 2 : dsi_part_backward(&r->parts, chunk);
+    return phase == dsi_part_backward(&r->parts, chunk) ? chunk : phase - 1;
+}
+
+static double seconds_of(const runner *r, ds_phase phase)
+{
+    const dsi_schedule_times *t = r->times;
+    const bool forward = phase < r->parts.n_chunks;
+    const double seconds = forward                           ? t->forward
+                           : !r->parts.split                 ? t->backward + t->weights
+                           : dsi_part_ends(&r->parts, phase) ? t->weights
+                                                             : t->backward;
+    return seconds / r->parts.n_chunks;
 }
 
 /* Inputs there, outputs writable. */
@@ -94,17 +105,16 @@ static ds_status run_phase(runner *r, uint32_t rank, const dsi_pipe_op *op)
 {
     const bool forward = op->what < r->parts.n_chunks;
     const bool ends = dsi_part_ends(&r->parts, op->what);
-    const dsi_schedule_times *t = r->times;
     if (op->what >= dsi_parts_phases(&r->parts) || op->micro >= r->s->n_micro ||
         *done_of(r, rank, op->what, op->micro)) {
         return broken(r, rank, 1, "no such phase, or run before");
     }
-    const ds_phase before = r->parts.split ? op->what - 1 : dsi_part_chunk(&r->parts, op->what);
-    if (!forward && !*done_of(r, rank, before, op->micro)) {
+    if (!forward && !*done_of(r, rank, before_of(r, op->what), op->micro)) {
         return broken(r, rank, 1, "the phase before it was not run");
     }
-    const uint32_t slots = r->slots[rank][dsi_part_chunk(&r->parts, op->what)];
-    if (forward && !is_free(r, rank, end_of(r, op->what), op->micro, slots)) {
+    const uint32_t chunk = dsi_part_chunk(&r->parts, op->what);
+    if (forward &&
+        !is_free(r, rank, dsi_part_end(&r->parts, chunk), op->micro, r->slots[rank][chunk])) {
         return broken(r, rank, 1, "its slot is taken");
     }
     DS_TRY(check_messages(r, rank, op));
@@ -114,11 +124,7 @@ static ds_status run_phase(runner *r, uint32_t rank, const dsi_pipe_op *op)
         r->result->in_flight[rank] = r->flying[rank];
     }
     r->flying[rank] -= ends ? 1 : 0;
-    const double seconds = forward           ? t->forward
-                           : !r->parts.split ? t->backward + t->weights
-                           : op->what == 1   ? t->backward
-                                             : t->weights;
-    r->now[rank] += seconds / r->parts.n_chunks;
+    r->now[rank] += seconds_of(r, op->what);
     return DS_OK;
 }
 

@@ -47,7 +47,8 @@ static bool has_backward(const dsi_plan *plan)
 static ds_status follow_slot(ds_ctx *ctx, const dsi_program *p, uint32_t at, ds_phase *taken)
 {
     const dsi_instr *instr = &p->instrs[at];
-    const dsi_stage_parts parts = {p->parts.n_chunks > 0 ? p->parts.n_chunks : 1, p->parts.split};
+    dsi_stage_parts parts = p->parts;
+    parts.n_chunks = parts.n_chunks > 0 ? parts.n_chunks : 1;
     const uint32_t chunk = dsi_part_chunk(&parts, instr->phase);
     const ds_phase forward = dsi_part_forward(&parts, chunk);
     ds_phase *follows = &taken[(size_t)chunk * MOST_SLOTS + instr->slot];

@@ -128,6 +128,15 @@ static bool is_as_first(const dsi_moves *m, const dsi_placement *whole, const ds
     return a.count == b.count && dsi_part_inside(&a, &b);
 }
 
+/* The axes along which ranks have other parts of either, or are of other groups: along the rest
+ * what one rank has and exchanges is what all have. */
+static dsi_axes axes_that_differ(const dsi_placement *a, const dsi_placement *b,
+                                 const dsi_axes *axes)
+{
+    return dsi_axes_of(dsi_placement_part_axes(a) | dsi_placement_part_axes(b) |
+                       dsi_axes_mask(axes));
+}
+
 /* Compares the parts that ranks have in `cut` with what each has in `whole`, group by group. */
 static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_placement *whole,
                    const dsi_axes *axes)
@@ -138,9 +147,8 @@ static chunks look(const dsi_moves *m, const dsi_placement *cut, const dsi_place
     const uint32_t size = dsi_axes_size(&m->mesh, axes);
     const uint32_t cuts = dsi_placement_shard_axes(whole) | dsi_axes_mask(&whole->flat);
     const bool same = (cuts & dsi_axes_mask(axes)) == 0;
-    const dsi_axes all_axes = dsi_axes_of(dsi_placement_part_axes(cut) |
-                                          dsi_placement_part_axes(whole) | dsi_axes_mask(axes));
-    const uint32_t n = dsi_axes_size(&m->mesh, &all_axes); /* along others parts are the same */
+    const dsi_axes all_axes = axes_that_differ(cut, whole, axes);
+    const uint32_t n = dsi_axes_size(&m->mesh, &all_axes);
     for (uint32_t k = 0; k < n; ++k) {
         const uint32_t rank = dsi_mesh_peer(&m->mesh, &all_axes, 0, k);
         if (is_as_first(m, whole, axes, rank, same)) {
@@ -286,7 +294,10 @@ static bool all_to_all(dsi_moves *moves, dsi_placement *at, const dsi_placement 
     bool unpacked = true;
     int64_t abroad = 0;
     int64_t most_out = 0;
-    for (uint32_t rank = 0; rank < moves->mesh.n_ranks; ++rank) {
+    const dsi_axes all_axes = axes_that_differ(at, to, axes);
+    const uint32_t n = dsi_axes_size(&moves->mesh, &all_axes);
+    for (uint32_t k = 0; k < n; ++k) {
+        const uint32_t rank = dsi_mesh_peer(&moves->mesh, &all_axes, 0, k);
         int64_t there = 0;
         int64_t here = 0;
         most_out = most(most_out, traffic(moves, at, to, axes, rank, &packed, &there));

@@ -35,11 +35,16 @@ static ds_status check_way(const ds_graph *g, const dsi_node_info *node, ds_valu
 }
 
 /* How many of a message may be on their way without its source waiting for a target that reads it
- * long behind: a gradient that passes stages over (tied weights). */
+ * long behind: a gradient that passes stages over (tied weights); and what goes ahead where a
+ * rank's second chunk is on the way back, for there the last rank begins half as often as the
+ * first. */
 static uint32_t buffers_of(const dsi_cutter *c, ds_phase phase, uint32_t from, uint32_t to)
 {
     const uint32_t far = from > to ? from - to : 0;
-    const uint32_t most = c->more > 0 && far > 1 ? c->how->slots[to % dsi_cut_ranks(c)] : far;
+    if (phase == DS_PHASE_FORWARD && c->how->parts.folded) {
+        return c->how->n_micro > 1 ? 2 : 1;
+    }
+    const uint32_t most = c->more > 0 && far > 1 ? c->how->slots[dsi_cut_rank_of(c, to)] : far;
     return phase != DS_PHASE_BACKWARD || far < 2 ? 1
            : most < c->how->n_micro              ? most
                                                  : c->how->n_micro;
@@ -129,8 +134,8 @@ static ds_status send_to(dsi_cutter *c, const dsi_node_info *node, ds_value v, d
         }
     }
     dsi_stage_message message = {.cell = cell,
-                                 .source = source % dsi_cut_ranks(c),
-                                 .target = near % dsi_cut_ranks(c),
+                                 .source = dsi_cut_rank_of(c, source),
+                                 .target = dsi_cut_rank_of(c, near),
                                  .phase = dsi_cut_phase_on(c, g->values[v].producer, source),
                                  .places = kept ? 0 : 1,
                                  .channel = c->how->n_micro > 0 && overtaken(c, node, v),
@@ -138,7 +143,7 @@ static ds_status send_to(dsi_cutter *c, const dsi_node_info *node, ds_value v, d
     find_reads(c, v, stages, &message.first, &message.last);
     if (kept) { /* its slot is free when the micro-batch is done */
         const uint32_t chunk = dsi_part_chunk(&c->how->parts, message.first);
-        const ds_phase end = dsi_part_backward(&c->how->parts, chunk) + c->how->parts.split;
+        const ds_phase end = dsi_part_end(&c->how->parts, chunk);
         message.last = end > message.last ? end : message.last;
     }
     DS_TRY(add_room(c, &message, buffers_of(c, node->phase, source, near)));
@@ -177,8 +182,8 @@ static ds_status cross(dsi_cutter *c, const dsi_node_info *node, ds_value v)
         return check_way(g, node, v, node->stage - 1, to);
     }
     for (uint32_t rank = 0; rank < dsi_cut_ranks(c); ++rank) {
-        if ((others & dsi_cut_beside(c, rank)) != 0) {
-            DS_TRY(send_to(c, node, v, cell, others & dsi_cut_beside(c, rank)));
+        if ((others & dsi_cut_on(c, rank)) != 0) {
+            DS_TRY(send_to(c, node, v, cell, others & dsi_cut_on(c, rank)));
         }
     }
     if ((others & c->mine) != 0) {

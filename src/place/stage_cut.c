@@ -298,8 +298,8 @@ static ds_status cut_micro(dsi_cutter *c)
     const ds_graph *g = c->r.from;
     const uint32_t n_phases = dsi_parts_phases(&c->how->parts);
     for (ds_phase phase = 0; phase < n_phases; ++phase) {
-        const uint32_t stage =
-            dsi_part_chunk(&c->how->parts, phase) * dsi_cut_ranks(c) + c->how->stage;
+        const uint32_t stage = dsi_part_stage(&c->how->parts, dsi_cut_ranks(c), c->how->stage,
+                                              dsi_part_chunk(&c->how->parts, phase));
         for (ds_node n = 0; n < g->n_nodes; ++n) {
             if (g->nodes[n].phase < c->n_micro && (c->runs[n] & dsi_stage_bit(stage)) != 0 &&
                 dsi_cut_phase_on(c, n, stage) == phase) {
@@ -353,7 +353,7 @@ ds_status dsi_stage_cut_graph(const ds_graph *graph, const dsi_stage_cut *how, d
     dsi_cutter c = {.how = how, .local = local, .messages = messages};
     c.r.from = graph;
     c.all = dsi_stage_bit(dsi_cut_ranks(&c)) - 1;
-    c.mine = dsi_cut_beside(&c, how->stage);
+    c.mine = dsi_cut_on(&c, how->stage);
     c.need = calloc((size_t)graph->n_values + 1, sizeof *c.need);
     c.runs = calloc((size_t)graph->n_nodes + 1, sizeof *c.runs);
     c.awaited = calloc((size_t)graph->n_nodes + 1, sizeof *c.awaited);

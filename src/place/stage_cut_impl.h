@@ -44,14 +44,26 @@ static inline uint32_t dsi_cut_stage_of(const ds_graph *g, ds_value v)
     return maker != DS_NONE ? g->nodes[maker].stage : 0;
 }
 
-/* The stages that run on the rank of a stage. */
-static inline uint64_t dsi_cut_beside(const dsi_cutter *c, uint32_t stage)
+/* The rank that runs a stage. */
+static inline uint32_t dsi_cut_rank_of(const dsi_cutter *c, uint32_t stage)
+{
+    return dsi_part_rank(&c->how->parts, dsi_cut_ranks(c), stage);
+}
+
+/* The stages that a rank runs. */
+static inline uint64_t dsi_cut_on(const dsi_cutter *c, uint32_t rank)
 {
     uint64_t stages = 0;
     for (uint32_t chunk = 0; chunk < c->how->parts.n_chunks; ++chunk) {
-        stages |= dsi_stage_bit(chunk * dsi_cut_ranks(c) + stage % dsi_cut_ranks(c));
+        stages |= dsi_stage_bit(dsi_part_stage(&c->how->parts, dsi_cut_ranks(c), rank, chunk));
     }
     return stages;
+}
+
+/* The stages that run on the rank of a stage. */
+static inline uint64_t dsi_cut_beside(const dsi_cutter *c, uint32_t stage)
+{
+    return dsi_cut_on(c, dsi_cut_rank_of(c, stage));
 }
 
 /* Of a node of a micro-batch, on one of its stages: the phase of a rank that runs it. */

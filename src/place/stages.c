@@ -2,6 +2,8 @@
 /* Which stage of a pipeline has which layer. See stages.h. */
 #include "place/stages.h"
 
+#include <deepspeed/place.h>
+
 #include <stdlib.h>
 
 typedef struct marker {
@@ -45,10 +47,49 @@ static void find_layers(marker *m)
     }
 }
 
+/* Operations of a product or attention. */
+static double operations(const ds_graph *g, const dsi_node_info *node)
+{
+    ds_meta in[DS_MAX_IN] = {0};
+    ds_meta out[DS_MAX_OUT] = {0};
+    ds_cost cost = {0};
+    if (node->op->cost == NULL || node->n_in > DS_MAX_IN || node->op->op_class < DS_CLASS_LINEAR ||
+        node->op->op_class > DS_CLASS_ATTENTION_BACKWARD) {
+        return 0.0;
+    }
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(g, node)[i];
+        in[i] = v != DS_NONE ? g->values[v].meta : in[i];
+    }
+    for (uint32_t o = 0; o < node->n_out; ++o) {
+        const ds_value v = dsi_node_out(g, node)[o];
+        out[o] = v != DS_NONE ? g->values[v].meta : out[o];
+    }
+    const ds_infer call = {.op = node->op,
+                           .attrs = node->attrs,
+                           .n_in = node->n_in,
+                           .in = in,
+                           .n_out = node->n_out,
+                           .out = out};
+    node->op->cost(&call, &cost);
+    return cost.flops;
+}
+
+static void weigh_cost(marker *m)
+{
+    for (ds_node n = 0; n < m->graph->n_nodes; ++n) {
+        m->weight[m->layer[n]] += operations(m->graph, &m->graph->nodes[n]);
+    }
+}
+
 /* Elements of the parameters that a layer is the first to read. */
 static void weigh(marker *m, dsi_stage_partition partition, bool *seen)
 {
     const ds_graph *g = m->graph;
+    if (partition == DSI_STAGES_BY_COST) {
+        weigh_cost(m);
+        return;
+    }
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         const dsi_node_info *node = &g->nodes[n];
         for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -103,19 +144,10 @@ static void partition(const marker *m)
     (void)deal(m, least);
 }
 
-static ds_status mark(marker *m, dsi_stage_partition how)
+/* Nodes of no layer's stage are of none. */
+static void mark_nodes(const marker *m)
 {
     ds_graph *g = m->graph;
-    bool *seen = calloc((size_t)g->cells->n + 1, sizeof *seen);
-    if (seen == NULL || m->varies == NULL || m->layer == NULL || m->weight == NULL ||
-        m->stage == NULL) {
-        free(seen);
-        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to cut the model into stages");
-    }
-    find_layers(m);
-    weigh(m, how, seen);
-    free(seen);
-    partition(m);
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         dsi_node_info *node = &g->nodes[n];
         bool any = false;
@@ -125,16 +157,74 @@ static ds_status mark(marker *m, dsi_stage_partition how)
         }
         node->stage = any ? m->stage[m->layer[n]] : 0;
     }
+}
+
+static ds_status open_marker(marker *m)
+{
+    const ds_graph *g = m->graph;
+    m->varies = calloc((size_t)g->n_values + 1, sizeof *m->varies);
+    m->layer = calloc((size_t)g->n_nodes + 1, sizeof *m->layer);
+    m->weight = calloc((size_t)m->n_layers + 1, sizeof *m->weight);
+    m->stage = calloc((size_t)m->n_layers + 1, sizeof *m->stage);
+    if (m->varies == NULL || m->layer == NULL || m->weight == NULL || m->stage == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to cut the model into stages");
+    }
+    find_layers(m);
     return DS_OK;
+}
+
+static void close_marker(marker *m)
+{
+    free(m->varies);
+    free(m->layer);
+    free(m->weight);
+    free(m->stage);
+}
+
+static ds_status mark(marker *m, dsi_stage_partition how)
+{
+    bool *seen = calloc((size_t)m->graph->cells->n + 1, sizeof *seen);
+    if (seen == NULL) {
+        return ds_fail(m->graph->ctx, DS_ERR_NOMEM, "no memory to cut the model into stages");
+    }
+    weigh(m, how, seen);
+    free(seen);
+    partition(m);
+    mark_nodes(m);
+    return DS_OK;
+}
+
+static uint32_t count_layers(const ds_graph *graph)
+{
+    uint32_t most = 0;
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        most = graph->nodes[n].region > most ? graph->nodes[n].region : most;
+    }
+    return most;
+}
+
+ds_status dsi_stages_mark_as(ds_graph *graph, const ds_graph *marked)
+{
+    marker m = {.graph = graph, .n_layers = count_layers(graph)};
+    ds_status status = open_marker(&m);
+    uint32_t layer = 0;
+    for (ds_node n = 0; n < marked->n_nodes && status >= 0; ++n) {
+        const dsi_node_info *node = &marked->nodes[n];
+        layer = node->region > 0 ? node->region - 1 : layer;
+        if (node->phase == DS_PHASE_FORWARD && node->stage != 0 && layer < m.n_layers) {
+            m.stage[layer] = node->stage;
+        }
+    }
+    if (status >= 0) {
+        mark_nodes(&m);
+    }
+    close_marker(&m);
+    return status;
 }
 
 ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition how)
 {
-    marker m = {.graph = graph, .n_stages = n_stages};
-    for (ds_node n = 0; n < graph->n_nodes; ++n) {
-        const uint32_t region = graph->nodes[n].region;
-        m.n_layers = region > m.n_layers ? region : m.n_layers;
-    }
+    marker m = {.graph = graph, .n_stages = n_stages, .n_layers = count_layers(graph)};
     if (n_stages > m.n_layers || n_stages > DSI_STAGES_MOST) {
         return ds_fail(graph->ctx, DS_ERR_CONFIG,
                        "pipeline.stages (times chunks) is %u, but the model has %u layers (what it "
@@ -142,15 +232,9 @@ ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partitio
                        n_stages, m.n_layers,
                        m.n_layers < DSI_STAGES_MOST ? m.n_layers : DSI_STAGES_MOST);
     }
-    m.varies = calloc((size_t)graph->n_values + 1, sizeof *m.varies);
-    m.layer = calloc((size_t)graph->n_nodes + 1, sizeof *m.layer);
-    m.weight = calloc((size_t)m.n_layers + 1, sizeof *m.weight);
-    m.stage = calloc((size_t)m.n_layers + 1, sizeof *m.stage);
-    const ds_status status = mark(&m, how);
-    free(m.varies);
-    free(m.layer);
-    free(m.weight);
-    free(m.stage);
+    ds_status status = open_marker(&m);
+    status = status < 0 ? status : mark(&m, how);
+    close_marker(&m);
     return status;
 }
 
@@ -160,14 +244,14 @@ bool dsi_stage_has(dsi_stage_of of, uint32_t stage)
     return of.first == 0 || stage + 1 == of.first || stage + 1 == of.last || between;
 }
 
-dsi_stage_of dsi_stage_ranks(dsi_stage_of of, uint32_t n_ranks)
+dsi_stage_of dsi_stage_ranks(dsi_stage_of of, const dsi_stage_parts *parts, uint32_t n_ranks)
 {
     const bool wraps = of.first != 0 && of.last > n_ranks;
     if (of.first == 0 || !wraps) {
         return of;
     }
-    const uint32_t first = (of.first - 1) % n_ranks + 1;
-    const uint32_t last = (of.last - 1) % n_ranks + 1;
+    const uint32_t first = dsi_part_rank(parts, n_ranks, of.first - 1) + 1;
+    const uint32_t last = dsi_part_rank(parts, n_ranks, of.last - 1) + 1;
     return of.more ? (dsi_stage_of){.first = first, .last = n_ranks, .more = true}
                    : (dsi_stage_of){.first = first, .last = last};
 }

@@ -4,6 +4,16 @@
 
 #include <stdlib.h>
 
+/* The last phase of a chunk. */
+static ds_phase last_of(const dsi_phases *phases, uint32_t chunk)
+{
+    ds_phase phase = dsi_phases_micro(phases) - 1;
+    while (phase > 0 && dsi_phases_chunk(phases, phase) != chunk) {
+        --phase;
+    }
+    return phase;
+}
+
 /* Whether bytes of the arena lie in the first copy of a chunk's slot; broken when they lie in
  * another copy, or half in it, or a step of no phase from the chunk's forward to its backward phase
  * touches them. */
@@ -16,7 +26,8 @@ static ds_status check_range(const dsi_plan *plan, uint32_t s, size_t offset, si
     for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases) && bytes > 0; ++c) {
         const dsi_range *slot = &plan->slot[c].range;
         const bool inside = offset >= slot->offset && offset + bytes <= slot->offset + slot->bytes;
-        if (inside && phase < n_micro && (phase < c || phase + c >= n_micro)) {
+        const bool of_chunk = phase >= c && phase <= last_of(&plan->phases, c);
+        if (inside && phase < n_micro && !of_chunk) {
             return dsi_plan_broken(plan, s, 13, "touches the slot of a chunk that is not begun");
         }
         if (!inside &&

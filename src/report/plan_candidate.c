@@ -127,9 +127,24 @@ static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
     c->accumulation = r->spec.train.accumulation;
     c->model_flops = r->model_flops;
     c->hardware_flops = r->hardware_flops;
-    c->seconds = r->timeline != NULL ? r->timeline->step.seconds : 0.0;
+    c->seconds = r->timeline != NULL ? r->step_time : 0.0;
+    c->row_cost = r->step_time / ((double)c->micro_batch * (double)c->accumulation *
+                                  dsi_mesh_data_size(&r->spec.zero.mesh));
     for (uint32_t i = 0; i < r->n_comm; ++i) {
         c->sent += r->comm[i].sent;
+    }
+}
+
+/* What the planner chose for a pipeline's "auto" is a setting as well. */
+static void take_choice(dsi_candidate *c, const dsi_plan_report *r)
+{
+    const dsi_schedule s = dsi_rank_schedule(&r->spec);
+    char schedule[32];
+    if (r->chosen != NULL) {
+        (void)snprintf(schedule, sizeof schedule, "\"%s\"", dsi_schedule_name(s.kind));
+        set_number(c, "pipeline.stages", s.n_ranks);
+        dsi_candidate_set(c, "pipeline.schedule", schedule);
+        set_number(c, "pipeline.chunks", s.n_chunks);
     }
 }
 
@@ -149,18 +164,17 @@ ds_status dsi_candidate_plan(ds_ctx *ctx, const dsi_report_request *request, dsi
     }
     if (status >= 0) {
         take_figures(c, &report);
+        take_choice(c, &report);
         dsi_report_free(&report);
     }
     ds_config_destroy(&config);
     return status == DS_ERR_NOMEM ? status : DS_OK;
 }
 
-/* Operations, bytes or seconds for each operation of the model: what is lost, less is better. */
+/* Less is better. */
 static double cost_of(const dsi_candidate *c)
 {
-    return c->model_flops > 0.0
-               ? (c->seconds > 0.0 ? c->seconds : c->hardware_flops) / c->model_flops
-               : INFINITY;
+    return c->model_flops > 0.0 ? c->row_cost : INFINITY;
 }
 
 int dsi_candidate_by_cost(const dsi_candidate *a, const dsi_candidate *b)

@@ -27,6 +27,7 @@ typedef struct dsi_candidate {
     size_t activations;                       /* of need, at the peak */
     double model_flops, hardware_flops, sent; /* a step of a rank */
     double seconds;                           /* of a step, 0 without a device profile */
+    double row_cost; /* of a row of a step, all stages: seconds, or operations of a rank */
 } dsi_candidate;
 
 /* Its value number i, as JSON; "": the key is taken away. */
@@ -70,8 +71,8 @@ bool dsi_has_own_memory(const dsi_device *device);
 
 /* Plans it. Errors: ERR_NOMEM; refused: OK, and not planned. */
 ds_status dsi_candidate_plan(ds_ctx *ctx, const dsi_report_request *request, dsi_candidate *c);
-/* Less than 0: a comes first. By seconds for each operation of the model (operations where seconds
- * are not known), then bytes sent, then the larger micro-batch, then fewer settings. */
+/* Less than 0: a comes first. By seconds for each row (operations where seconds are not known),
+ * then bytes sent, then the larger micro-batch, then fewer settings. */
 int dsi_candidate_by_cost(const dsi_candidate *a, const dsi_candidate *b);
 
 #endif

@@ -5,8 +5,11 @@
 #include "base/reserved.h"
 #include "config/config_values.h"
 #include "report/plan_print.h"
+#include "report/plan_stages.h"
 
 #include <stdio.h>
+
+enum { WHY_CEILING = 2048 };
 
 ds_status dsi_full_report_make(ds_ctx *ctx, const dsi_report_request *request,
                                dsi_full_report *full)
@@ -102,6 +105,32 @@ static ds_status print(const dsi_full_report *full, ds_plan_format format, char 
         break;
     }
     return dsi_report_text(&full->printed, text_out);
+}
+
+ds_status ds_plan_pipeline(ds_ctx *ctx, const ds_plan_params *params, ds_config **config_out,
+                           char **why_out)
+{
+    dsi_device device;
+    dsi_buf why = dsi_buf_make(WHY_CEILING);
+    DS_TRY(check(ctx, params));
+    *config_out = NULL;
+    if (why_out != NULL) {
+        *why_out = NULL;
+    }
+    if (!dsi_stages_are_open(params->config)) {
+        return DS_OK;
+    }
+    if (params->device != NULL) {
+        DS_TRY(dsi_device_load(ctx, params->device, &device));
+    }
+    const dsi_report_request request = request_of(params, params->device != NULL ? &device : NULL);
+    const ds_status status = dsi_stages_choose(ctx, &request, config_out, &why);
+    if (status >= 0 && why_out != NULL) {
+        *why_out = why.data; /* the caller's */
+        return status;
+    }
+    dsi_buf_free(&why);
+    return status;
 }
 
 ds_status ds_plan_report(ds_ctx *ctx, const ds_plan_params *params, ds_plan_format format,

@@ -44,13 +44,22 @@ typedef struct searcher {
     uint32_t n_fit; /* candidates */
 } searcher;
 
-/* The largest micro-batch that fits beside what `with` sets; smaller ones cost more. */
+/* Stages wait less for more micro-batches. */
+static bool has_stages(const searcher *s)
+{
+    const ds_config_values *v = dsi_config_values(s->request->config);
+    return v->pipeline_stages > 1 || v->pipeline_open;
+}
+
+/* The largest micro-batch that fits beside what `with` sets, for smaller ones cost more; of a
+ * pipeline all sizes. */
 static ds_status search_batch(searcher *s, const dsi_candidate *with)
 {
+    const bool all = has_stages(s);
     uint32_t low = 0;
     uint32_t high = s->n_sizes;
     while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
+        const uint32_t middle = all ? low : low + (high - low) / 2;
         const int64_t size = s->sizes[middle];
         const int64_t rows = s->rows * s->share.tp * s->share.sp;
         dsi_candidate c = *with;
@@ -58,9 +67,9 @@ static ds_status search_batch(searcher *s, const dsi_candidate *with)
             dsi_candidate_set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : rows);
         }
         DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
-        if (c.planned && c.fits) {
+        s->n_fit += c.planned && c.fits ? 1 : 0;
+        if (c.planned && c.fits && !all) {
             high = middle;
-            s->n_fit += 1;
         } else {
             low = middle + 1;
         }

@@ -160,6 +160,25 @@ static void put_streams(dsi_buf *text, const dsi_plan_report *r)
     dsi_buf_puts(text, "],\n");
 }
 
+static void put_pipeline(dsi_buf *text, const dsi_plan_report *r)
+{
+    const dsi_schedule s = dsi_rank_schedule(&r->spec);
+    if (s.n_ranks <= 1 && r->chosen == NULL) {
+        return;
+    }
+    dsi_buf_printf(text,
+                   ",\n  \"pipeline\": {\"stages\": %u, \"schedule\": \"%s\", \"chunks\": %u, "
+                   "\"step\": %.9g, \"of\": \"%s\", \"chosen\": ",
+                   s.n_ranks, dsi_schedule_name(s.kind), s.n_chunks, r->step_time,
+                   r->timeline != NULL ? "seconds" : "operations");
+    if (r->chosen != NULL) {
+        put_text(text, r->why);
+    } else {
+        dsi_buf_puts(text, "null");
+    }
+    dsi_buf_puts(text, "}");
+}
+
 static void put_changes(dsi_buf *text, const dsi_printed *p)
 {
     dsi_buf_puts(text, ",\n  \"changes\": [");
@@ -188,6 +207,7 @@ ds_status dsi_report_json(const dsi_printed *printed, char **text_out)
     put_streams(&text, report);
     dsi_buf_printf(&text, "  \"operations\": {\"model\": %.17g, \"computed\": %.17g}",
                    report->model_flops, report->hardware_flops);
+    put_pipeline(&text, report);
     put_changes(&text, printed);
     if (report->timeline != NULL) {
         dsi_buf_puts(&text, ",\n  \"timeline\": ");

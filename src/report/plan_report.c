@@ -5,8 +5,10 @@
 #include "base/clock.h"
 #include "op/ops.h"
 #include "plan/plan_sim.h"
+#include "report/plan_stages.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -247,7 +249,7 @@ static const char *accelerator_of(const dsi_report_request *request)
     return other && dsi_accel_is_auto(request->accelerator) ? "null" : request->accelerator;
 }
 
-static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
+static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_report *r)
 {
     const dsi_report_request *request = &r->request;
     const ds_engine_params params = {.model = request->model,
@@ -267,23 +269,27 @@ static ds_status make(ds_ctx *ctx, dsi_plan_report *r)
                                    .frozen = request->frozen,
                                    .n_frozen = request->n_frozen,
                                    .n_threads = request->n_threads,
-                                   .stage = request->stage};
+                                   .stage = request->stage,
+                                   .choice = choice};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_active(r);
     count_steps(r);
     DS_TRY(count_memory(r));
-    return request->device != NULL ? simulate(ctx, r) : DS_OK;
+    DS_TRY(request->device != NULL ? simulate(ctx, r) : DS_OK);
+    r->step_time = r->timeline != NULL ? r->timeline->step.seconds : r->hardware_flops;
+    return DS_OK;
 }
 
+/* choice: see dsi_rank_request. */
 static ds_status make_stage(ds_ctx *ctx, const dsi_report_request *request, uint32_t stage,
-                            dsi_plan_report *report_out)
+                            const dsi_memory_choice *choice, dsi_plan_report *report_out)
 {
     memset(report_out, 0, sizeof *report_out);
     report_out->request = *request;
     report_out->request.stage = stage;
     report_out->plan.ctx = ctx;
-    const ds_status status = make(ctx, report_out);
+    const ds_status status = make(ctx, choice, report_out);
     if (status < 0) {
         dsi_report_free(report_out);
     }
@@ -314,19 +320,21 @@ static ds_status make_largest(ds_ctx *ctx, const dsi_report_request *request,
                               dsi_plan_report *report_out)
 {
     enum { ALL = 4 };
-    DS_TRY(make_stage(ctx, request, 0, report_out));
-    const uint32_t n = dsi_rank_schedule(&report_out->spec).n_ranks;
+    dsi_stage_clock clock = {.rest = 0.0};
+    DS_TRY(make_stage(ctx, request, 0, NULL, report_out));
+    const dsi_memory_choice choice = report_out->plan.choice;
+    const dsi_schedule schedule = dsi_rank_schedule(&report_out->spec);
+    const uint32_t n = schedule.n_ranks;
     const uint32_t fullest = n > ALL ? fullest_stage(report_out, n) : 0;
-    for (uint32_t s = 1; s < n; ++s) {
+    ds_status status = DS_OK;
+    dsi_stage_clock_add(&clock, report_out);
+    for (uint32_t s = 1; s < n && status >= 0; ++s) {
         dsi_plan_report other;
         if (n > ALL && s != 1 && s != fullest && s + 1 != n) {
             continue;
         }
-        const ds_status status = make_stage(ctx, request, s, &other);
-        if (status < 0) {
-            dsi_report_free(report_out);
-            return status;
-        }
+        DS_TRY_GOTO(status, make_stage(ctx, request, s, &choice, &other), done);
+        dsi_stage_clock_add(&clock, &other);
         if (dsi_report_need(&other) > dsi_report_need(report_out)) {
             const dsi_plan_report smaller = *report_out;
             *report_out = other;
@@ -334,16 +342,52 @@ static ds_status make_largest(ds_ctx *ctx, const dsi_report_request *request,
         }
         dsi_report_free(&other);
     }
-    return DS_OK;
+    if (n > 1) {
+        status = dsi_stage_clock_step(ctx, &clock, &schedule, &report_out->step_time);
+    }
+done:
+    if (status < 0) {
+        dsi_report_free(report_out);
+    }
+    return status;
+}
+
+/* The report of a configuration that leaves nothing open. */
+static ds_status make_closed(ds_ctx *ctx, const dsi_report_request *request,
+                             dsi_plan_report *report_out)
+{
+    return request->stage == DSI_STAGE_LARGEST
+               ? make_largest(ctx, request, report_out)
+               : make_stage(ctx, request, request->stage, NULL, report_out);
+}
+
+static ds_status make_chosen(ds_ctx *ctx, const dsi_report_request *request,
+                             dsi_plan_report *report_out)
+{
+    dsi_report_request closed = *request;
+    dsi_buf why = dsi_buf_make(sizeof report_out->why);
+    ds_config *chosen = NULL;
+    ds_status status = dsi_stages_choose(ctx, request, &chosen, &why);
+    if (status >= 0) {
+        closed.config = chosen;
+        status = make_closed(ctx, &closed, report_out);
+    }
+    if (status >= 0) {
+        report_out->chosen = chosen;
+        (void)snprintf(report_out->why, sizeof report_out->why, "%s", dsi_buf_text(&why));
+    } else {
+        ds_config_destroy(&chosen);
+    }
+    dsi_buf_free(&why);
+    return status;
 }
 
 ds_status dsi_report_make(ds_ctx *ctx, const dsi_report_request *request,
                           dsi_plan_report *report_out)
 {
     const double start = dsi_clock_seconds();
-    DS_TRY(request->stage == DSI_STAGE_LARGEST
-               ? make_largest(ctx, request, report_out)
-               : make_stage(ctx, request, request->stage, report_out));
+    DS_TRY(dsi_stages_are_open(request->config) ? make_chosen(ctx, request, report_out)
+                                                : make_closed(ctx, request, report_out));
     report_out->seconds = dsi_clock_seconds() - start;
     return DS_OK;
 }
@@ -355,6 +399,7 @@ void dsi_report_free(dsi_plan_report *report)
     report->sim_steps = NULL;
     dsi_ledger_destroy(&report->ledger);
     dsi_rank_plan_free(&report->plan);
+    ds_config_destroy(&report->chosen);
 }
 
 ds_status dsi_report_curve(const dsi_plan_report *report, size_t (*points)[DSI_MEMORY_KIND_COUNT],

@@ -56,7 +56,11 @@ typedef struct dsi_plan_report {
     dsi_report_comm comm[DSI_REPORT_MOST_COLLECTIVES];
     uint32_t n_comm;
     double model_flops, hardware_flops; /* an optimizer step of a rank */
-    dsi_device device;                  /* of a rank */
+    double step_time; /* of a step: seconds, without a device operations; of a pipeline of which all
+                         stages were planned, by what each of them takes */
+    ds_config *chosen; /* request.config with what "auto" of a pipeline became; owned; NULL: none */
+    char why[512];     /* the choice in words */
+    dsi_device device; /* of a rank */
     dsi_sim_step *sim_steps;
     dsi_timeline *timeline; /* NULL without a device */
 } dsi_plan_report;

@@ -15,9 +15,6 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
     const dsi_schedule s = dsi_rank_schedule(&r->spec);
     double held = 0.0;
     double all = 0.0;
-    if (s.n_ranks <= 1) {
-        return;
-    }
     for (ds_cell c = 0; c < ds_cells_count(r->plan.cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(r->plan.cells, c);
         if (cell->kind == DS_CELL_PARAM) {
@@ -26,6 +23,12 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
             held +=
                 dsi_place_on_has(r->plan.places[c].at.on[DSI_AXIS_PP], r->request.stage) ? n : 0;
         }
+    }
+    if (r->chosen != NULL) {
+        dsi_buf_printf(text, "\n%s", r->why);
+    }
+    if (s.n_ranks <= 1) {
+        return;
     }
     dsi_buf_printf(text,
                    "\nstage %u of %u, %s: %.0f %% of the parameters, at most %u micro-batch%s in "

@@ -37,7 +37,7 @@ ds_status dsi_engine_check_average(const ds_engine *engine)
     if (s->average != DS_AVERAGE_TARGETS) {
         return DS_OK;
     }
-    if (engine->pipe != NULL && engine->pipe->stage + 1 < engine->pipe->n_stages) {
+    if (engine->pipe != NULL && !dsi_pipe_has_loss(engine->pipe)) {
         counts = true; /* the last stage has it, or says so */
     }
     for (uint32_t i = 0; i < engine->train_plan->n_outputs; ++i) {

@@ -14,6 +14,17 @@ static bool is_mine(const dsi_stage_message *m, uint32_t stage)
     return m->source == stage || m->target == stage;
 }
 
+/* The rank with the last stage, which has the loss. */
+static uint32_t last_rank(const dsi_engine_pipe *pipe)
+{
+    return dsi_part_rank(&pipe->parts, pipe->n_stages, pipe->n_stages * pipe->parts.n_chunks - 1);
+}
+
+bool dsi_pipe_has_loss(const dsi_engine_pipe *pipe)
+{
+    return pipe->stage == last_rank(pipe);
+}
+
 /* Those of this stage. */
 static ds_status open_line(const ds_engine *engine, dsi_pipe_line *line, dsi_stage_messages *all)
 {
@@ -249,7 +260,7 @@ ds_status dsi_pipe_share(ds_engine *engine, double *values, uint32_t n)
     const dsi_engine_pipe *pipe = engine->pipe;
     DS_TRY(dsi_comm_gather(pipe->across, values, all, n * sizeof *values, "the last stage's loss"));
     for (uint32_t i = 0; i < n; ++i) {
-        values[i] = all[(pipe->n_stages - 1) * n + i];
+        values[i] = all[last_rank(pipe) * n + i];
     }
     return DS_OK;
 }
@@ -299,7 +310,7 @@ static ds_status share_loss(void *user)
     ds_engine *engine = user;
     dsi_engine_pipe *pipe = engine->pipe;
     double values[3] = {pipe->loss, engine->step_targets, pipe->newest};
-    if (pipe->stage == pipe->n_stages - 1) {
+    if (dsi_pipe_has_loss(pipe)) {
         DS_TRY(ds_comm_sum(engine->data_comm, values, 1));
     }
     DS_TRY(dsi_pipe_share(engine, values, 3));
@@ -345,7 +356,7 @@ static void add_run(const ds_engine *engine, dsi_program *p, const dsi_pipe_op *
     const dsi_engine_pipe *pipe = engine->pipe;
     const uint32_t v = pipe->parts.n_chunks;
     const uint32_t slot = op->micro % pipe->n_slots;
-    const bool last = pipe->stage == pipe->n_stages - 1 && op->what == v; /* behind the loss */
+    const bool last = dsi_pipe_has_loss(pipe) && op->what == v; /* behind the loss */
     const bool ends = op->what + 1 == dsi_parts_phases(&pipe->parts);
     if (op->what == 0) {
         dsi_program_do(p, &feed_action);

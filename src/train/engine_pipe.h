@@ -49,6 +49,9 @@ typedef struct dsi_engine_pipe {
     double newest; /* of the newest of them alone, of this rank's samples; on all stages */
 } dsi_engine_pipe;
 
+/* Whether this rank has the last stage, which has the loss. */
+bool dsi_pipe_has_loss(const dsi_engine_pipe *pipe);
+
 /* Takes the messages over from a rank's plan and makes what they need; nothing without stages.
  * Errors: ERR_GRAPH: the schedule would block. */
 ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_messages *eval);

@@ -149,7 +149,8 @@ static void check_cells(const cut *c)
         }
     }
     const bool is_tied = ds_cells_find(cells, DS_CELL_PARAM, "transformer.wte.weight") != DS_NONE;
-    assert_int_equal(shared, is_tied ? 1 : 0);
+    const dsi_schedule s = dsi_rank_schedule(&c->spec); /* of a V one rank has both ends */
+    assert_int_equal(shared, is_tied && !dsi_schedule_parts(&s).folded ? 1 : 0);
 }
 
 /* The layer of a parameter by its name; what stands before or behind: of the first or last. */
@@ -275,7 +276,7 @@ static void check_edges(const cut *c, const dsi_schedule *s, bool is_tied)
         assert_memory_equal(c->plans[r].train_messages.items, all->items,
                             all->n * sizeof *all->items);
     }
-    for (uint32_t i = 0; i < all->n && all->items[i].phase < 6; ++i) {
+    for (uint32_t i = 0; i < all->n; ++i) {
         const dsi_stage_message *m = &all->items[i];
         const dsi_stage_parts parts = dsi_schedule_parts(s);
         assert_true(m->source != m->target);
@@ -294,7 +295,8 @@ static void check_edges(const cut *c, const dsi_schedule *s, bool is_tied)
                                      .channel = m->channel};
         n_past += m->channel;
     }
-    assert_int_equal(n_past, is_tied ? 1 : 0); /* received when it is read: there once */
+    /* received when it is read: there once; of a V the last stage is on the rank of the first */
+    assert_int_equal(n_past, is_tied && !dsi_schedule_parts(s).folded ? 1 : 0);
     /* by the model's own messages, tied weights' gradients among them: nothing waits for a buffer
      */
     CHECK_OK(ctx, dsi_pipe_check(ctx, s, edges, n, &alike, &result));
@@ -308,8 +310,9 @@ static void parts(void **state)
     static const char *const models[] = {tied, untied};
     char *folder = scratch_make();
     (void)state;
-    for (uint32_t k = 0; k < 4; ++k) {
+    for (uint32_t k = 0; k < 6; ++k) {
         const bool split = k / 2 == 1;
+        const bool folded = k / 2 == 2;
         ds_model *model = small_model(ctx, folder, models[k % 2]);
         cut c = {.n_stages = split ? 3 : 2, .n_ranks = split ? 3 : 2};
         c.spec = small_spec(DS_DTYPE_F32);
@@ -317,7 +320,9 @@ static void parts(void **state)
         c.spec.train.seq_length = 32;
         c.spec.train.accumulation = 6;
         c.spec.zero.pp = c.n_stages;
-        c.spec.schedule_kind = split ? DSI_SCHEDULE_ZB_H1 : DSI_SCHEDULE_INTERLEAVED;
+        c.spec.schedule_kind = split    ? DSI_SCHEDULE_ZB_H1
+                               : folded ? DSI_SCHEDULE_ZB_V
+                                        : DSI_SCHEDULE_INTERLEAVED;
         c.spec.stage_chunks = split ? 1 : 2;
         CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &c.spec.zero, c.n_ranks));
         const dsi_schedule s = dsi_rank_schedule(&c.spec);
@@ -331,7 +336,7 @@ static void parts(void **state)
         for (uint32_t r = 0; r < c.n_stages; ++r) {
             const dsi_plan *plan = c.plans[r].train_plan;
             const dsi_phases *phases = &plan->phases;
-            assert_int_equal(dsi_phases_micro(phases), split ? 3 : 4);
+            assert_int_equal(dsi_phases_micro(phases), split ? 3 : folded ? 6 : 4);
             CHECK_OK(ctx, dsi_plan_check(plan));
             CHECK_OK(ctx, dsi_plan_check(c.plans[r].eval_plan));
             assert_string_equal(phases->items[c.plans[r].own.phases.update].name, "update");
@@ -347,12 +352,17 @@ static void parts(void **state)
                 assert_true(r == 0 || count_steps(plan, 1, &dsi_op_linear) > 0);
                 assert_true(r == 0 || count_steps(plan, 2, &dsi_op_linear) == 0);
             }
-            for (ds_phase p = 0; !split && p < 4; ++p) {
-                static const char *const names[] = {"forward", "forward_1", "backward_1",
-                                                    "backward"};
-                assert_string_equal(phases->items[p].name, names[p]);
-                assert_true(count_steps(plan, p, NULL) > 0);
-                assert_true((count_steps(plan, p, &dsi_op_linear_dw) > 0) == (p >= 2));
+            for (ds_phase p = 0; !split && p < (folded ? 6 : 4); ++p) {
+                static const char *const names[][6] = {
+                    {"forward", "forward_1", "backward_1", "backward"},
+                    {"forward", "forward_1", "backward_1", "weights_1", "backward", "weights"}};
+                const bool first = r == 0 && p == 4; /* its gradients lead to no other stage */
+                const bool weighs = folded ? p == 3 || p == 5 : p >= 2;
+                assert_string_equal(phases->items[p].name, names[folded][p]);
+                assert_true((count_steps(plan, p, NULL) > 0) == !(folded && first));
+                /* a gradient of tied weights is waited for by the stage that adds it */
+                assert_true((count_steps(plan, p, &dsi_op_linear_dw) > 0) == weighs ||
+                            (folded && k % 2 == 0 && r == 0 && p == 2));
             }
         }
         close_cut(&c);

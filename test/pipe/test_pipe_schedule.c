@@ -4,6 +4,7 @@
 #include "common/check.h"
 
 #include "pipe/pipe_list.h"
+#include "pipe/pipe_time.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,17 +26,19 @@ static void print(const dsi_schedule *s, uint32_t rank, char *text, size_t room)
     text[0] = '\0';
     for (uint32_t i = 0; i < dsi_schedule_count(s); ++i) {
         const uint32_t phase = turns[i].phase;
-        const uint32_t stage = dsi_part_chunk(&parts, phase) * s->n_ranks + rank;
+        const uint32_t stage =
+            dsi_part_stage(&parts, s->n_ranks, rank, dsi_part_chunk(&parts, phase));
         n += (size_t)snprintf(text + n, room - n, "%s%u%c%u", i > 0 ? " " : "", stage,
-                              phase < s->n_chunks ? 'F'
-                              : !parts.split      ? 'B'
-                                                  : "FIW"[phase],
+                              phase < s->n_chunks            ? 'F'
+                              : !parts.split                 ? 'B'
+                              : dsi_part_ends(&parts, phase) ? 'W'
+                                                             : 'I',
                               turns[i].micro);
     }
 }
 
-/* Lists that torch's ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B make, and ZB-H1 by its
- * rule: see docs/internals/pipe.md. */
+/* Lists that torch's ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleZBVZeroBubble
+ * make, and ZB-H1 by its rule: see docs/internals/pipe.md. */
 static void lists(void **state)
 {
     static const struct {
@@ -58,6 +61,24 @@ static void lists(void **state)
         {{DSI_SCHEDULE_INTERLEAVED, 2, 4, 2},
          1,
          "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1F3 1B1 3F2 3B2 3F3 3B3 1B2 1B3"},
+        {{DSI_SCHEDULE_ZB_V, 2, 4, 2},
+         0,
+         "0F0 0F1 0F2 3F0 3I0 3W0 3F1 3I1 3W1 0F3 0I0 0W0 3F2 3I2 3W2 0I1 0W1 3F3 3I3 3W3 0I2 0W2 "
+         "0I3 0W3"},
+        {{DSI_SCHEDULE_ZB_V, 2, 4, 2},
+         1,
+         "1F0 2F0 1F1 2F1 2I0 2W0 1F2 1I0 1W0 2F2 2I1 2W1 1F3 1I1 1W1 2F3 2I2 2W2 1I2 2I3 1I3 1W2 "
+         "2W3 1W3"},
+        {{DSI_SCHEDULE_ZB_V, 2, 2, 2}, 1, "1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1"},
+        {{DSI_SCHEDULE_ZB_V, 3, 4, 2},
+         1,
+         "1F0 1F1 1F2 4F0 1F3 4F1 4I0 4W0 4F2 4I1 4W1 1I0 1W0 4F3 4I2 4W2 1I1 1W1 4I3 4W3 1I2 1I3 "
+         "1W2 1W3"},
+        {{DSI_SCHEDULE_ZB_V, 4, 8, 2},
+         2,
+         "2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5I0 5W0 5F3 5I1 5W1 2F5 2I0 2W0 5F4 5I2 5W2 2F6 2I1 2W1 "
+         "5F5 5I3 5W3 2F7 2I2 2W2 5F6 5I4 5W4 2I3 2W3 5F7 5I5 5W5 2I4 5I6 2I5 5I7 2I6 2W4 2I7 2W5 "
+         "5W6 5W7 2W6 2W7"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
@@ -76,20 +97,26 @@ static uint32_t usual_edges(const dsi_schedule *s, dsi_pipe_edge *edges)
     for (uint32_t stage = 1; stage < p * s->n_chunks; ++stage) {
         const uint32_t here = stage / p;
         const uint32_t there = (stage - 1) / p;
+        const uint32_t rank = dsi_part_rank(&parts, p, stage);
+        const uint32_t before = dsi_part_rank(&parts, p, stage - 1);
+        if (rank == before) {
+            continue;
+        }
         const ds_phase ahead = dsi_part_backward(&parts, here);
         const ds_phase back = dsi_part_backward(&parts, there);
-        edges[n++] = (dsi_pipe_edge){.source = (stage - 1) % p,
-                                     .target = stage % p,
+        edges[n++] = (dsi_pipe_edge){.source = before,
+                                     .target = rank,
                                      .phase = there,
                                      .first = here,
-                                     .last = parts.split ? 2 : ahead,
-                                     .buffers = 1,
+                                     .last = dsi_part_end(&parts, here),
+                                     .buffers = parts.folded && s->n_micro > 1 ? 2 : 1,
+                                     .apart = parts.folded && s->n_micro > 1,
                                      .kept = true};
-        edges[n++] = (dsi_pipe_edge){.source = stage % p,
-                                     .target = (stage - 1) % p,
+        edges[n++] = (dsi_pipe_edge){.source = rank,
+                                     .target = before,
                                      .phase = ahead,
                                      .first = back,
-                                     .last = parts.split ? 2 : back,
+                                     .last = dsi_part_end(&parts, there),
                                      .buffers = 1,
                                      .kept = parts.split || s->n_chunks > 1};
     }
@@ -112,29 +139,50 @@ static uint32_t in_flight(const dsi_schedule *s, uint32_t rank)
         return least(s->n_micro, behind + 1);
     case DSI_SCHEDULE_ZB_H1:
         return least(s->n_micro, s->n_ranks);
+    case DSI_SCHEDULE_ZB_V:
+        return 2 * s->n_ranks; /* of 2p-1 micro-batches and more */
     default:
         return least(2 * behind + (s->n_chunks - 1) * s->n_ranks + 1, s->n_chunks * s->n_micro);
     }
 }
 
+/* The same without messages. */
+static void check_order(const dsi_schedule *s, const dsi_schedule_times *t, double expected)
+{
+    dsi_schedule_times stages[2 * DSI_STAGES_MOST];
+    double seconds = 0.0;
+    for (uint32_t i = 0; i < s->n_ranks * s->n_chunks; ++i) {
+        const double v = s->n_chunks;
+        stages[i] = (dsi_schedule_times){t->forward / v, t->backward / v, t->weights / v};
+    }
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, &seconds));
+    assert_true(fabs(seconds - expected) < 1e-9);
+}
+
 static void check_formulas(const dsi_schedule *s)
 {
-    const dsi_schedule_times t = {1.0, 1.25, 0.75};
+    const bool folded = s->kind == DSI_SCHEDULE_ZB_V; /* whose formula is of equal times */
+    const dsi_schedule_times t = {1.0, folded ? 1.0 : 1.25, folded ? 1.0 : 0.75};
     dsi_pipe_edge edges[2 * MOST_EDGES];
     dsi_pipe_result result;
     const uint32_t n = usual_edges(s, edges);
     const double work = s->n_micro * (t.forward + t.backward + t.weights);
     CHECK_OK(ctx, dsi_pipe_check(ctx, s, edges, n, &t, &result));
     const double expected = work + dsi_schedule_idle(s, &t);
-    const bool exact = s->kind != DSI_SCHEDULE_ZB_H1; /* whose bubble is of equal times, m ≥ p */
+    /* whose bubbles are of equal times, m ≥ p and m ≥ 2p-1; it is less before that */
+    const bool exact =
+        s->kind != DSI_SCHEDULE_ZB_H1 && (!folded || s->n_micro >= 2 * s->n_ranks - 1);
     if (exact ? fabs(result.seconds - expected) > 1e-9
               : s->n_micro >= s->n_ranks && result.seconds > expected) {
         fail_msg("%s, %u ranks, %u micro-batches, %u chunks: %.17g s, expected %.17g",
                  dsi_schedule_name(s->kind), s->n_ranks, s->n_micro, s->n_chunks, result.seconds,
                  expected);
     }
+    check_order(s, &t, result.seconds);
     for (uint32_t r = 0; r < s->n_ranks; ++r) {
-        assert_int_equal(result.in_flight[r], in_flight(s, r));
+        if (!folded || s->n_micro >= 2 * s->n_ranks - 1) {
+            assert_int_equal(result.in_flight[r], in_flight(s, r));
+        }
         uint32_t slots = 0;
         for (uint32_t c = 0; c < s->n_chunks; ++c) {
             const uint32_t own = dsi_schedule_chunk_slots(s, r, c);
@@ -157,6 +205,7 @@ static void formulas(void **state)
             check_formulas(&(dsi_schedule){DSI_SCHEDULE_1F1B, p, m, 1});
             check_formulas(&(dsi_schedule){DSI_SCHEDULE_GPIPE, p, m, 1});
             check_formulas(&(dsi_schedule){DSI_SCHEDULE_ZB_H1, p, m, 1});
+            check_formulas(&(dsi_schedule){DSI_SCHEDULE_ZB_V, p, m, 2});
         }
     }
     for (uint32_t p = 2; p <= 8; ++p) {
@@ -175,14 +224,15 @@ static void makespans(void **state)
     static const uint32_t sizes[][2] = {{2, 4}, {4, 4}, {4, 8}, {4, 16}, {8, 16}};
     static const double seconds[][5] = {{15.0, 21.0, 33.0, 57.0, 69.0},
                                         {13.5, 16.5, 28.5, 52.5, 58.5},
-                                        {13.0, 15.0, 27.0, 51.0, 55.0}};
+                                        {13.0, 15.0, 27.0, 51.0, 55.0},
+                                        {12.5, 15.0, 25.5, 49.5, 51.5}};
     static const dsi_schedule_kind kinds[] = {DSI_SCHEDULE_1F1B, DSI_SCHEDULE_INTERLEAVED,
-                                              DSI_SCHEDULE_ZB_H1};
+                                              DSI_SCHEDULE_ZB_H1, DSI_SCHEDULE_ZB_V};
     const dsi_schedule_times t = {1.0, 1.0, 1.0};
     (void)state;
-    for (uint32_t k = 0; k < 3; ++k) {
+    for (uint32_t k = 0; k < 4; ++k) {
         for (uint32_t i = 0; i < 5; ++i) {
-            const uint32_t v = kinds[k] == DSI_SCHEDULE_INTERLEAVED ? 2 : 1;
+            const uint32_t v = k % 2 == 1 ? 2 : 1;
             const dsi_schedule s = {kinds[k], sizes[i][0], sizes[i][1], v};
             dsi_pipe_edge edges[MOST_EDGES];
             dsi_pipe_result result;
@@ -326,11 +376,10 @@ static void lists_that_block(void **state)
  * is harmless keeps the runs in their order; so much is counted. */
 static void mutated_lists(void **state)
 {
-    static const dsi_schedule schedules[] = {{DSI_SCHEDULE_1F1B, 3, 4, 1},
-                                             {DSI_SCHEDULE_GPIPE, 2, 3, 1},
-                                             {DSI_SCHEDULE_INTERLEAVED, 2, 4, 2},
-                                             {DSI_SCHEDULE_INTERLEAVED, 3, 6, 2},
-                                             {DSI_SCHEDULE_ZB_H1, 3, 4, 1}};
+    static const dsi_schedule schedules[] = {
+        {DSI_SCHEDULE_1F1B, 3, 4, 1},        {DSI_SCHEDULE_GPIPE, 2, 3, 1},
+        {DSI_SCHEDULE_INTERLEAVED, 2, 4, 2}, {DSI_SCHEDULE_INTERLEAVED, 3, 6, 2},
+        {DSI_SCHEDULE_ZB_H1, 3, 4, 1},       {DSI_SCHEDULE_ZB_V, 3, 5, 2}};
     uint32_t n_tried = 0;
     uint32_t n_refused = 0;
     (void)state;

@@ -66,8 +66,10 @@ static int64_t seconds_of(const job *j, ds_phase phase)
     if (phase < parts.n_chunks) {
         return FORWARD / parts.n_chunks;
     }
-    return parts.split ? (phase == 1 ? j->backward : j->weights)
-                       : (j->backward + j->weights) / parts.n_chunks;
+    const int64_t seconds = !parts.split                   ? j->backward + j->weights
+                            : dsi_part_ends(&parts, phase) ? j->weights
+                                                           : j->backward;
+    return seconds / parts.n_chunks;
 }
 
 static ds_status run_list(dsi_comm *comm, job *j, const dsi_pipe_list *list, letter *letters)
@@ -124,30 +126,40 @@ static void add_edges(job *j)
     const uint32_t n_stages = p * s->n_chunks;
     const bool kept = parts.split || s->n_chunks > 1;
     for (uint32_t stage = 1; stage < n_stages; ++stage) {
+        const uint32_t rank = dsi_part_rank(&parts, p, stage);
+        const uint32_t before = dsi_part_rank(&parts, p, stage - 1);
+        const uint32_t buffers = parts.folded && s->n_micro > 1 ? 2 : 1;
+        if (rank == before) {
+            continue;
+        }
         const ds_phase here = dsi_part_backward(&parts, stage / p);
         const ds_phase back = dsi_part_backward(&parts, (stage - 1) / p);
-        j->edges[j->n_edges++] = (dsi_pipe_edge){.source = (stage - 1) % p,
-                                                 .target = stage % p,
+        j->edges[j->n_edges++] = (dsi_pipe_edge){.source = before,
+                                                 .target = rank,
                                                  .phase = (stage - 1) / p,
                                                  .first = stage / p,
-                                                 .last = parts.split ? 2 : here,
-                                                 .buffers = 1,
+                                                 .last = dsi_part_end(&parts, stage / p),
+                                                 .buffers = buffers,
+                                                 .apart = buffers > 1,
                                                  .kept = true};
-        j->edges[j->n_edges++] = (dsi_pipe_edge){.source = stage % p,
-                                                 .target = (stage - 1) % p,
+        j->edges[j->n_edges++] = (dsi_pipe_edge){.source = rank,
+                                                 .target = before,
                                                  .phase = here,
                                                  .first = back,
-                                                 .last = parts.split ? 2 : back,
+                                                 .last = dsi_part_end(&parts, (stage - 1) / p),
                                                  .buffers = 1,
                                                  .kept = kept};
     }
-    const ds_phase last = dsi_part_backward(&parts, 0);
+    const ds_phase last = dsi_part_end(&parts, 0);
     const uint32_t buffers = dsi_schedule_slots(s, 0);
+    if (parts.folded) { /* the first rank has both */
+        return;
+    }
     j->edges[j->n_edges++] = (dsi_pipe_edge){.source = p - 1,
                                              .target = 0,
                                              .phase = s->n_chunks,
-                                             .first = parts.split ? 2 : last,
-                                             .last = parts.split ? 2 : last,
+                                             .first = last,
+                                             .last = last,
                                              .buffers = buffers,
                                              .apart = true,
                                              .kept = kept};
@@ -159,6 +171,7 @@ static uint32_t in_flight(const dsi_schedule *s, uint32_t rank)
     const uint32_t all = s->n_chunks * s->n_micro;
     const uint32_t n = s->kind == DSI_SCHEDULE_GPIPE   ? s->n_micro
                        : s->kind == DSI_SCHEDULE_ZB_H1 ? s->n_ranks
+                       : s->kind == DSI_SCHEDULE_ZB_V  ? 2 * s->n_ranks
                        : s->kind == DSI_SCHEDULE_INTERLEAVED
                            ? 2 * behind + (s->n_chunks - 1) * s->n_ranks + 1
                            : behind + 1;
@@ -168,7 +181,7 @@ static uint32_t in_flight(const dsi_schedule *s, uint32_t rank)
 static void check(ds_ctx *ctx, dsi_schedule schedule, uint64_t seed)
 {
     const dsi_comm_sim_options options = {.seed = seed, .max_delay = 3e-5, .reorder = true};
-    const bool split = schedule.kind == DSI_SCHEDULE_ZB_H1; /* whose formula is of equal times */
+    const bool split = dsi_schedule_parts(&schedule).split; /* whose formula is of equal times */
     job j = {
         .schedule = schedule, .backward = split ? FORWARD : 30, .weights = split ? FORWARD : 12};
     const dsi_schedule_times t = {FORWARD, (double)j.backward, (double)j.weights};
@@ -205,6 +218,9 @@ static void all_schedules(void **state)
             check(*state, (dsi_schedule){DSI_SCHEDULE_1F1B, p, m, 1}, seed++);
             check(*state, (dsi_schedule){DSI_SCHEDULE_GPIPE, p, m, 1}, seed++);
             check(*state, (dsi_schedule){DSI_SCHEDULE_ZB_H1, p, m, 1}, seed++);
+            if (m >= 2 * p - 1) {
+                check(*state, (dsi_schedule){DSI_SCHEDULE_ZB_V, p, m, 2}, seed++);
+            }
             check(*state, (dsi_schedule){DSI_SCHEDULE_INTERLEAVED, p, m, 2}, seed++);
             check(*state, (dsi_schedule){DSI_SCHEDULE_INTERLEAVED, p, m, 3}, seed++);
         }

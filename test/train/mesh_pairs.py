@@ -20,8 +20,10 @@ import random_meshes
 MESHES = [(1, 2, 1, 1, 1, 1), (2, 1, 2, 1, 1, 3), (2, 1, 1, 2, 2, 1), (1, 1, 1, 1, 1, 0), (1, 2, 2, 1, 1, 3), (4, 1, 1, 1, 4, 2), (3, 2, 1, 1, 1, 3),
           (2, 1, 2, 1, 2, 0), (1, 1, 3, 2, 1, 3), (1, 4, 2, 1, 1, 1), (1, 3, 1, 2, 1, 0), (1, 1, 6, 1, 1, 2), (1, 6, 1, 1, 1, 2), (2, 2, 1, 2, 1, 2),
           (2, 2, 2, 1, 2, 3), (2, 1, 1, 2, 1, 3)]
+# Where stages run micro-batches in another order than 1f1b.
+SCHEDULES = {(2, 1, 1, 2, 2, 1): "zb-v", (1, 1, 3, 2, 1, 3): "zb-v", (1, 3, 1, 2, 1, 0): "zb-h1", (2, 2, 1, 2, 1, 2): "zb-v"}
 MODEL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 257, "hidden_size": 48, "intermediate_size": 12,
-         "num_hidden_layers": 2, "num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+         "num_hidden_layers": 4, "num_attention_heads": 12, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
          "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.1, "num_local_experts": 12, "num_experts_per_tok": 2,
          "sliding_window": None}
 BATCH = 12
@@ -40,7 +42,7 @@ class Case:
 
 def config_of(mesh):
     dp, tp, sp, pp, ep, stage = mesh
-    more = {"pipeline": {"stages": pp}} if pp > 1 else {}
+    more = {"pipeline": {"stages": pp, "schedule": SCHEDULES.get(mesh, "1f1b")}} if pp > 1 else {}
     if ep > 1:
         more["expert_parallel"] = {"enabled": True, "autoep_size": ep}
     return {**more, "train_micro_batch_size_per_gpu": BATCH // dp, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},

@@ -153,7 +153,7 @@ class Case:
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
         if self.order == "interleaved":  # which takes rounds of as many micro-batches as stages
             self.accumulation = self.pp * rng.randint(1, 2)
-        elif self.order == "zb-h1":
+        elif self.order.startswith("zb-"):
             self.accumulation = draw(rng, self.accumulation, 4, 5)
         self.precision = draw(rng, "fp32", "fp32", "fp32", "fp32", "bf16", "fp16")
         self.data = draw(rng, "text.txt", "text.txt", "pairs.jsonl", "texts.jsonl")
@@ -177,9 +177,9 @@ class Case:
 
     def draw_order(self, rng):
         """A schedule of the pipeline: it must not change a bit. Chunks of layers need as many layers."""
-        self.order = draw(rng, "gpipe", "zb-h1", "zb-h1", "interleaved", "interleaved", "interleaved")
-        if self.order == "interleaved":
-            self.chunks = draw(rng, *[n for n in (2, 2, 2, 3, 4) if n * self.pp <= (8 if n == 2 else 6) or n == 2])
+        self.order = draw(rng, "gpipe", "zb-h1", "zb-h1", "zb-v", "zb-v", "zb-v", "interleaved", "interleaved", "interleaved")
+        if self.order in ("interleaved", "zb-v"):
+            self.chunks = draw(rng, *[n for n in (2, 2, 2, 3, 4) if n * self.pp <= (8 if n == 2 else 6) or n == 2]) if self.order == "interleaved" else 2
             self.model["n_layer" if "n_layer" in self.model else "num_hidden_layers"] = self.pp * self.chunks + rng.randint(0, 1)
 
     def rounds_otherwise(self):
@@ -316,6 +316,8 @@ FIXED = [
     ((1, 2, 1, 2), 2, 12, 4, {**LLAMA, "num_hidden_layers": 5}, {"schedule": "interleaved"}),
     ((2, 1, 2, 3), 1, 24, 3, {**MOE, "num_hidden_layers": 6}, {"schedule": "interleaved"}),
     ((1, 2, 1, 3), 1, 12, 5, {**LLAMA, "num_hidden_layers": 3, "tie_word_embeddings": True}, {"schedule": "zb-h1", "--lora": "2"}),
+    ((2, 1, 1, 2), 1, 12, 5, {**MOE, "num_hidden_layers": 5}, {"schedule": "zb-v"}),
+    ((1, 2, 1, 3), 1, 12, 6, {**LLAMA, "num_hidden_layers": 6, "tie_word_embeddings": True}, {"schedule": "zb-v"}),
 ]
 
 

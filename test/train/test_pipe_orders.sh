@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# The schedules "interleaved" (chunks of layers) and "zb-h1" (gradients of weights put off): tied and untied models, a model whose routers'
+# The schedules "interleaved" (chunks of layers), "zb-h1" (gradients of weights put off) and "zb-v" (both): tied and untied models, a model whose routers'
 # losses pass stages over, ZeRO 0 to 3, with the other axes, have the bits of the same run without stages, evaluation, resume and
 # recomputation included; what does not go is refused by name. Usage: test_pipe_orders.sh BUILD
 set -euo pipefail
@@ -85,6 +85,22 @@ case_is zb_tp llama 4 2 2 3 "$zb" ', "tensor_parallel": {"autotp_size": 2}'
 case_is zb_sp gpt2 4 2 4 1 "$zb" ', "sequence_parallel_size": 2'
 case_is zb_routers mixtral 4 4 5 1 "$zb" '' --loss_average targets
 
+zv='"schedule": "zb-v"'
+case_is zv_tied gpt2 2 2 4 0 "$zv" '' --eval_data text.txt --eval_interval 2
+case_is zv_tied3 gpt2 6 3 5 3 "$zv" ', "bf16": {"enabled": true}'
+case_is zv_four llama 4 4 7 0 "$zv" ', "activation_checkpointing": {"recompute": "full"}'
+case_is zv_few llama 4 4 2 1 "$zv"
+case_is zv_once llama 2 2 1 2 "$zv"
+case_is zv_llama2 llama 4 2 3 2 "$zv" ', "bf16": {"enabled": true}'
+case_is zv_tp llama 4 2 2 3 "$zv" ', "tensor_parallel": {"autotp_size": 2}'
+case_is zv_sp gpt2 4 2 4 1 "$zv" ', "sequence_parallel_size": 2'
+case_is zv_routers mixtral 4 2 5 1 "$zv" '' --loss_average targets
+case_is zv_skips gpt2 2 2 2 0 "$zv" ', "fp16": {"enabled": true, "initial_scale_power": 24}'
+grep -q 'skipped' zv_skips.log || fail "no step was skipped" zv_skips.log
+
+case_is by_cost mixtral 4 2 4 1 "$zv, \"partition\": \"profile\"" '' --eval_data text.txt --eval_interval 2
+case_is by_cost_tied gpt2 3 3 4 2 '"partition": "profile"' '' --eval_data text.txt --eval_interval 2
+
 refused() { # WHAT IS SAID, RANKS, MICRO-BATCHES, PIPELINE, MODEL
     config bad.json "$3" 0 "$4"
     ! train "$2" bad.json bad --overwrite --steps 1 --model_config "$5.json" || fail "accepted: $1" bad.log
@@ -94,3 +110,6 @@ refused '3 micro-batches a step are no multiple of pipeline.stages 2; set gradie
 refused 'expected 2 to 8 with "interleaved", found 1' 2 4 "\"stages\": 2, $v2, \"chunks\": 1" gpt2
 refused 'expected 1 with a schedule that is not "interleaved", found 2' 2 4 '"stages": 2, "chunks": 2' gpt2
 refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 2 4 '"stages": 2, "schedule": "interleaved", "chunks": 4' gpt2
+refused 'expected 2 with "zb-v"' 2 4 "\"stages\": 2, $zv, \"chunks\": 3" gpt2
+refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 4 4 "\"stages\": 4, $zv" gpt2
+refused 'take "uniform", which gives each as many' 2 4 '"stages": 2, "partition": "type:block"' gpt2

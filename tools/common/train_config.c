@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a run: the file's, or the default; resolved for flags, model and data.
  * Called by train_setup.c, for a run and for ds_config check alike. */
+#include "base/machine_memory.h"
+#include "comm/comm.h"
 #include "common/default_config.h"
 #include "common/train.h"
 #include "compile/run_spec.h"
 #include "config/config_values.h"
 
+#include <deepspeed/plan.h>
+
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 ds_trainer_values train_trainer_values(const train_options *o, int64_t hidden, uint64_t steps)
@@ -61,6 +66,62 @@ static ds_maybe steps_to_come(const train_run *run)
     return is_open ? ds_known(1e9) : (ds_maybe){0};
 }
 
+/* Memory of a rank: its share of the machine, where that is least. */
+static ds_status find_share(const train_run *run, uint64_t *bytes_out)
+{
+    dsi_comm_world world = {.local_size = run->n_ranks};
+    if (run->comm != NULL) {
+        DS_TRY(dsi_comm_world_read(run->ctx, &world));
+    }
+    const uint32_t local = world.local_size > 0 ? world.local_size : 1;
+    const double own = (double)dsi_machine_memory() / (double)local;
+    double *all = calloc(run->n_ranks, sizeof *all);
+    if (all == NULL) {
+        return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for a number a rank");
+    }
+    for (uint32_t r = 0; r < run->n_ranks; ++r) {
+        all[r] = own;
+    }
+    const ds_status status =
+        run->comm != NULL ? dsi_comm_gather(run->comm, &own, all, sizeof own, "memory of a rank")
+                          : DS_OK;
+    for (uint32_t r = 1; r < run->n_ranks; ++r) {
+        all[0] = all[r] < all[0] ? all[r] : all[0];
+    }
+    *bytes_out = (uint64_t)all[0];
+    free(all);
+    return status;
+}
+
+/* What a pipeline's "auto" becomes; the same on all ranks. */
+static ds_status choose_pipeline(train_run *run)
+{
+    const train_options *o = run->options;
+    ds_plan_params params = {.model = run->model,
+                             .config = run->config,
+                             .seq_length = run->seq_length,
+                             .n_threads = (uint32_t)o->threads,
+                             .frozen = o->freeze.items,
+                             .n_frozen = (uint32_t)o->freeze.n,
+                             .preference = train_has_preference(run) ? &run->preference : NULL,
+                             .adapter = run->adapter,
+                             .accelerator = o->accelerator};
+    ds_config *chosen = NULL;
+    char *why = NULL;
+    if (run->model == NULL || !dsi_config_values(run->config)->pipeline_open) {
+        return DS_OK;
+    }
+    DS_TRY(find_share(run, &params.memory_bytes));
+    DS_TRY(ds_plan_pipeline(run->ctx, &params, &chosen, &why));
+    ds_config_destroy(&run->config);
+    run->config = chosen;
+    if (ds_comm_rank(run->comm) == 0) {
+        ds_log(run->ctx, DS_LOG_JOB, "%s", why);
+    }
+    free(why);
+    return DS_OK;
+}
+
 /* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
  * twice. */
 ds_status train_config_resolve(train_run *run)
@@ -72,6 +133,7 @@ ds_status train_config_resolve(train_run *run)
         v.total_steps = steps_to_come(run);
     }
     DS_TRY(ds_config_resolve(run->config, run->n_ranks, &v));
+    DS_TRY(choose_pipeline(run));
     DS_TRY(dsi_run_mesh(run->ctx, dsi_config_values(run->config), run->n_ranks, &run->mesh));
     if (run->train_data.n > 0) {
         DS_TRY(train_data_loaders(run));
