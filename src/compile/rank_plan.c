@@ -282,7 +282,8 @@ static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph
 }
 
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, let
- * keys travel, cut rows in halves, cut over the ranks, then into stages, let halves take turns, sort for early updates, offload, lower. */
+ * keys travel, cut rows in halves, cut over the ranks, then into stages, let halves take turns,
+ * sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {

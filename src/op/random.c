@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What draws by sample and element: dropout and noise; and where later samples draw. The gradient of either is itself, with the
- * same counters, where it depends on x at all. */
+/* What draws by sample and element: dropout and noise; and where later samples draw. The gradient
+ * of either is itself, with the same counters, where it depends on x at all. */
 #include "op/op_place.h"
 #include "op/op_util.h"
 

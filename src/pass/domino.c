@@ -29,16 +29,16 @@ typedef struct form {
 
 /* What stands for a value of the graph that is read. */
 typedef struct pieces {
-    bool is_cut;                 /* made in halves; else whole, or an input's cell */
-    ds_value made[N_HALVES];     /* where is_cut */
-    form whole, part[N_HALVES];  /* put together, or cut, for readers of a phase */
+    bool is_cut;                /* made in halves; else whole, or an input's cell */
+    ds_value made[N_HALVES];    /* where is_cut */
+    form whole, part[N_HALVES]; /* put together, or cut, for readers of a phase */
 } pieces;
 
 typedef struct cutter {
     dsi_rewrite r;
     dsi_mesh mesh; /* of the two halves */
     int64_t rows;
-    pieces *of;    /* per value of `from` */
+    pieces *of; /* per value of `from` */
 } cutter;
 
 /* One way to cut a node, and what it is cut from. */
@@ -153,8 +153,7 @@ static bool makes_outputs(const cutter *c, const dsi_node_info *node, cut *k)
         }
         if (is_sum(on)) {
             k->chained[o] = added_to(node, o);
-            const bool wide =
-                k->out[o].dtype == DS_DTYPE_F32 || node->op == &dsi_op_linear_dw;
+            const bool wide = k->out[o].dtype == DS_DTYPE_F32 || node->op == &dsi_op_linear_dw;
             if (!wide) {
                 return false;
             }

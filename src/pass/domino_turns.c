@@ -29,8 +29,8 @@ typedef struct turns {
     ds_node *next;        /* per node: the next collective behind the same node */
     ds_node *order;
     uint32_t n;
-    uint32_t turn;        /* whose it is: FIRST or SECOND */
-    ds_node at[N_LISTS];  /* nodes of a list before it are done */
+    uint32_t turn;       /* whose it is: FIRST or SECOND */
+    ds_node at[N_LISTS]; /* nodes of a list before it are done */
 } turns;
 
 static const dsi_node_info *node_of(const turns *t, ds_node n)
@@ -105,8 +105,7 @@ static void look(turns *t)
 
 static bool is_there(const turns *t, ds_value v)
 {
-    return v == DS_NONE || t->g->values[v].producer == DS_NONE ||
-           t->done[t->g->values[v].producer];
+    return v == DS_NONE || t->g->values[v].producer == DS_NONE || t->done[t->g->values[v].producer];
 }
 
 /* Nobody else still has to read a version that n overwrites. */
@@ -141,8 +140,8 @@ static bool would_wait(const turns *t, ds_node n)
     const dsi_node_info *node = node_of(t, n);
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const ds_value v = dsi_node_in(t->g, node)[i];
-        if (v != DS_NONE && (t->begun[v] || (!is_there(t, v) &&
-                                             would_wait(t, t->g->values[v].producer)))) {
+        if (v != DS_NONE &&
+            (t->begun[v] || (!is_there(t, v) && would_wait(t, t->g->values[v].producer)))) {
             return true;
         }
     }
@@ -233,8 +232,8 @@ static bool take_turn(turns *t, ds_node end)
         t->begun[v] = false;
     }
     run_all_rows(t, end);
-    for (ds_node n = next_of(t, t->turn, end);
-         n < end && !is_held(t, n) && !would_wait(t, n); n = next_of(t, t->turn, end)) {
+    for (ds_node n = next_of(t, t->turn, end); n < end && !is_held(t, n) && !would_wait(t, n);
+         n = next_of(t, t->turn, end)) {
         run(t, n);
         run_all_rows(t, end);
         any = true;
@@ -281,10 +280,9 @@ static ds_status find_order(turns *t)
         }
         order_phase(t, begin, end);
     }
-    return t->n == g->n_nodes
-               ? DS_OK
-               : ds_fail(g->ctx, DS_ERR_INTERNAL, "halves: %u nodes of %u in order", t->n,
-                         g->n_nodes);
+    return t->n == g->n_nodes ? DS_OK
+                              : ds_fail(g->ctx, DS_ERR_INTERNAL, "halves: %u nodes of %u in order",
+                                        t->n, g->n_nodes);
 }
 
 ds_status dsi_domino_turns(const ds_graph *graph, ds_graph **turns_out)
