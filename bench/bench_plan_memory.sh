@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Predicted peak memory against measured: GPT-2 124M and a Llama of 134M, runs above 1 GiB, on one to four ranks, stages 0
-# to 3, in three precisions, with recomputation and offload; and 24 meshes of tensor, sequence, expert parallel ranks and
+# to 3, in three precisions, with recomputation and offload; and 26 meshes of tensor, sequence, expert parallel ranks and
 # stages (rows "mesh …"). Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
 # Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank
 # (the largest rank counts); predicted is what ds_plan says the rank needs. Prints a line a row and how many lie within 3 %.
@@ -122,6 +122,8 @@ row "mesh tp 2, bf16, states on disk" 2 1 4 1 bf16 "$states" "$(tp 2)"
 row "mesh tp 2 x dp 2, bf16, stage 1" 4 1 4 1 bf16 '' "$(tp 2)"
 row "mesh tp 2 x dp 2, bf16, stage 3" 4 3 4 1 bf16 '' "$(tp 2)"
 row "mesh tp 4, bf16" 4 0 8 1 bf16 '' "$(tp 4)"
+row "mesh tp 2, bf16, in halves" 2 0 4 1 bf16 '' "$(tp '2, "domino": true')"
+row "mesh tp 2 x dp 2, fp32, stage 3, in halves" 4 3 4 1 fp32 '' "$(tp '2, "domino": true')$full"
 row "mesh sp 2, bf16" 2 0 4 1 bf16 '' "$(sp 2)"
 row "mesh sp 2, fp32, stage 3, full" 2 3 4 1 fp32 '' "$(sp 2)$full"
 row "mesh sp 2 x dp 2, bf16, stage 2" 4 2 4 1 bf16 '' "$(sp 2)"

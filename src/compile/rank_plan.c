@@ -6,6 +6,7 @@
 #include "compile/tensor_specs.h"
 
 #include "op/ops.h"
+#include "pass/domino.h"
 #include "pass/early.h"
 #include "pass/fuse.h"
 #include "pass/keep.h"
@@ -284,11 +285,12 @@ static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph
 }
 
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, let
- * keys travel, cut over the ranks, then into stages, sort for early updates, offload, lower. */
+ * keys travel, cut rows in halves, cut over the ranks, then into stages, let halves take turns,
+ * sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { PARTS, FUSED, REMAT, KEPT, RING, LOCAL, STAGE, EARLY, OFFLOADED, COUNT };
+    enum { PARTS, FUSED, REMAT, KEPT, RING, HALVES, LOCAL, STAGE, TURNS, EARLY, OFFLOADED, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (m->tensor != NULL) {
@@ -313,6 +315,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
                     dsi_ring_attention(graph, sequence_ranks(m), has_halves(m), &made[RING]), done);
         graph = made[RING];
     }
+    if (m->spec.domino) {
+        DS_TRY_GOTO(status, dsi_domino(graph, dsi_train_rows(&m->spec.train), &made[HALVES]), done);
+        graph = made[HALVES];
+    }
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
         zero.tensor = m->tensor;
@@ -325,6 +331,10 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (n_stages(m) > 1) {
         DS_TRY_GOTO(status, cut_stage(m, graph, backward, &made[STAGE]), done);
         graph = made[STAGE];
+    }
+    if (m->spec.domino) {
+        DS_TRY_GOTO(status, dsi_domino_turns(graph, &made[TURNS]), done);
+        graph = made[TURNS];
     }
     if (backward && dsi_train_is_early(&m->spec.train)) {
         DS_TRY_GOTO(status, dsi_early(graph, &made[EARLY]), done);

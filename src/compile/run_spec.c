@@ -436,7 +436,8 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->flops = read_flops(&v->flops_profiler);
     spec->autotune = read_autotune(&v->autotuning);
     spec->device_memory = (size_t)v->device_memory;
-    spec->overlap = v->zero.overlap_comm || v->tp_overlap_comm;
+    spec->overlap = v->zero.overlap_comm || v->tp_overlap_comm || v->tp_domino;
+    spec->domino = v->tp_domino;
     spec->log_comm = v->comms_logger.enabled;
     spec->comm_log = (ds_comm_log_params){.all = v->comms_logger.prof_all,
                                           .ops = v->comms_logger.prof_ops,

@@ -62,6 +62,7 @@ typedef struct dsi_engine_spec {
     bool save_behind;                  /* checkpoints are written behind training */
     size_t save_host_bytes;            /* most that their copy may take; 0: no limit */
     bool overlap;                      /* collectives run concurrently with computation */
+    bool domino;                       /* the rows of a micro-batch go in halves that take turns */
     int64_t prefetch;                  /* elements of stage 3's gathers ahead of their use */
     bool no_fuse, no_reuse, no_shards; /* for comparisons in tests */
     bool wall_clock_breakdown, memory_breakdown;

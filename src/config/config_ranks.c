@@ -324,6 +324,19 @@ static void experts(dsi_eval *eval)
     }
 }
 
+/* Halves of a micro-batch hide what ranks of one layer send each other. */
+static void domino(dsi_eval *eval)
+{
+    const int64_t tp = dsi_item_int(eval, TP_KEY, 0);
+    const dsi_item *item = dsi_item_find(eval, "tensor_parallel.domino");
+    if (eval->values->tp_domino && tp < 2) {
+        dsi_item_error(eval, item,
+                       "expected " TP_KEY " of 2 or more with it, found %" PRId64
+                       ": there is no communication to hide; set domino to false",
+                       tp);
+    }
+}
+
 void dsi_config_ranks(dsi_eval *eval)
 {
     experts(eval);
@@ -332,6 +345,7 @@ void dsi_config_ranks(dsi_eval *eval)
     zero_groups(eval);
     loco(eval);
     many_ranks(eval);
+    domino(eval);
     groups(eval);
     quantized(eval);
     data_parallel_size(eval);

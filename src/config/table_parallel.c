@@ -140,6 +140,12 @@ static const dsi_option tensor_parallel_rows[] = {
       "Reductions run concurrently with computation that does not need them, ZeRO's too: as "
       "overlap_comm.",
       FIELD(tp_overlap_comm)),
+    B("domino", "false", IN_FORCE,
+      "The rows of a micro-batch, 2 at least, go through the layers in two halves that take turns: "
+      "while one waits for the ranks of its layer, the other computes, forward and backward "
+      "(DeepSpeed's Domino). Collectives overlap as with tp_overlap_comm. Losses and gradients are "
+      "the same up to the order in which rows are summed. Not for experts.",
+      FIELD(tp_domino)),
     S("tensor_parallel", NULL, IN_FORCE, "Size of the group.", .section = &tp, .aliases = "tp"),
     LIST("injection_policy_tuple", "null", NOT_BUILT, "PyTorch classes to split.", WITH(NULLABLE),
          .harmless = "[]",

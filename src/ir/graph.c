@@ -251,6 +251,7 @@ static ds_status apply(ds_graph *graph, const ds_op *op, const void *attrs, cons
                           .phase = graph->phase,
                           .region = graph->region,
                           .stage = graph->stage,
+                          .half = graph->half,
                           .recomputed = graph->recomputed};
     if (n_in > 0) { /* else `in` may be NULL */
         memcpy(graph->operands + node.in_at, in, n_in * sizeof *in);

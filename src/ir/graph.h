@@ -34,6 +34,7 @@ typedef struct dsi_node_info {
     ds_phase phase;
     uint32_t region; /* that the model marked for recomputation, 0: none */
     uint32_t stage;  /* of a pipeline, from 1; 0: it runs wherever its results are read */
+    uint32_t half; /* of the micro-batch's rows that it works on: 1, 2; 0: on all (pass/domino.h) */
     bool recomputed; /* does again what a node of the forward pass did */
 } dsi_node_info;
 
@@ -66,10 +67,11 @@ struct ds_graph {
     dsi_phases phases;
     ds_value *current; /* per cell: value of the current version, DS_NONE before the first read */
     uint32_t current_capacity;
-    const char *scope; /* of nodes applied from now on, like the four below */
+    const char *scope; /* of nodes applied from now on, like the five below */
     ds_phase phase;
     uint32_t region;
     uint32_t stage;
+    uint32_t half;
     bool recomputed;
 };
 

@@ -430,6 +430,13 @@ static ds_status take_node_line(parser *p)
             return dsi_text_expected(&p->scan, "a stage above 0");
         }
     }
+    p->graph->half = 0;
+    if (dsi_text_try(&p->scan, " half=")) {
+        DS_TRY(dsi_text_id(&p->scan, "the number of a half", &p->graph->half));
+        if (p->graph->half == 0 || p->graph->half > 2) {
+            return dsi_text_expected(&p->scan, "half 1 or 2");
+        }
+    }
     p->graph->recomputed = dsi_text_try(&p->scan, " recomputed");
     DS_TRY(dsi_text_end_line(&p->scan));
     if (strcmp(p->graph->scope, dsi_buf_text(&p->name)) != 0) {

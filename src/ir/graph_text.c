@@ -7,10 +7,10 @@
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
  *   output "loss" %9
  *
- * After the scope of a node: region=N of a marked region, stage=N of a pipeline, recomputed.
- * %N is the id of a value. A cell's is that of its version 0, which is otherwise written by the
- * cell's name; "-" stands for a cell that the graph does not read but another cell belongs to, and
- * for absent operands.
+ * After the scope of a node: region=N of a marked region, stage=N of a pipeline, half=1|2,
+ * recomputed. %N is the id of a value. A cell's is that of its version 0, which is otherwise
+ * written by the cell's name; "-" stands for a cell that the graph does not read but another cell
+ * belongs to, and for absent operands.
  */
 #include "base/buf.h"
 #include "ir/graph.h"
@@ -103,6 +103,9 @@ static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info
     }
     if (node->stage != 0) {
         dsi_buf_printf(text, " stage=%u", node->stage);
+    }
+    if (node->half != 0) {
+        dsi_buf_printf(text, " half=%u", node->half);
     }
     dsi_buf_puts(text, node->recomputed ? " recomputed\n" : "\n");
 }

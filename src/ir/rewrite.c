@@ -26,6 +26,7 @@ ds_status dsi_rewrite_stand_at(dsi_rewrite *r, const dsi_node_info *node)
     ds_graph_set_phase(r->to, node->phase);
     ds_graph_set_region(r->to, node->region);
     r->to->stage = node->stage;
+    r->to->half = node->half;
     r->to->recomputed = node->recomputed;
     if (node->scope != r->scope) {
         DS_TRY(ds_graph_set_scope(r->to, node->scope));

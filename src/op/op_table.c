@@ -70,6 +70,7 @@ static const ds_op *const all[] = {
     &dsi_op_softmax,
     &dsi_op_softmax_backward,
     &dsi_op_dropout,
+    &dsi_op_rng_ahead,
     &dsi_op_noise,
     &dsi_op_add,
     &dsi_op_sub,

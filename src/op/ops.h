@@ -457,6 +457,11 @@ typedef struct dsi_noise_attrs {
 /* noise: x, rng, [rows] → y of x's dtype; u in (0,1) is ((word >> 9) + 0.5)/2^23 of the element's
  * word, which is dropout's of the same site. */
 extern const ds_op dsi_op_noise;
+typedef struct dsi_rng_ahead_attrs {
+    int64_t samples; /* 0 or more */
+} dsi_rng_ahead_attrs;
+/* rng_ahead: rng → the same, of samples so many behind: rng[2] + samples. */
+extern const ds_op dsi_op_rng_ahead;
 
 /* ---- elementwise.c -------------------------------------------------------------------------- */
 /* add, sub, mul, div: a, b → c in a's dtype, computed in fp32. b has a's shape, or is (C) = a's

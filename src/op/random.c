@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What draws by sample and element: dropout and noise. The gradient of either is itself, with the
- * same counters, where it depends on x at all. */
+/* What draws by sample and element: dropout and noise; and where later samples draw. The gradient
+ * of either is itself, with the same counters, where it depends on x at all. */
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -159,4 +159,37 @@ const ds_op dsi_op_noise = {
     .infer = noise_infer,
     .grad = noise_grad,
     .cost = dsi_cost_elementwise,
+};
+
+/* ---- rng_ahead ---------------------------------------------------------------------------------
+ */
+static ds_status rng_ahead_infer(ds_infer *call)
+{
+    const dsi_rng_ahead_attrs *a = call->attrs;
+    if (a->samples < 0) {
+        return dsi_op_bad_attr(call, "samples is %lld, expected 0 or more", (long long)a->samples);
+    }
+    DS_TRY(dsi_op_need(call, 0, "rng", DS_DTYPE_I64, ds_shape_1d(4)));
+    call->out[0] = call->in[0];
+    return DS_OK;
+}
+
+static const ds_attr rng_ahead_attrs[] = {DSI_ATTR_INT(dsi_rng_ahead_attrs, samples)};
+
+const ds_op dsi_op_rng_ahead = {
+    .version = DS_OP_VERSION,
+    .name = "rng_ahead",
+    .op_class = DS_CLASS_COPY,
+    .role = DS_ROLE_COMPUTE,
+    .again = DS_AGAIN_CHEAP,
+    .place = DSI_PLACE(.in = "_", .out = "_"),
+    .doc = "rng i64 (4) → the same for what begins `samples` behind the first sample.",
+    .n_in_min = 1,
+    .n_in_max = 1,
+    .n_out = 1,
+    .attrs_bytes = sizeof(dsi_rng_ahead_attrs),
+    .attrs = rng_ahead_attrs,
+    .n_attrs = DSI_N(rng_ahead_attrs),
+    .infer = rng_ahead_infer,
+    .cost = dsi_cost_copy,
 };

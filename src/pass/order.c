@@ -244,6 +244,20 @@ static bool bucket_ready(const sorter *s, ds_node n)
     return true;
 }
 
+/* Whether a node waits for a collective of half a micro-batch, which the other half hides. */
+static bool waits_for_half(const sorter *s, const dsi_node_info *node)
+{
+    for (uint32_t i = 0; i < node->n_in && node->half != 0; ++i) {
+        const ds_value v = dsi_node_in(s->graph, node)[i];
+        const ds_node maker = v != DS_NONE ? s->graph->values[v].producer : DS_NONE;
+        if (maker != DS_NONE && s->graph->nodes[maker].half != 0 &&
+            s->graph->nodes[maker].op->op_class == DS_CLASS_COMM) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Whether n may be moved up to right behind what just ran. */
 static bool follows(const sorter *s, ds_node n)
 {
@@ -251,7 +265,8 @@ static bool follows(const sorter *s, ds_node n)
         return bucket_ready(s, n);
     }
     const dsi_node_info *node = &s->graph->nodes[n];
-    return ready(s, n) && (frees_memory(s, node) || uses_up_gradient(s, node));
+    return ready(s, n) && !waits_for_half(s, node) &&
+           (frees_memory(s, node) || uses_up_gradient(s, node));
 }
 
 /* Runs the users of v that may follow. */

@@ -667,6 +667,8 @@ const op_case op_cases[] = {
      ATTRS(dsi_dropout_attrs, .p = 0.3, .site = 9, .n_rows = 20), .flags = OP_EXACT},
     {&dsi_op_dropout, "none", "act[3,5] i64[4]r", ATTRS(dsi_dropout_attrs, .p = 0.0),
      .flags = OP_EXACT},
+    {&dsi_op_rng_ahead, "samples", "i64[4]r", ATTRS(dsi_rng_ahead_attrs, .samples = 3),
+     .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_noise, "factor", "act[3,5,33] i64[4]r",
      ATTRS(dsi_noise_attrs, .kind = DSI_NOISE_FACTOR, .amount = 0.1, .site = 9)},
     {&dsi_op_noise, "factor, a part of the rows", "act[3,5,33] i64[4]r i32[5]p7",

@@ -617,7 +617,7 @@ static void report(const char *name, const counts *n)
 /* Operators that no graph here has: collectives and swaps, which are lowered to; generation,
  * ZenFlow, compression (test_compress.sh), parts of the vocabulary (test_tensor_parallel), losses
  * of pairs, which a rank's own rows make (test_preference_runs.sh), experts (test_rules,
- * test_zero_matrix.sh), and what other operators stand for. */
+ * test_zero_matrix.sh), halves of a batch (test_domino), and what other operators stand for. */
 static bool is_left_out(const ds_op *op)
 {
     static const ds_op *const out[] = {&dsi_op_take_slice,
@@ -630,6 +630,7 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_swap_in,
                                        &dsi_op_swap_out,
                                        &dsi_op_take_rows,
+                                       &dsi_op_rng_ahead,
                                        &dsi_op_kv_write,
                                        &dsi_op_paged_write,
                                        &dsi_op_paged_attention,

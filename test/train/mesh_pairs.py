@@ -16,7 +16,7 @@ import time
 
 import random_meshes
 
-# dp, tp, sp, pp, ep, stage. 257 rows of the vocabulary are padded by every tp; 4 heads of keys and values are fewer than the ranks of some
+# dp, tp, sp, pp, ep, stage, and of some: domino. 257 rows of the vocabulary are padded by every tp; 4 heads of keys and values are fewer than the ranks of some
 MESHES = [(1, 2, 1, 1, 1, 1), (2, 1, 2, 1, 1, 3), (2, 1, 1, 2, 2, 1), (1, 1, 1, 1, 1, 0), (1, 2, 2, 1, 1, 3), (4, 1, 1, 1, 4, 2), (3, 2, 1, 1, 1, 3),
           (2, 1, 2, 1, 2, 0), (1, 1, 3, 2, 1, 3), (1, 4, 2, 1, 1, 1), (1, 3, 1, 2, 1, 0), (1, 1, 6, 1, 1, 2), (1, 6, 1, 1, 1, 2), (2, 2, 1, 2, 1, 2),
           (2, 2, 2, 1, 2, 3), (2, 1, 1, 2, 1, 3)]
@@ -27,13 +27,16 @@ MODEL = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "voca
          "hidden_act": "silu", "tie_word_embeddings": False, "attention_dropout": 0.1, "num_local_experts": 12, "num_experts_per_tok": 2,
          "sliding_window": None}
 BATCH = 12
+# Of a model without experts, whose micro-batches may go in halves
+DENSE_MESHES = [(1, 2, 1, 1, 1, 0, True), (2, 2, 1, 1, 1, 3, True), (1, 2, 1, 2, 1, 1, True), (1, 2, 1, 1, 1, 1, False)]
+DENSE = {**{key: value for key, value in MODEL.items() if "experts" not in key}, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 
 
 class Case:
     """What random_meshes asks of a case."""
 
-    def __init__(self):
-        self.model, self.precision, self.optimizer, self.data, self.length = MODEL, "fp32", "AdamW", "pairs.jsonl", 24
+    def __init__(self, model):
+        self.model, self.precision, self.optimizer, self.data, self.length = model, "fp32", "AdamW", "pairs.jsonl", 24
         self.flags = {"--loss_average": "targets"}  # which is the same number however the rows are dealt
 
     def layers(self):
@@ -41,17 +44,17 @@ class Case:
 
 
 def config_of(mesh):
-    dp, tp, sp, pp, ep, stage = mesh
+    dp, tp, sp, pp, ep, stage, domino = (*mesh, False)[:7]
     more = {"pipeline": {"stages": pp, "schedule": SCHEDULES.get(mesh, "1f1b")}} if pp > 1 else {}
     if ep > 1:
         more["expert_parallel"] = {"enabled": True, "autoep_size": ep}
     return {**more, "train_micro_batch_size_per_gpu": BATCH // dp, "gradient_clipping": 1.0, "zero_optimization": {"stage": stage},
             "optimizer": {"type": "AdamW", "params": {"lr": random_meshes.RATE, "eps": random_meshes.EPS}},
-            "tensor_parallel": {"autotp_size": tp}, "sequence_parallel_size": sp}
+            "tensor_parallel": {"autotp_size": tp, **({"domino": True} if domino else {})}, "sequence_parallel_size": sp}
 
 
 def name_of(mesh):
-    return "dp {} tp {} sp {} pp {} ep {} stage {}".format(*mesh)
+    return "dp {} tp {} sp {} pp {} ep {} stage {}".format(*mesh) + (" domino" if mesh[6:] == (True,) else "")
 
 
 def ranks_of(mesh):
@@ -64,8 +67,9 @@ def check_pair(runs, case, saved, mesh, whole, others):
     what = f"{name_of(saved)} -> {name_of(mesh)}"
     if result.code != 0:
         return [f"{what}: exit code {result.code}\n{result.log[-2000:]}"]
-    others.setdefault(mesh[:3], (mesh, result.hash()))
-    first, bits = others[mesh[:3]]
+    alike = mesh[:3] + mesh[6:]
+    others.setdefault(alike, (mesh, result.hash()))
+    first, bits = others[alike]
     bad = []
     if mesh == saved and result.hash() != whole.hash():
         bad.append(f"{what}: other bits than the run that was not interrupted")
@@ -77,26 +81,34 @@ def check_pair(runs, case, saved, mesh, whole, others):
     return bad + [f"{what}: {b}" for b in random_meshes.tensors_near(case, whole, result, *random_meshes.limits(case)[2:])[:4]]
 
 
+def check_pairs(runs, meshes, model):
+    """Complaints about every ordered pair."""
+    case, failures = Case(model), []
+    runs.write_model(case)
+    for saved in meshes:
+        first = runs.run(case, "saved", config_of(saved), ranks_of(saved), flags={"--steps": "2"})
+        assert first.code == 0, first.log
+        shutil.rmtree(runs.folder / "kept", ignore_errors=True)
+        whole = runs.run(case, "kept", config_of(saved), ranks_of(saved), flags={"--steps": "3"})
+        assert whole.code == 0, whole.log
+        others = {}
+        for mesh in meshes:
+            for line in check_pair(runs, case, saved, mesh, whole, others):
+                failures.append(line)
+                print(line, flush=True)
+    return failures
+
+
 def main():
     build, source, n = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), int(sys.argv[3])
-    meshes, case, failures, begin = MESHES[:n], Case(), [], time.monotonic()
+    meshes, dense, begin = MESHES[:n], DENSE_MESHES[:max(2, n // 4)], time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         random_meshes.make_data(source, folder)
         runs = random_meshes.Runs(build, folder)
-        runs.write_model(case)
-        for saved in meshes:
-            first = runs.run(case, "saved", config_of(saved), ranks_of(saved), flags={"--steps": "2"})
-            assert first.code == 0, first.log
-            shutil.rmtree(folder / "kept", ignore_errors=True)
-            whole = runs.run(case, "kept", config_of(saved), ranks_of(saved), flags={"--steps": "3"})
-            assert whole.code == 0, whole.log
-            others = {}
-            for mesh in meshes:
-                for line in check_pair(runs, case, saved, mesh, whole, others):
-                    failures.append(line)
-                    print(line, flush=True)
-    print(f"{len(meshes)} meshes, {len(meshes) ** 2} ordered pairs, {len(failures)} complaints, {time.monotonic() - begin:.0f} s")
+        failures = check_pairs(runs, meshes, MODEL) + check_pairs(runs, dense, DENSE)
+    print(f"{len(meshes)} and {len(dense)} meshes, {len(meshes) ** 2 + len(dense) ** 2} ordered pairs, {len(failures)} complaints, "
+          f"{time.monotonic() - begin:.0f} s")
     sys.exit(1 if failures else 0)
 
 

@@ -41,7 +41,7 @@ def limits(case):
     """(loss of the first step, of the others, moments, weights): relative to the loss, to the largest element, to steps times the rate.
 
     Ranks along dp have the samples of accumulation steps; so what differs is the order of sums: of products whose inputs are cut (tp), of a
-    token's log-sum-exp by parts of the vocabulary, of a gradient over the rows of a sequence's parts. A sum of n terms in blocks, the blocks
+    token's log-sum-exp by parts of the vocabulary, of a gradient over the rows of a sequence's parts or of two halves of a batch (domino). A sum of n terms in blocks, the blocks
     in a tree over N ranks, differs from that of one rank by at most (log2(n) + log2 N) u of the sum of absolute terms, with u = 2^-24 in fp32.
     A layer passes on what it gets with a factor near 1 (norms stand before its products), so L layers make some 2 L such errors,
     added; with L at most 3 (more, of pipelines with chunks: in proportion), n at most 2^8, N at most 8: 6 * 11 u = 66 u at most, and a quarter of it as seen in a loss, which is a mean
@@ -165,6 +165,8 @@ class Case:
         if rng.random() < 0.15:
             self.quantize(rng)
         self.options(rng)
+        dense = "num_local_experts" not in self.model and "num_experts" not in self.model
+        self.domino = self.tp > 1 and (rng.random() < 0.4 if dense and self.batch > 1 else rng.random() < 0.01)
 
     def divides(self, tp):
         """Whether so many ranks can share some layer, as far as that is easily said."""
@@ -266,7 +268,7 @@ class Case:
         if not one:
             if self.quantized:
                 config["zero_optimization"] = {"stage": 3, **self.quantized}
-            config["tensor_parallel"] = {"autotp_size": self.tp}
+            config["tensor_parallel"] = {"autotp_size": self.tp, **({"domino": True} if self.domino else {})}
             config["sequence_parallel_size"] = self.sp
             if self.ring is not None:
                 config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
@@ -280,7 +282,7 @@ class Case:
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
         return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
-                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
@@ -318,6 +320,8 @@ FIXED = [
     ((1, 2, 1, 3), 1, 12, 5, {**LLAMA, "num_hidden_layers": 3, "tie_word_embeddings": True}, {"schedule": "zb-h1", "--lora": "2"}),
     ((2, 1, 1, 2), 1, 12, 5, {**MOE, "num_hidden_layers": 5}, {"schedule": "zb-v"}),
     ((1, 2, 1, 3), 1, 12, 6, {**LLAMA, "num_hidden_layers": 6, "tie_word_embeddings": True}, {"schedule": "zb-v"}),
+    ((1, 2, 2, 2), 3, 18, 2, {**LLAMA, "num_key_value_heads": 2, "ring": True, "domino": True}, {}),  # an odd batch in halves beside a ring and stages
+    ((2, 2, 1, 1), 2, 20, 1, {**GPT2, "embd_pdrop": 0.1, "domino": True}, {}),  # everything dropped, by halves
 ]
 
 
@@ -326,7 +330,7 @@ def fixed_case(i):
     case = Case(random.Random(i))
     (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, model, flags = FIXED[i]
     case.model = dict(model)
-    case.quantized, case.ring = {}, case.model.pop("ring", None)
+    case.quantized, case.ring, case.domino = {}, case.model.pop("ring", None), case.model.pop("domino", False)
     case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}

@@ -89,6 +89,20 @@ static ds_status noise_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+static ds_status rng_ahead_run(const ds_kernel_call *call)
+{
+    enum { SEED, STEP, SAMPLE, N = 4 };
+    const int64_t *rng = call->in[0].data;
+    int64_t *out = call->out[0].data;
+    for (int i = 0; i < N; ++i) {
+        out[i] = rng[i];
+    }
+    out[SAMPLE] += ((const dsi_rng_ahead_attrs *)call->sig->attrs)->samples;
+    return DS_OK;
+}
+
 REF_KERNEL(dropout, dropout_run, NULL);
 REF_KERNEL(noise, noise_run, NULL);
-const ds_kernel *const DSI_REF(random)[] = {&dropout_kernel, &noise_kernel, NULL};
+REF_KERNEL(rng_ahead, rng_ahead_run, NULL);
+const ds_kernel *const DSI_REF(random)[] = {&dropout_kernel, &noise_kernel, &rng_ahead_kernel,
+                                            NULL};
