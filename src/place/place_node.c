@@ -3,6 +3,7 @@
 #include "place/place_node_impl.h"
 
 #include "op/ops.h"
+#include "place/expert_rules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -226,28 +227,70 @@ static ds_status place_own(dsi_placing *w, dsi_axis axis)
 }
 
 /* Between a rank's own rows and those of the experts that it has, along ep, where its samples are
- * its own, and sp, where it has a part of each. What all ranks know of all rows they have alike;
- * the experts' rows are blocks, one a rank. */
+ * its own, sp, where it has a part of each, and tp, where it has a part of what all have. What all
+ * ranks that share the experts know of all rows they have alike; the experts' rows are blocks, one
+ * a rank. On an axis whose ranks do not share them each has a table and rows for itself. */
 static ds_status place_experts(dsi_placing *w, dsi_axis axis)
 {
+    const dsi_expert_ranks_attrs *a = w->node->attrs;
+    const dsi_axes shared = dsi_expert_ranks_axes(a);
+    const bool shares = dsi_axes_has(&shared, axis);
     const bool returns = w->node->op == &dsi_op_from_experts;
     const bool gathers = w->node->op == &dsi_op_gather_offsets;
-    const bool gradient = ((const dsi_expert_ranks_attrs *)w->node->attrs)->gradient != 0;
+    const bool tells = w->node->op == &dsi_op_expert_segments;
     const dsi_place_on rows = {DSI_SHARD, 0, 0};
     const dsi_place_on own = {axis == DSI_AXIS_EP ? DSI_OWN : DSI_SHARD, 0, 0};
-    dsi_placement need = w->node->in[0].at;
-    need.on[axis] = returns ? rows : own;
-    if (!dsi_place_on_equal(w->node->in[0].at.on[axis], need.on[axis])) {
-        return dsi_placing_refuse(w, 0, &need, "rows go between ranks and their experts");
+    const dsi_place_on table = shares ? (dsi_place_on){0} : rows;
+    const dsi_place_on wanted[2] = {tells ? table : returns ? rows : own, table};
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        dsi_placement need = w->node->in[i].at;
+        need.on[axis] = wanted[i];
+        if (!dsi_place_on_equal(w->node->in[i].at.on[axis], need.on[axis])) {
+            return dsi_placing_refuse(w, i, &need, "rows go between ranks and their experts");
+        }
     }
-    if (!gathers && w->node->in[1].at.on[axis].kind != DSI_REPLICATE) {
-        need = w->node->in[1].at;
-        need.on[axis] = (dsi_place_on){0};
-        return dsi_placing_refuse(w, 1, &need, "all ranks have to know of all rows");
-    }
-    w->p->out[0].at.on[axis] = gathers ? (dsi_place_on){0} : returns ? own : rows;
-    w->p->out[0].averaged |= gradient && !returns && axis == DSI_AXIS_EP ? 1u << axis : 0;
+    w->p->out[0].at.on[axis] = gathers ? table : returns ? own : rows;
+    w->p->out[0].averaged |= a->gradient != 0 && !returns && axis == DSI_AXIS_EP ? 1u << axis : 0;
     return DS_OK;
+}
+
+/* Tokens that all ranks along tp have, and their parts. */
+static void place_tokens(dsi_placing *w, dsi_axis axis)
+{
+    const bool splits = w->node->op == &dsi_op_split_tokens;
+    const dsi_place_on part = {DSI_SHARD, 1, 0};
+    w->p->need[0].at.on[axis] = splits ? part : (dsi_place_on){0};
+    w->p->out[0].at.on[axis] = w->p->need[0].at.on[axis];
+}
+
+/* Products whose rows are a part of a sequence, with experts that all its parts have: a rank's own
+ * rows, a term of the sum of the weights' gradients. */
+static ds_status place_copies(dsi_placing *w, dsi_axis axis)
+{
+    const dsi_place_on rows = {DSI_SHARD, 0, 0};
+    const dsi_place_on term = {DSI_PARTIAL, DSI_TERMS_SUM, 0};
+    const bool dw = w->node->op == &dsi_op_grouped_linear_dw;
+    dsi_strategy s = {.in = {rows, {0}, rows}, .out = {rows}};
+    if (dw) {
+        s = (dsi_strategy){.in = {rows, rows, rows, term}, .out = {term}};
+    }
+    const price p = price_of(w, axis, &s);
+    if (!p.allowed) {
+        dsi_placement need = w->node->in[p.blocked].at;
+        need.on[axis] = s.in[p.blocked];
+        return dsi_placing_refuse(w, p.blocked, &need, "rows go to experts that all ranks have");
+    }
+    take(w, axis, &s);
+    return DS_OK;
+}
+
+/* Whether ranks along an axis have rows of their own for the same experts. */
+static bool has_copies(const dsi_placing *w, dsi_axis axis)
+{
+    const bool grouped =
+        w->node->op == &dsi_op_grouped_linear || w->node->op == &dsi_op_grouped_linear_dw;
+    return grouped && axis == DSI_AXIS_SP &&
+           ((const dsi_grouped_attrs *)w->node->attrs)->copies > 1;
 }
 
 static bool has_own(const dsi_placing *w, dsi_axis axis)
@@ -269,9 +312,16 @@ static bool is_better(const price *a, const price *b)
 
 static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
-    if ((w->p->rule.flags & DSI_PLACE_EXPERTS) != 0 &&
-        (axis == DSI_AXIS_EP || axis == DSI_AXIS_SP)) {
+    const bool experts = (w->p->rule.flags & DSI_PLACE_EXPERTS) != 0;
+    if (experts && dsi_expert_ranks_on(w->node->attrs, axis)) {
         return place_experts(w, axis);
+    }
+    if (axis == DSI_AXIS_TP && (w->p->rule.flags & DSI_PLACE_TOKENS) != 0) {
+        place_tokens(w, axis);
+        return DS_OK;
+    }
+    if (has_copies(w, axis)) {
+        return place_copies(w, axis);
     }
     if (has_own(w, axis)) {
         return place_own(w, axis);
