@@ -119,7 +119,7 @@ static bool blocks_twice(const dsi_placing *w, uint32_t i, dsi_axis axis, const 
         in_blocks = in_blocks || (on.kind == DSI_SHARD && on.blocks > 0);
     }
     bool twice = false;
-    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
+    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT && !s->inside; ++a) {
         const dsi_place_on other = w->node->in[i].at.on[a];
         twice = twice || (in_blocks && s->in[i].kind == DSI_SHARD && other.kind == DSI_SHARD &&
                           other.dim == s->in[i].dim);
@@ -293,6 +293,46 @@ static bool has_copies(const dsi_placing *w, dsi_axis axis)
            ((const dsi_grouped_attrs *)w->node->attrs)->copies > 1;
 }
 
+/* Ranks of an axis behind this one that cut already the dim of input i that a strategy would come
+ * to cut: made inside of that cut, it is an exchange along this axis alone. 0: there is none. */
+static uint32_t cut_before(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_place_on to)
+{
+    const dsi_placement *at = &w->node->in[i].at;
+    const dsi_place_on from = at->on[axis];
+    uint32_t ranks = 0;
+    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
+        const bool cuts = at->on[a].kind == DSI_SHARD && at->on[a].dim == to.dim &&
+                          at->on[a].blocks == 0 && w->node->mesh->size[a] > 1;
+        ranks = cuts ? w->node->mesh->size[a] : ranks;
+    }
+    const bool comes = from.kind == DSI_SHARD && (from.dim != to.dim || from.blocks == ranks);
+    return to.kind == DSI_SHARD && to.blocks == 0 && comes && ranks <= DSI_PART_MOST_BLOCKS ? ranks
+                                                                                            : 0;
+}
+
+/* Makes a strategy's cuts inside of those of an axis behind, where there are such. */
+static void cut_inside(const dsi_placing *w, dsi_axis axis, dsi_strategy *s)
+{
+    uint32_t ranks = 0;
+    for (uint32_t i = 0; i < w->node->n_in && s->letter != '\0'; ++i) {
+        const uint32_t n = dsi_placing_has(w, i) ? cut_before(w, i, axis, s->in[i]) : 0;
+        ranks = n > 0 ? n : ranks;
+    }
+    const int64_t parts = (int64_t)ranks * w->node->mesh->size[axis];
+    s->inside = ranks > 1;
+    for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
+        const dsi_place_on on = k < w->node->n_in ? s->in[k] : s->out[k - w->node->n_in];
+        const ds_meta *meta =
+            k < w->node->n_in ? &w->node->in_meta[k] : &w->node->out_meta[k - w->node->n_in];
+        s->inside =
+            on.kind != DSI_SHARD || (on.blocks == 0 && meta->shape.dims[on.dim] % parts == 0);
+    }
+    for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
+        dsi_place_on *on = k < w->node->n_in ? &s->in[k] : &s->out[k - w->node->n_in];
+        on->blocks = on->kind == DSI_SHARD ? (uint8_t)ranks : on->blocks;
+    }
+}
+
 static bool has_own(const dsi_placing *w, dsi_axis axis)
 {
     bool own = false;
@@ -334,6 +374,9 @@ static ds_status place_axis(dsi_placing *w, dsi_axis axis)
     }
     const uint32_t n =
         dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, blocks, list);
+    for (uint32_t k = 0; k < n && (w->node->policy->exchange >> axis & 1u) != 0; ++k) {
+        cut_inside(w, axis, &list[k]);
+    }
     const dsi_strategy *best = NULL;
     const dsi_strategy *nearest = &list[0];
     price least = {0};

@@ -186,7 +186,11 @@ class Case:
 
     def rounds_otherwise(self):
         """Whether gradients of experts are rounded, or added, in another order where ranks share them (docs/internals/place.md)."""
-        return self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0
+        inner = self.sp * (self.tp if self.folded else 1)
+        experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
+        copies = self.sp > 1 and experts % (self.ep * inner) != 0  # of experts, on ranks along sp
+        return (self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0 or
+                self.ep > 1 and (copies or inner & (inner - 1) != 0))
 
     def flat(self):
         """The mesh without what must not change a bit: stages, and ep where it does not change how often a gradient is rounded."""
