@@ -296,6 +296,9 @@ typedef struct dsi_attention_attrs {
  * in memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
+/* Pairs of n queries and n keys that see one another: causal ones see backwards, within a window
+ * (0: none) on either side those less than it apart. */
+double dsi_attention_visible(bool causal, int64_t window, int64_t n);
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [keys], [end],
  * [dlse f32 (B,H,Tq)] → dq | dpacked, dk, dv; same attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;
