@@ -83,7 +83,8 @@ typedef struct ds_trace {
     int64_t sequence_ranks; /* ranks that share each sequence: the loss is divided by the targets
                                that all of them have together; default 0: none */
     int64_t expert_ranks; /* ranks that share the experts of each layer: rows of tokens are sent to
-                             the rank that has their expert, and back; default 0: each has all */
+                             the rank that has their expert, and back; default 0: each has all.
+                             They hold sequence_ranks and token_ranks as factors */
     ds_packing packing;   /* the weights of ds_nn_linear are packed (packing.h), for products alone:
                              they get no gradient; default NONE */
     ds_dtype weights;     /* GENERATE: of linear layers' matrices (out,in) and of an output
@@ -98,11 +99,13 @@ typedef struct ds_trace {
     int64_t sequence_form;        /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
     uint32_t task;                /* a ds_task; default TOKENS */
     uint32_t n_classes;           /* of the tasks with classes, 2 or more */
+    int64_t token_ranks; /* of expert_ranks, those that have the same tokens: each sends its share
+                            of them; default 0: none */
     const struct ds_distillation *distillation; /* TRAIN: the loss is made with the logits of a
                                                    teacher, whose parameters are "teacher." with
                                                    their name, and frozen; borrowed for the life of
                                                    the tracer; default NULL */
-    DS_RESERVED(3);
+    DS_RESERVED(2);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -27,7 +27,7 @@ typedef struct maker {
     const dsi_rank_request *request;
     dsi_engine_spec spec;    /* as the memory choice in force has it */
     dsi_place_on *tensor;    /* per logical cell; NULL: no layer is sharded */
-    dsi_place_on *expert;    /* per logical cell; NULL: each rank has all experts */
+    uint8_t *expert;         /* per logical cell; NULL: each rank has all experts */
     dsi_place_on *sequence;  /* per logical cell; NULL: each rank has whole sequences */
     dsi_stage_of *stages;    /* per logical cell; NULL: one stage has all */
     uint32_t stage;          /* whose plan is made */
@@ -104,10 +104,18 @@ static int64_t sequence_ranks(const maker *m)
     return sp > 1 ? sp : 1;
 }
 
-/* Ranks that share the experts: those along ep, and those that share a sequence as well. */
+/* Of those that share the experts, ranks that have the same tokens. */
+static int64_t token_ranks(const maker *m)
+{
+    const bool folded = (m->spec.zero.folded >> DSI_AXIS_TP & 1u) != 0;
+    return folded ? m->spec.zero.mesh.size[DSI_AXIS_TP] : 1;
+}
+
+/* Ranks that share the experts: those along ep, those that share a sequence as well, and those
+ * along tp over which they are folded. */
 static int64_t expert_ranks(const maker *m)
 {
-    return (int64_t)m->spec.zero.mesh.size[DSI_AXIS_EP] * sequence_ranks(m);
+    return (int64_t)m->spec.zero.mesh.size[DSI_AXIS_EP] * sequence_ranks(m) * token_ranks(m);
 }
 
 /* Whether keys and values travel among the ranks that share a sequence. */
@@ -136,6 +144,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     how.head_ranks = head_ranks(m);
     how.sequence_ranks = sequence_ranks(m);
     how.expert_ranks = expert_ranks(m);
+    how.token_ranks = token_ranks(m);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
@@ -676,11 +685,20 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     const char *type = ds_model_get_info(m->request->model)->architecture;
     uint8_t *allowed = NULL;
     ds_status status = DS_OK;
+    const bool folded = token_ranks(m) > 1 && m->expert != NULL;
     DS_TRY(dsi_vocab_parts(graph, m->spec.zero.mesh.size[DSI_AXIS_TP], NULL, &parts));
-    if (specs != NULL) {
-        allowed = calloc((size_t)ds_cells_count(parts->cells) + 1, sizeof *allowed);
-        status = allowed != NULL ? dsi_tensor_specs(specs, type, parts, allowed)
-                                 : ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    if (specs != NULL || folded) {
+        const size_t n = (size_t)ds_cells_count(parts->cells);
+        allowed = malloc(n + 1);
+        if (allowed == NULL) {
+            ds_graph_destroy(&parts);
+            return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+        }
+        memset(allowed, specs != NULL ? 0 : 0xff, n + 1);
+        status = specs != NULL ? dsi_tensor_specs(specs, type, parts, allowed) : DS_OK;
+        for (size_t c = 0; c < n && folded; ++c) { /* whole ones */
+            allowed[c] = m->expert[c] != 0 ? 0 : allowed[c];
+        }
     }
     if (status >= 0) {
         status = dsi_tensor_rules(parts, &m->spec.zero.mesh, allowed, m->tensor);
@@ -704,13 +722,13 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
 /* Which weights ep shards, likewise. */
 static ds_status share_experts(maker *m, const ds_graph *graph)
 {
-    const uint32_t ep = m->spec.zero.mesh.size[DSI_AXIS_EP];
     if (expert_ranks(m) <= 1) {
         return DS_OK;
     }
     m->expert = calloc(MAX_CELLS, sizeof *m->expert);
-    return m->expert == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
-                             : dsi_expert_rules(graph, ep, m->expert);
+    return m->expert == NULL
+               ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+               : dsi_expert_rules(graph, &m->spec.zero.mesh, m->spec.zero.folded, m->expert);
 }
 
 /* Ranks over which a gradient is reduced to slices. */
@@ -730,6 +748,7 @@ static ds_status build_plans(maker *m)
     m->spec.train.loco.n_inner = slice_ranks(m);
     m->spec.train.stages = n_chunks(m);
     m->spec.train.expert_ranks = expert_ranks(m);
+    m->spec.train.token_ranks = token_ranks(m);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     m->trained = graph;
     shift_phases(m);

@@ -91,6 +91,8 @@ static dsi_zero_spec read_zero(const ds_config_values *v)
         .tp = v->tensor_parallel,
         .sp = v->sequence_parallel,
         .ep = v->expert_parallel,
+        .folded = (v->experts_over_tp ? 1u << DSI_AXIS_TP : 0u) |
+                  (v->experts_over_sp ? 1u << DSI_AXIS_SP : 0u),
         .stage = (uint32_t)v->zero.stage,
         .mics = v->zero.mics_shard_size > 0 ? (uint32_t)v->zero.mics_shard_size : 0,
         .hpz = v->zero.hpz_partition_size > 1 ? (uint32_t)v->zero.hpz_partition_size : 0,

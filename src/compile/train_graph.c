@@ -617,6 +617,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .sequence_ranks = spec->sequence_ranks,
                       .sequence_form = spec->sequence_form,
                       .expert_ranks = spec->expert_ranks,
+                      .token_ranks = spec->token_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,

@@ -94,6 +94,7 @@ typedef struct dsi_train_spec {
     uint32_t stages;                /* of the pipeline; 0: one */
     dsi_stage_partition partition;
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
+    int64_t token_ranks;          /* of those, ranks that have the same tokens (tp); 0: one */
     int64_t mlp_rows;             /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length;    /* of a micro-batch: samples, tokens a row */
     ds_preference preference;     /* loss NONE: cross entropy */

@@ -10,6 +10,7 @@
 #define TP_KEY      "tensor_parallel.autotp_size"
 #define SP_KEY      "sequence_parallel_size"
 #define EP_KEY      "expert_parallel.autoep_size"
+#define ETP_KEY     "expert_parallel.expert_tensor_parallel_size"
 #define TP_SIZE_KEY "tensor_parallel.tensor_parallel.tp_size"
 
 const char *dsi_config_data_text(const dsi_eval *eval)
@@ -47,6 +48,49 @@ static uint32_t divisor(dsi_eval *eval, const char *key, int64_t size, uint32_t 
                    ranks == eval->world_size ? "world size" : dsi_config_data_text(eval), ranks,
                    size, nearest);
     return 0;
+}
+
+/* Ranks that share the experts, which have a factorisation of their own: of data-parallel ranks, or
+ * folded over those that share sequences and layers too, innermost first. */
+static void expert_ranks(dsi_eval *eval, int64_t size)
+{
+    ds_config_values *v = eval->values;
+    const int64_t tp = v->tensor_parallel;
+    const int64_t sp = v->sequence_parallel;
+    const int64_t each = dsi_item_int(eval, ETP_KEY, 0); /* 0: not said */
+    if (each > 1 && each != tp) {
+        dsi_item_error(eval, dsi_item_find(eval, ETP_KEY),
+                       "expected 1 or " TP_KEY ", %" PRId64 ", found %" PRId64, tp, each);
+        return;
+    }
+    const bool fits =
+        v->data_ranks % size == 0 || (size % sp == 0 && v->data_ranks % (size / sp) == 0);
+    const bool folded = tp > 1 && (each == 1 || (each == 0 && !fits && size % tp == 0));
+    if (folded && size % tp != 0) {
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected a multiple of " TP_KEY ", %" PRId64 ", whose ranks share the "
+                       "experts where " ETP_KEY " is 1, found %" PRId64 "; the nearest is %" PRId64,
+                       tp, size, size < tp ? tp : size / tp * tp);
+        return;
+    }
+    const int64_t rest = folded ? size / tp : size;
+    const bool over_sp = v->data_ranks % rest != 0 && rest % sp == 0;
+    const int64_t ep = over_sp ? rest / sp : rest;
+    if (v->data_ranks % ep == 0) {
+        v->expert_parallel = (uint32_t)ep;
+        v->experts_over_tp = folded;
+        v->experts_over_sp = over_sp && sp > 1;
+        return;
+    }
+    (void)divisor(eval, EP_KEY, size,
+                  tp * sp == 1 ? v->data_ranks : v->data_ranks * (uint32_t)(tp * sp));
+    if (v->data_ranks * (uint32_t)(tp * sp) % size ==
+        0) { /* divides them all, but not axis by axis */
+        dsi_item_error(eval, dsi_item_find(eval, EP_KEY),
+                       "expected ranks of whole axes: " TP_KEY " %" PRId64 ", " SP_KEY " %" PRId64
+                       " and a divisor of the %" PRIu32 " data-parallel ranks, found %" PRId64,
+                       tp, sp, v->data_ranks, size);
+    }
 }
 
 /* The world without the axes whose ranks have the same samples, as DeepSpeed counts it. A number
@@ -88,10 +132,9 @@ void dsi_config_data_ranks(dsi_eval *eval)
     }
     v->zero_ranks = world / v->tensor_parallel;
     v->data_ranks = v->zero_ranks / v->sequence_parallel;
-    const int64_t ep =
-        dsi_item_true(eval, "expert_parallel.enabled") ? dsi_item_int(eval, EP_KEY, 1) : 1;
-    const uint32_t experts = divisor(eval, EP_KEY, ep, v->data_ranks);
-    v->expert_parallel = experts > 0 ? experts : 1;
+    if (dsi_item_true(eval, "expert_parallel.enabled") && dsi_item_int(eval, EP_KEY, 1) > 1) {
+        expert_ranks(eval, dsi_item_int(eval, EP_KEY, 1));
+    }
 }
 
 static void reduction(dsi_eval *eval)

@@ -262,6 +262,8 @@ typedef struct ds_config_values {
     int sequence_attention;     /* 0: by heads; 1: ring */
     bool sequence_balance;      /* ring: in halves */
     uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
+    bool experts_over_tp; /* those along tensor_parallel share them as well, and have whole ones */
+    bool experts_over_sp; /* those along sequence_parallel have to share them as well */
     uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
     uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
     int pipeline_partition;   /* dsi_stage_partition */

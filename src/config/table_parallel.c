@@ -179,13 +179,19 @@ static const dsi_option expert_rows[] = {
       "from "
       "the model. Works with every ZeRO stage, offload and recomputation."),
     I("autoep_size", "1", IN_FORCE,
-      "Ranks that share the experts, neighbours among the data-parallel ranks, which it divides; "
-      "it "
-      "divides the experts of a layer. Tokens are sent to the rank of their expert and back, none "
-      "is "
-      "dropped.",
+      "Ranks that share the experts, neighbours; it divides the experts of a layer. Where it "
+      "divides "
+      "the data-parallel ranks it is of those, else folded over tensor_parallel.autotp_size (of "
+      "which it then is a multiple) and, where that does not suffice, sequence_parallel_size. "
+      "Ranks "
+      "that share sequences share the experts on top of it where that still divides them. Tokens "
+      "are sent to the rank of their expert and back, none is dropped.",
       MIN(1)),
-    I("expert_tensor_parallel_size", "1", IN_FORCE, "Only 1 is allowed.", MIN(1), MAX(1)),
+    I("expert_tensor_parallel_size", "null", IN_FORCE,
+      "Ranks that share each expert: 1, the experts are folded over tensor_parallel.autotp_size, "
+      "whose ranks have whole experts and each send a part of the tokens; or that number, they "
+      "share each expert. Null: that number where autoep_size divides the data-parallel ranks.",
+      MIN(1), WITH(NULLABLE)),
     B("validate_folding_routing", "false", NO_EFFECT, "Check the routing.",
       NOTE("every rank routes its own tokens, and all compare what they send")),
     E("preset_model", "null", NO_EFFECT, "Names by model.",

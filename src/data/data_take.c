@@ -113,7 +113,7 @@ static ds_status take_document(void *user, const dsi_document *document)
         return DS_OK;
     }
     info->n_truncated += too_long;
-    if (classes && too_long) {
+    if (classes && too_long && document->ends) {
         keep_last(document, n);
     }
     return dsi_take_add(r->take, document->ids, document->counted, n, document->joins);

@@ -153,6 +153,7 @@ static ds_status deliver_line(ds_ctx *ctx, const char *place, batch *b, const ds
                                    .counted = line->sample ? line->counted : NULL,
                                    .n = line->n,
                                    .sample = line->sample,
+                                   .ends = line->ends,
                                    .schema = line->schema,
                                    .n_chosen = line->n_chosen,
                                    .label = line->label,

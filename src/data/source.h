@@ -33,6 +33,7 @@ typedef struct dsi_document {
     const uint8_t *counted;
     uint64_t n;
     bool sample, joins;
+    bool ends;              /* of classes: the last token stands behind the text, as [SEP] */
     dsi_schema schema;      /* of a row */
     uint64_t n_chosen;      /* of a preference: tokens of the chosen answer's document, which the
                                rejected one's follows */
@@ -68,6 +69,7 @@ typedef struct dsi_line {
     uint64_t n_chosen; /* of a preference: prompt and chosen answer, then prompt and rejected one */
     dsi_schema schema;
     bool sample;
+    bool ends;          /* of classes: the last token is what the tokenizer puts behind a text */
     bool label;         /* of an unpaired preference */
     bool has_reference; /* of a preference: */
     float reference[2]; /* log-probabilities of the chosen and the rejected answer, as columns */

@@ -204,13 +204,15 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
     const ds_value logits = router_logits(nn, p, x);
     const ds_value routed[2] = {logits, p->choice_bias != NULL ? choice_bias(nn, p) : DS_NONE};
     dsi_nn_apply_all(nn, &dsi_op_route, &route, routed, p->choice_bias != NULL ? 2 : 1, chosen);
+    chosen[0] = dsi_nn_split_tokens(nn, chosen[0]);
+    chosen[1] = dsi_nn_split_tokens(nn, chosen[1]);
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
-    const ds_value spread[2] = {x, grouped[0]};
+    const ds_value spread[2] = {dsi_nn_split_tokens(nn, x), grouped[0]};
     const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, &parts, spread, 2);
     const dsi_experts_of of = {.n_experts = p->n_experts, .n_chosen = p->n_chosen};
     const ds_value made = dsi_nn_experts(nn, &of, rows, grouped[1], expert_mlp, p);
     const ds_value combine[3] = {made, grouped[0], chosen[0]};
-    ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, 3);
+    ds_value y = dsi_nn_join_tokens(nn, ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, 3));
     if (p->shared[0] != NULL) {
         y = ds_nn_add(nn, y, shared_expert(nn, p, x));
     }

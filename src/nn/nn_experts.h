@@ -12,8 +12,13 @@
 typedef ds_value (*dsi_experts_fn)(ds_nn *nn, ds_value rows, ds_value offsets,
                                    const dsi_grouped_attrs *how, const void *user);
 
-/* Parts of the sequences whose tokens are sorted apart: the ranks that share them. 0: none. */
+/* Parts of the sequences whose tokens are sorted apart: the ranks that share the sequences, and
+ * those that have the same tokens and share the experts. 0: none. */
 int64_t dsi_nn_parts(const ds_nn *nn);
+
+/* Of tokens (B,T,..) that ranks have alike the part that each sends to the experts, and back. */
+ds_value dsi_nn_split_tokens(ds_nn *nn, ds_value x);
+ds_value dsi_nn_join_tokens(ds_nn *nn, ds_value x);
 
 /* fn on the ranks that have the experts. rows (T·K,C), a token's in K of the E experts, at most
  * `capacity` of each (0: any number). */

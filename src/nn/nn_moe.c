@@ -158,6 +158,13 @@ static bool check(ds_nn *nn, const ds_moe_params *p)
                    "ds_nn_moe: a capacity is of whole sequences; with sequence_parallel_size %lld "
                    "it is not built: set one of them to none",
                    (long long)nn->trace.sequence_ranks);
+    } else if (drops && nn->trace.token_ranks > 1) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "ds_nn_moe: a capacity is of whole sequences; with experts folded over "
+                   "tensor_parallel.autotp_size %lld it is not built: set "
+                   "expert_parallel.expert_tensor_parallel_size to that number, or the capacity to "
+                   "none",
+                   (long long)nn->trace.token_ranks);
     }
     return ds_nn_status(nn) >= 0;
 }
@@ -196,17 +203,20 @@ ds_value ds_nn_moe(ds_nn *nn, const char *name, ds_value x, const ds_moe_params 
     choose(nn, p, divides && capacity == 0, logits, chosen);
     const ds_value lots =
         shuffles ? dsi_nn_noise(nn, chosen[0], DSI_NOISE_UNIFORM, 0.0) : chosen[0];
+    chosen[0] = dsi_nn_split_tokens(nn, chosen[0]);
+    chosen[1] = dsi_nn_split_tokens(nn, chosen[1]);
     const ds_value pairs[2] = {chosen[1], lots};
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, pairs, group.take == DSI_TAKE_SCORES ? 2 : 1,
                      grouped);
     const ds_value keep[3] = {chosen[0], grouped[0], grouped[1]};
     const ds_value weights =
         capacity > 0 ? ds_nn_apply(nn, &dsi_op_kept_weights, &kept, keep, 3) : chosen[0];
-    const ds_value spread[2] = {x, grouped[0]};
+    const ds_value spread[2] = {dsi_nn_split_tokens(nn, x), grouped[0]};
     const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, &in_parts, spread, 2);
     const ds_value combine[3] = {dsi_nn_experts(nn, &of, rows, grouped[1], experts, &m), grouped[0],
                                  weights};
-    ds_value y = ds_nn_apply(nn, &dsi_op_combine_rows, &in_parts, combine, 3);
+    ds_value y =
+        dsi_nn_join_tokens(nn, ds_nn_apply(nn, &dsi_op_combine_rows, &in_parts, combine, 3));
     if (balance_out != NULL && ds_nn_status(nn) >= 0) {
         *balance_out = balance(nn, p, logits, chosen[1]);
     }

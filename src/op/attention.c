@@ -124,19 +124,19 @@ static ds_status attention_infer(ds_infer *call)
     return DS_OK;
 }
 
+double dsi_attention_visible(bool causal, int64_t window, int64_t n)
+{
+    const double q = (double)n;
+    const double w = window > 0 && window < n ? (double)window : q;
+    const double below = w * (w + 1.0) / 2.0 + (q - w) * w; /* the query's own key among them */
+    return causal ? below : 2.0 * below - q;
+}
+
 /* Visible (query, key) pairs of one head, ignoring document masks and offsets. */
 static double visible_pairs(const dsi_attention_attrs *a, int64_t tq, int64_t tk)
 {
-    const double q = (double)tq;
-    const double k = (double)tk;
-    if (a->causal == 0 || tq != tk) {
-        return q * k;
-    }
-    if (a->window > 0 && a->window < tq) {
-        const double w = (double)a->window;
-        return w * (w + 1.0) / 2.0 + (q - w) * w;
-    }
-    return q * (q + 1.0) / 2.0;
+    return tq == tk ? dsi_attention_visible(a->causal != 0, a->window, tq)
+                    : (double)tq * (double)tk;
 }
 
 static void cost_of(const ds_infer *call, uint32_t at, double products, ds_cost *cost_out)

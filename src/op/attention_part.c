@@ -118,7 +118,15 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
     return dsi_op_may(call, at + 4, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads));
 }
 
-enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE, N_IN };
+static ds_status check_end(const ds_infer *call, uint32_t at, const dims *d)
+{
+    if (dsi_op_has(call, at) && ((const dsi_attention_part_attrs *)call->attrs)->causal != 0) {
+        return dsi_op_bad(call, at, "end", "none: causal attention ends at each query");
+    }
+    return dsi_op_may(call, at, "end", DS_DTYPE_I32, ds_shape_2d(d->b, d->t));
+}
+
+enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE, END, N_IN };
 
 static ds_status part_infer(ds_infer *call)
 {
@@ -131,6 +139,7 @@ static ds_status part_infer(ds_infer *call)
     const ds_shape lse = ds_shape_3d(d.b, a->n_heads, d.t);
     DS_TRY(dsi_op_may(call, SEEN_Y, "y", sum, call->in[Q].shape));
     DS_TRY(dsi_op_may(call, SEEN_LSE, "lse", sum, lse));
+    DS_TRY(check_end(call, END, &d));
     if (dsi_op_has(call, SEEN_Y) != dsi_op_has(call, SEEN_LSE)) {
         return dsi_op_bad(call, SEEN_LSE, "lse", "one where y is, and none where it is not");
     }
@@ -139,12 +148,15 @@ static ds_status part_infer(ds_infer *call)
     return DS_OK;
 }
 
-/* Of causal attention half the pairs are visible, whichever part of the keys it is on average. */
+/* Of causal attention half the pairs are visible, whichever part of the keys it is on average; of a
+ * window, as many of a part as of all keys. */
 static void cost_of(const ds_infer *call, uint32_t at, double products, ds_cost *cost_out)
 {
     const dsi_attention_part_attrs *a = call->attrs;
     const ds_shape q = call->in[at].shape;
-    const double pairs = (double)q.dims[1] * (double)a->part * (a->causal != 0 ? 0.5 : 1.0);
+    const double share = dsi_attention_visible(a->causal != 0, a->window, a->all_keys) /
+                         ((double)a->all_keys * (double)a->all_keys);
+    const double pairs = (double)q.dims[1] * (double)a->part * share;
     cost_out->flops =
         2.0 * products * (double)q.dims[0] * (double)a->n_heads * pairs * (double)a->head_dim;
     cost_out->bytes = dsi_op_bytes(call);
@@ -218,14 +230,14 @@ const ds_op dsi_op_attention_part = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bth t t bt _ h bth bht", .out = "bth bht", .split = "hbt",
+    .place = DSI_PLACE(.in = "bth bth bth t t bt _ h bth bht bt", .out = "bth bht", .split = "hbt",
                        .adapt = adapt_part, .local = part_local),
-    .doc =
-        "q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T), [first i32 (B,T)], [rng i64 "
-        "(4)], [heads "
-        "i32 (H)], [y f32 (B,T,H·D), lse f32 (B,H,T)] → y, lse: attention as of queries numbered "
-        "rows over keys numbered keys, each part of `part` queries over the part of keys in its "
-        "place, merged with what it has seen before (y, lse), in fp32. last: y is of q's type.",
+    .doc = "q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T), [first i32 (B,T)], [rng i64 "
+           "(4)], [heads "
+           "i32 (H)], [y f32 (B,T,H·D), lse f32 (B,H,T)], [end i32 (B,T)] → y, lse: attention as "
+           "of queries numbered "
+           "rows over keys numbered keys, each part of `part` queries over the part of keys in its "
+           "place, merged with what it has seen before (y, lse), in fp32. last: y is of q's type.",
     .n_in_min = 5,
     .n_in_max = N_IN,
     .n_out = 2,
@@ -254,6 +266,8 @@ enum {
     B_DQ,
     B_DK,
     B_DV,
+    B_END,
+    B_DLSE,
     B_N
 };
 
@@ -272,6 +286,8 @@ static ds_status backward_infer(ds_infer *call)
     DS_TRY(dsi_op_may(call, B_DQ, "dq", sum, q.shape));
     DS_TRY(dsi_op_may(call, B_DK, "dk", sum, kv));
     DS_TRY(dsi_op_may(call, B_DV, "dv", sum, kv));
+    DS_TRY(check_end(call, B_END, &d));
+    DS_TRY(dsi_op_may(call, B_DLSE, "dlse", sum, call->in[B_LSE].shape));
     if (dsi_op_has(call, B_DQ) != dsi_op_has(call, B_DK) ||
         dsi_op_has(call, B_DQ) != dsi_op_has(call, B_DV)) {
         return dsi_op_bad(call, B_DQ, "dq", "one where dk and dv are, and none where they are not");
@@ -303,10 +319,11 @@ const ds_op dsi_op_attention_part_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "bth bth bth bth bth bht t t bt _ h bth bth bth", .out = "bth bth bth",
-                       .split = "hbt", .adapt = adapt_backward, .local = backward_local),
-    .doc = "dy, q, k, v, y, lse of all keys, rows, keys, [first], [rng], [heads], [dq, dk, dv f32] "
-           "→ dq, "
+    .place = DSI_PLACE(.in = "bth bth bth bth bth bht t t bt _ h bth bth bth bt bht",
+                       .out = "bth bth bth", .split = "hbt", .adapt = adapt_backward,
+                       .local = backward_local),
+    .doc = "dy, q, k, v, y, lse of all keys, rows, keys, [first], [rng], [heads], [dq, dk, dv "
+           "f32], [end], [dlse f32 (B,H,T)] → dq, "
            "dk, dv: the gradient of attention over the part of the keys that is here, added to "
            "what there was, in fp32. last: dq is of q's type.",
     .n_in_min = 8,

@@ -202,7 +202,8 @@ const ds_op dsi_op_combine_rows_dw = {
  */
 static const ds_attr grouped_attrs[] = {
     DSI_ATTR_INT(dsi_grouped_attrs, transposed), DSI_ATTR_INT(dsi_grouped_attrs, sources),
-    DSI_ATTR_INT(dsi_grouped_attrs, parts), DSI_ATTR_INT(dsi_grouped_attrs, expected)};
+    DSI_ATTR_INT(dsi_grouped_attrs, parts), DSI_ATTR_INT(dsi_grouped_attrs, copies),
+    DSI_ATTR_INT(dsi_grouped_attrs, expected)};
 
 static int64_t or_one(int64_t n)
 {
@@ -218,10 +219,11 @@ static ds_status check_offsets(const ds_infer *call, uint32_t i, int64_t *expert
     const ds_meta offsets = dsi_op_in(call, i);
     const int64_t each = offsets.shape.n_dims == 1 ? offsets.shape.dims[0] / parts - 1 : 0;
     if (offsets.dtype != DS_DTYPE_I32 || offsets.shape.n_dims != 1 || each < sources ||
-        offsets.shape.dims[0] % parts != 0 || each % sources != 0) {
+        offsets.shape.dims[0] % parts != 0 || each % sources != 0 ||
+        parts % or_one(a->copies) != 0) {
         return dsi_op_bad(call, i, "offsets", "i32 (S·E+1), or one such list for each part");
     }
-    *experts_out = each / sources * parts;
+    *experts_out = each / sources * parts / or_one(a->copies);
     return DS_OK;
 }
 
@@ -287,6 +289,7 @@ static ds_status grouped_grad(ds_grad *call)
         const dsi_grouped_attrs dx = {.transposed = a->transposed == 0,
                                       .sources = a->sources,
                                       .parts = a->parts,
+                                      .copies = a->copies,
                                       .expected = a->expected};
         const ds_value in[3] = {d, call->in[1], call->in[2]};
         DS_TRY(dsi_emit(call, &dsi_op_grouped_linear, &dx, in, 3, out));
@@ -321,6 +324,7 @@ static void local_grouped(const ds_infer *local, void *attrs)
     const int64_t n = local->in[2].shape.dims[0];
     const int64_t one = or_one(whole->sources) * n_experts + 1; /* the length of a list for these */
     a->parts = whole->parts > 1 && n == one ? 0 : whole->parts;
+    a->copies = a->parts > 1 ? whole->copies : 0;
 }
 
 const ds_op dsi_op_grouped_linear = {

@@ -27,10 +27,11 @@ enum {
     DSI_PLACE_OWN_TERM = 1 << 23, /* reads this rank's term of a sum as its own; a name only */
     DSI_PLACE_JOINS = 1 << 24,    /* makes one value of the ranks' own: terms of a maximum or of an
                                      exact sum, else one that all have */
-    DSI_PLACE_EXPERTS = 1 << 25, /* between rows that ranks along ep, sp have of their own and those
-                                    of the experts that they have */
-    DSI_PLACE_TURNS = 1 << 26,   /* parts go from rank to rank, in a ring */
-    DSI_PLACE_PART = 1 << 22     /* knows by the numbers of its rows which a part of a table has */
+    DSI_PLACE_EXPERTS = 1 << 25,  /* between rows that ranks along ep, sp, tp have of their own and
+                                     those of the experts that they have */
+    DSI_PLACE_TOKENS = 1 << 27, /* between tokens that ranks along tp have alike and their parts */
+    DSI_PLACE_TURNS = 1 << 26,  /* parts go from rank to rank, in a ring */
+    DSI_PLACE_PART = 1 << 22    /* knows by the numbers of its rows which a part of a table has */
 };
 
 /* Takes a letter out of letters that may be split. */

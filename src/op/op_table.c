@@ -35,6 +35,8 @@ static const ds_op *const all[] = {
     &dsi_op_expert_segments,
     &dsi_op_to_experts,
     &dsi_op_from_experts,
+    &dsi_op_split_tokens,
+    &dsi_op_join_tokens,
     &dsi_op_layer_norm,
     &dsi_op_layer_norm_backward,
     &dsi_op_rms_norm,

@@ -171,8 +171,10 @@ extern const ds_op dsi_op_spread_rows, dsi_op_combine_rows, dsi_op_combine_rows_
 typedef struct dsi_grouped_attrs {
     int64_t transposed; /* 0: w is (E,O,K); 1: w is (E,K,O) */
     int64_t sources;    /* S: rows are sorted by S sources, then by expert; 0: 1 */
-    int64_t parts; /* ranks among which rows, experts and offsets are dealt in equal parts; above 1
-                      in a logical graph alone, to be cut there along ep; 0: 1 */
+    int64_t parts;  /* ranks among which rows, experts and offsets are dealt in equal parts; above 1
+                       in a logical graph alone, to be cut there along ep; 0: 1 */
+    int64_t copies; /* of parts, those that have the same experts (ranks along sp): rows and offsets
+                       are dealt among them, experts are not; 0: 1 */
     int64_t expected; /* rows of a part that hold something when all experts have as many, for
                          costs; 0: all */
 } dsi_grouped_attrs;
@@ -187,19 +189,25 @@ extern const ds_op dsi_op_grouped_linear, dsi_op_grouped_linear_dw;
 
 /* ---- expert_ranks.c ------------------------------------------------------------------------ */
 typedef struct dsi_expert_ranks_attrs {
-    int64_t n_ranks;  /* P, along ep × sp */
+    int64_t n_ranks;  /* P, along ep × sp × tp, as far as they share the experts */
     int64_t n_rows;   /* of to_experts: the most that a rank gets; of from_experts: a rank's own */
     int64_t gradient; /* 1: the rows are gradients of the mean over those ranks */
-    int64_t parts;    /* of gather_offsets: lists of offsets, to be cut along sp; 0: 1 */
+    int64_t parts;    /* of gather_offsets: lists of offsets, to be cut along sp and tp; 0: 1 */
+    int64_t copies;   /* D ranks along sp that do not share the experts: each has all of what is
+                         said here for itself, one behind the other; 0: 1 */
+    int64_t tokens;   /* of n_ranks, those along tp, which have the same tokens; 0: 1 */
 } dsi_expert_ranks_attrs;
-/* gather_offsets: offsets i32 (E+1), each rank's own → i32 (P,E+1), which all have.
- * expert_segments: that table → i32 (P·(E+1)): for each rank the offsets of the rows that
+/* gather_offsets: offsets i32 (E+1), each rank's own → i32 (D·P,E+1), which all P have.
+ * expert_segments: that table → i32 (D·P·(E+1)): for each rank the offsets of the rows that
  * to_experts brings it, by source, then by its own experts. A table that does not ascend, or has
  * more rows for a rank than n_rows, is an error that names the expert. to_experts: rows (R,C)
- * sorted by expert, each rank's own, table → (P·n_rows,C): each rank's rows of its E/P experts.
+ * sorted by expert, each rank's own, table → (D·P·n_rows,C): each rank's rows of its E/P experts.
  * from_experts: the way back: → (n_rows,C). Each is the other's gradient. */
 extern const ds_op dsi_op_gather_offsets, dsi_op_expert_segments, dsi_op_to_experts,
     dsi_op_from_experts;
+/* x (B,T,..) → x, of which each rank along tp has its part along T, and back: whole on each of
+ * them. Views, each the other's gradient. */
+extern const ds_op dsi_op_split_tokens, dsi_op_join_tokens;
 
 /* ---- norm.c -------------------------------------------------------------------------------- */
 typedef struct dsi_norm_attrs {
@@ -288,6 +296,9 @@ typedef struct dsi_attention_attrs {
  * in memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
  */
 extern const ds_op dsi_op_attention;
+/* Pairs of n queries and n keys that see one another: causal ones see backwards, within a window
+ * (0: none) on either side those less than it apart. */
+double dsi_attention_visible(bool causal, int64_t window, int64_t n);
 /* attention_backward: dy, q | packed, k, v, y, lse, [first], [rng], [heads], [rows], [keys], [end],
  * [dlse f32 (B,H,Tq)] → dq | dpacked, dk, dv; same attrs. No offset: training only. */
 extern const ds_op dsi_op_attention_backward;

@@ -105,10 +105,10 @@ static ds_status make_forward(ring *x, const dsi_node_info *node, const ds_value
     DS_TRY(begin(x, node, in, Q, &c));
     for (int64_t step = 0; step < x->ranks; ++step) {
         DS_TRY(advance(x, &c, step, &keys));
-        const ds_value all[10] = {in[Q],     c.k,     c.v,       c.own,  keys,
-                                  in[FIRST], in[RNG], in[HEADS], out[0], out[1]};
-        DS_TRY(
-            ds_graph_apply(x->r.to, &dsi_op_attention_part, &c.attrs, all, step > 0 ? 10 : 8, out));
+        const ds_value all[11] = {in[Q],   c.k,       c.v,    c.own,  keys,   in[FIRST],
+                                  in[RNG], in[HEADS], out[0], out[1], in[END]};
+        const uint32_t n = in[END] != DS_NONE ? 11 : step > 0 ? 10 : 8;
+        DS_TRY(ds_graph_apply(x->r.to, &dsi_op_attention_part, &c.attrs, all, n, out));
     }
     return DS_OK;
 }
@@ -135,31 +135,19 @@ static ds_status make_backward(ring *x, const dsi_node_info *node, const ds_valu
     DS_TRY(begin(x, node, in, B_Q, &c));
     for (int64_t step = 0; step < x->ranks; ++step) {
         DS_TRY(advance(x, &c, step, &keys));
-        const ds_value all[14] = {in[B_DY],    in[B_Q], c.k,    c.v,         in[B_Y],
-                                  in[B_LSE],   c.own,   keys,   in[B_FIRST], in[B_RNG],
-                                  in[B_HEADS], out[0],  out[1], out[2]};
-        DS_TRY(ds_graph_apply(x->r.to, &dsi_op_attention_part_backward, &c.attrs, all,
-                              step > 0 ? 14 : 11, out));
+        const ds_value all[16] = {in[B_DY], in[B_Q], c.k,         c.v,       in[B_Y],     in[B_LSE],
+                                  c.own,    keys,    in[B_FIRST], in[B_RNG], in[B_HEADS], out[0],
+                                  out[1],   out[2],  in[B_END],   in[B_DLSE]};
+        const uint32_t n = in[B_DLSE] != DS_NONE  ? 16
+                           : in[B_END] != DS_NONE ? 15
+                           : step > 0             ? 14
+                                                  : 11;
+        DS_TRY(ds_graph_apply(x->r.to, &dsi_op_attention_part_backward, &c.attrs, all, n, out));
         DS_TRY(turn(x, c.attrs.part, &out[1]));
         DS_TRY(turn(x, c.attrs.part, &out[2]));
     }
     DS_TRY(cast_to(x, act, &out[1]));
     return cast_to(x, act, &out[2]);
-}
-
-/* in: NONE behind the inputs that there are. */
-static ds_status check_built(const ring *x, const ds_value *in, bool is_forward)
-{
-    const bool ends = in[is_forward ? END : B_END] != DS_NONE;
-    const bool sinks = !is_forward && in[B_DLSE] != DS_NONE;
-    if (ends || sinks) {
-        return ds_fail(ds_graph_ctx(x->r.to), DS_ERR_UNSUPPORTED,
-                       "sequence_parallel.attention \"ring\" is not built for %s; set it to "
-                       "\"ulysses\"",
-                       ends ? "documents of an encoder, which end within a row"
-                            : "sinks of scores (gpt-oss)");
-    }
-    return DS_OK;
 }
 
 static ds_status rebuild_node(ring *x, const dsi_node_info *node)
@@ -174,7 +162,6 @@ static ds_status rebuild_node(ring *x, const dsi_node_info *node)
     if (in[is_forward ? ROWS : B_ROWS] == DS_NONE) {
         return dsi_rewrite_copy(&x->r, node);
     }
-    DS_TRY(check_built(x, in, is_forward));
     DS_TRY(dsi_rewrite_stand_at(&x->r, node));
     DS_TRY(is_forward ? make_forward(x, node, in, out) : make_backward(x, node, in, out));
     dsi_rewrite_made(&x->r, node, out);

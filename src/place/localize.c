@@ -237,7 +237,7 @@ static ds_status localize_node(dsi_localizing *l, ds_node n)
         return update_slice(l, node);
     }
     const uint32_t flags = node->op->place != NULL ? node->op->place->flags : 0;
-    const bool exchanges = (flags & (DSI_PLACE_EXPERTS | DSI_PLACE_TURNS)) != 0;
+    const bool exchanges = (flags & (DSI_PLACE_EXPERTS | DSI_PLACE_TOKENS | DSI_PLACE_TURNS)) != 0;
     if ((node->op->flags & DS_OP_RANKS) != 0 && !exchanges) {
         return dsi_localize_own(l, node);
     }

@@ -21,13 +21,25 @@ typedef struct cuts {
     dsi_axes axes;
     uint32_t dim[DSI_AXIS_COUNT];    /* per axis of the tuple */
     uint32_t blocks[DSI_AXIS_COUNT]; /* of it, that are cut each; 0: the dim as one */
+    bool inside[DSI_AXIS_COUNT];     /* it cuts what the others leave, see placement.h */
     uint32_t n_split;                /* axes that cut blocks: a dim more for each */
     bool padded;                     /* an axis makes slices with padding */
 } cuts;
 
+bool dsi_box_is_inside(const dsi_mesh *mesh, const dsi_placement *p, uint32_t axis)
+{
+    bool inside = false;
+    for (uint32_t b = axis + 1; p->on[axis].kind == DSI_SHARD && b < DSI_AXIS_COUNT; ++b) {
+        inside = inside || (p->on[b].kind == DSI_SHARD && p->on[b].dim == p->on[axis].dim &&
+                            p->on[axis].blocks == mesh->size[b]);
+    }
+    return inside;
+}
+
 /* The cuts that `with` has more than `without`. False: they differ otherwise too, or a cut is not
  * the innermost of its dim, so that its parts are no block of the other's. */
-static bool find_cuts(const dsi_placement *without, const dsi_placement *with, cuts *c)
+static bool find_cuts(const dsi_mesh *mesh, const dsi_placement *without, const dsi_placement *with,
+                      cuts *c)
 {
     *c = (cuts){0};
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
@@ -35,13 +47,15 @@ static bool find_cuts(const dsi_placement *without, const dsi_placement *with, c
         if (dsi_place_on_equal(on, without->on[a])) {
             continue;
         }
+        const bool inside = on.kind == DSI_SHARD && dsi_box_is_inside(mesh, with, a);
         if (on.kind != DSI_SHARD || without->on[a].kind == DSI_SHARD ||
-            dsi_placement_dim_axes(without, on.dim) >> a != 0) {
+            (dsi_placement_dim_axes(without, on.dim) >> a != 0 && !inside)) {
             return false;
         }
+        c->inside[c->axes.n] = inside;
         c->dim[c->axes.n] = on.dim;
         c->padded = c->padded || on.blocks == DSI_PADDED;
-        c->blocks[c->axes.n] = on.blocks == DSI_PADDED ? 0 : on.blocks;
+        c->blocks[c->axes.n] = on.blocks == DSI_PADDED || inside ? 0 : on.blocks;
         c->n_split += c->blocks[c->axes.n] > 0 ? 1 : 0;
         dsi_axes_add(&c->axes, (dsi_axis)a);
     }
@@ -97,14 +111,18 @@ typedef struct split {
 } split;
 
 /* whole: what the blocks of all ranks make together. A dim that is cut in blocks is blocks, ranks,
- * rest. */
+ * rest; one that is cut inside of another axis' cut has the ranks of that first. */
 static split split_of(const dsi_mesh *mesh, const cuts *c, ds_shape whole)
 {
     split s = {0};
     uint32_t front = c->axes.n;
     for (uint32_t d = 0; d < whole.n_dims; ++d) {
         int64_t rest = whole.dims[d];
-        for (uint32_t i = 0; i < c->axes.n; ++i) {
+        for (uint32_t k = 0; k < 2 * c->axes.n; ++k) {
+            const uint32_t i = k % c->axes.n;
+            if (c->inside[i] != (k >= c->axes.n)) {
+                continue;
+            }
             if (c->dim[i] == d && c->blocks[i] > 0) {
                 s.split[s.n] = c->blocks[i];
                 s.front[s.n] = front++;
@@ -196,8 +214,8 @@ bool dsi_box_is_slice(const dsi_moves *moves, const dsi_placement *from, const d
 {
     const dsi_placement mid = with_box_of(from, to);
     cuts c;
-    return find_cuts(from, to, &c) && (c.axes.n == 0 || from->flat.n == 0) && has_room(moves, &c) &&
-           (is_flat_alike(&mid, to) || is_flat_slice(moves, &mid, to));
+    return find_cuts(&moves->mesh, from, to, &c) && (c.axes.n == 0 || from->flat.n == 0) &&
+           has_room(moves, &c) && (is_flat_alike(&mid, to) || is_flat_slice(moves, &mid, to));
 }
 
 ds_status dsi_box_slice(dsi_localizing *l, const dsi_moves *moves, const dsi_placement *from,
@@ -205,7 +223,7 @@ ds_status dsi_box_slice(dsi_localizing *l, const dsi_moves *moves, const dsi_pla
 {
     const dsi_placement mid = with_box_of(from, to);
     cuts c;
-    (void)find_cuts(from, to, &c);
+    (void)find_cuts(&moves->mesh, from, to, &c);
     if (c.axes.n > 0) {
         const ds_shape have = box_of(&moves->mesh, from, moves->meta.shape);
         const ds_shape whole = with_padding(moves, &c, have);
@@ -240,7 +258,7 @@ ds_status dsi_box_gather(dsi_localizing *l, const dsi_moves *moves, const dsi_pl
     const ds_meta meta = moves->meta;
     const dsi_placement mid = with_box_of(to, from); /* as `from`, and flat as `to` is */
     cuts c;
-    (void)find_cuts(to, from, &c);
+    (void)find_cuts(&moves->mesh, to, from, &c);
     if (!is_flat_alike(from, &mid)) {
         const dsi_axes axes = dsi_axes_behind(&from->flat, to->flat.n);
         DS_TRY(
@@ -267,15 +285,16 @@ bool dsi_box_is_reduce_scatter(const dsi_moves *moves, const dsi_move *move)
 {
     cuts c;
     return move->from.flat.n == 0 && move->to.flat.n == 0 &&
-           find_cuts(&move->from, &move->to, &c) && dsi_axes_equal(&c.axes, &move->axes) &&
-           has_room(moves, &c) && is_padded_by_elements(moves, &c);
+           find_cuts(&moves->mesh, &move->from, &move->to, &c) &&
+           dsi_axes_equal(&c.axes, &move->axes) && has_room(moves, &c) &&
+           is_padded_by_elements(moves, &c);
 }
 
 ds_status dsi_box_reduce_scatter(dsi_localizing *l, const dsi_moves *moves, const dsi_move *move,
                                  const dsi_comm_attrs *attrs, ds_value *value)
 {
     cuts c;
-    (void)find_cuts(&move->from, &move->to, &c);
+    (void)find_cuts(&moves->mesh, &move->from, &move->to, &c);
     const split s =
         split_of(&moves->mesh, &c, box_of(&moves->mesh, &move->from, moves->meta.shape));
     DS_TRY(bring_to_front(l, &s, value));
@@ -334,7 +353,8 @@ static bool find_turn(const dsi_moves *moves, const dsi_move *move, turn *t)
         t->mid.on[move->axes.axis[i]] = (dsi_place_on){0};
     }
     if (move->from.flat.n > 0 || move->to.flat.n > 0 ||
-        !find_cuts(&t->mid, &move->from, &t->lost) || !find_cuts(&t->mid, &move->to, &t->made) ||
+        !find_cuts(&moves->mesh, &t->mid, &move->from, &t->lost) ||
+        !find_cuts(&moves->mesh, &t->mid, &move->to, &t->made) ||
         !dsi_axes_equal(&t->lost.axes, &move->axes) ||
         !dsi_axes_equal(&t->made.axes, &move->axes)) {
         return false;

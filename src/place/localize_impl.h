@@ -104,6 +104,8 @@ ds_status dsi_localize_turn(dsi_localizing *l, const dsi_node_info *node, const 
 /* localize_box.c: moves of values that are cut along dims; those of flat values are the special
  * case without such a cut. Each may be made where the function before says that it is one. *value:
  * local, in the row-major order of its placement, of whatever shape. */
+/* Whether an axis cuts its dim inside of the cut of one behind it (placement.h). */
+bool dsi_box_is_inside(const dsi_mesh *mesh, const dsi_placement *p, uint32_t axis);
 bool dsi_box_is_slice(const dsi_moves *moves, const dsi_placement *from, const dsi_placement *to);
 ds_status dsi_box_slice(dsi_localizing *l, const dsi_moves *moves, const dsi_placement *from,
                         const dsi_placement *to, ds_value *value);

@@ -288,6 +288,51 @@ static ds_status divide(dsi_localizing *l, ds_value v, const dsi_spread *from,
                : dsi_localize_move(l, v, &mean, need, -1, value);
 }
 
+/* Where a dim comes to be cut inside of another axis' cut, or no longer is: what only the target
+ * cuts is sliced first, what only the source cuts is gathered last, and between the two the axis
+ * exchanges one dim for another. False: it is no such move. */
+static bool exchange_between(const dsi_redistribution *r, dsi_placement *before,
+                             dsi_placement *behind)
+{
+    bool inside = false;
+    uint32_t turns = 0;
+    *before = *behind = r->from;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        const dsi_place_on from = r->from.on[a];
+        const dsi_place_on to = r->to.on[a];
+        const bool turned =
+            from.kind == DSI_SHARD && to.kind == DSI_SHARD && !dsi_place_on_equal(from, to);
+        inside = inside || dsi_box_is_inside(&r->mesh, &r->from, a) ||
+                 dsi_box_is_inside(&r->mesh, &r->to, a);
+        turns += turned ? 1 : 0;
+        before->on[a] = from.kind == DSI_REPLICATE ? to : from;
+        behind->on[a] = turned ? to : before->on[a];
+    }
+    return inside && turns == 1 && r->from.flat.n == 0 && r->to.flat.n == 0;
+}
+
+/* What no list of collectives does at once: by way of other placements, the last leg is left. */
+static ds_status detour(dsi_localizing *l, ds_value v, dsi_redistribution *r, int64_t bucket,
+                        ds_value *value)
+{
+    const dsi_placement to = r->to;
+    dsi_placement legs[2];
+    uint32_t n = 2;
+    if (!exchange_between(r, &legs[0], &legs[1])) {
+        legs[0] = in_common(&r->from, &to); /* whole, then a part of it */
+        n = 1;
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        r->to = legs[i];
+        if (!dsi_placement_equal(&r->from, &r->to)) {
+            DS_TRY(step(l, v, r, 0, bucket, value));
+        }
+        r->from = r->to;
+    }
+    r->to = to;
+    return DS_OK;
+}
+
 ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *from,
                             const dsi_spread *need, int64_t bucket, ds_value *value)
 {
@@ -334,13 +379,9 @@ ds_status dsi_localize_move(dsi_localizing *l, ds_value v, const dsi_spread *fro
         averaged = 0;
         DS_TRY(dsi_redistribute_memo(l->r.from->ctx, &l->memo, &r, &moves));
     }
-    if (!is_all_lowered(moves)) { /* what is cut otherwise, whole, then a part of it */
-        const dsi_placement to = r.to;
-        r.to = in_common(&r.from, &to);
-        DS_TRY(step(l, v, &r, averaged, bucket, value));
-        r.from = r.to;
-        r.to = to;
+    if (!is_all_lowered(moves)) {
+        DS_TRY(detour(l, v, &r, bucket, value));
     }
-    DS_TRY(step(l, v, &r, averaged, bucket, value));
+    DS_TRY(dsi_placement_equal(&r.from, &r.to) ? DS_OK : step(l, v, &r, averaged, bucket, value));
     return wide ? dsi_localize_apply(l, &dsi_op_cast, &down, *value, value) : DS_OK;
 }

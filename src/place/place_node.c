@@ -3,6 +3,7 @@
 #include "place/place_node_impl.h"
 
 #include "op/ops.h"
+#include "place/expert_rules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -118,7 +119,7 @@ static bool blocks_twice(const dsi_placing *w, uint32_t i, dsi_axis axis, const 
         in_blocks = in_blocks || (on.kind == DSI_SHARD && on.blocks > 0);
     }
     bool twice = false;
-    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
+    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT && !s->inside; ++a) {
         const dsi_place_on other = w->node->in[i].at.on[a];
         twice = twice || (in_blocks && s->in[i].kind == DSI_SHARD && other.kind == DSI_SHARD &&
                           other.dim == s->in[i].dim);
@@ -226,28 +227,110 @@ static ds_status place_own(dsi_placing *w, dsi_axis axis)
 }
 
 /* Between a rank's own rows and those of the experts that it has, along ep, where its samples are
- * its own, and sp, where it has a part of each. What all ranks know of all rows they have alike;
- * the experts' rows are blocks, one a rank. */
+ * its own, sp, where it has a part of each, and tp, where it has a part of what all have. What all
+ * ranks that share the experts know of all rows they have alike; the experts' rows are blocks, one
+ * a rank. On an axis whose ranks do not share them each has a table and rows for itself. */
 static ds_status place_experts(dsi_placing *w, dsi_axis axis)
 {
+    const dsi_expert_ranks_attrs *a = w->node->attrs;
+    const dsi_axes shared = dsi_expert_ranks_axes(a);
+    const bool shares = dsi_axes_has(&shared, axis);
     const bool returns = w->node->op == &dsi_op_from_experts;
     const bool gathers = w->node->op == &dsi_op_gather_offsets;
-    const bool gradient = ((const dsi_expert_ranks_attrs *)w->node->attrs)->gradient != 0;
+    const bool tells = w->node->op == &dsi_op_expert_segments;
     const dsi_place_on rows = {DSI_SHARD, 0, 0};
     const dsi_place_on own = {axis == DSI_AXIS_EP ? DSI_OWN : DSI_SHARD, 0, 0};
-    dsi_placement need = w->node->in[0].at;
-    need.on[axis] = returns ? rows : own;
-    if (!dsi_place_on_equal(w->node->in[0].at.on[axis], need.on[axis])) {
-        return dsi_placing_refuse(w, 0, &need, "rows go between ranks and their experts");
+    const dsi_place_on table = shares ? (dsi_place_on){0} : rows;
+    const dsi_place_on wanted[2] = {tells ? table : returns ? rows : own, table};
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        dsi_placement need = w->node->in[i].at;
+        need.on[axis] = wanted[i];
+        if (!dsi_place_on_equal(w->node->in[i].at.on[axis], need.on[axis])) {
+            return dsi_placing_refuse(w, i, &need, "rows go between ranks and their experts");
+        }
     }
-    if (!gathers && w->node->in[1].at.on[axis].kind != DSI_REPLICATE) {
-        need = w->node->in[1].at;
-        need.on[axis] = (dsi_place_on){0};
-        return dsi_placing_refuse(w, 1, &need, "all ranks have to know of all rows");
-    }
-    w->p->out[0].at.on[axis] = gathers ? (dsi_place_on){0} : returns ? own : rows;
-    w->p->out[0].averaged |= gradient && !returns && axis == DSI_AXIS_EP ? 1u << axis : 0;
+    w->p->out[0].at.on[axis] = gathers ? table : returns ? own : rows;
+    w->p->out[0].averaged |= a->gradient != 0 && !returns && axis == DSI_AXIS_EP ? 1u << axis : 0;
     return DS_OK;
+}
+
+/* Tokens that all ranks along tp have, and their parts. */
+static void place_tokens(dsi_placing *w, dsi_axis axis)
+{
+    const bool splits = w->node->op == &dsi_op_split_tokens;
+    const dsi_place_on part = {DSI_SHARD, 1, 0};
+    w->p->need[0].at.on[axis] = splits ? part : (dsi_place_on){0};
+    w->p->out[0].at.on[axis] = w->p->need[0].at.on[axis];
+}
+
+/* Products whose rows are a part of a sequence, with experts that all its parts have: a rank's own
+ * rows, a term of the sum of the weights' gradients. */
+static ds_status place_copies(dsi_placing *w, dsi_axis axis)
+{
+    const dsi_place_on rows = {DSI_SHARD, 0, 0};
+    const dsi_place_on term = {DSI_PARTIAL, DSI_TERMS_SUM, 0};
+    const bool dw = w->node->op == &dsi_op_grouped_linear_dw;
+    dsi_strategy s = {.in = {rows, {0}, rows}, .out = {rows}};
+    if (dw) {
+        s = (dsi_strategy){.in = {rows, rows, rows, term}, .out = {term}};
+    }
+    const price p = price_of(w, axis, &s);
+    if (!p.allowed) {
+        dsi_placement need = w->node->in[p.blocked].at;
+        need.on[axis] = s.in[p.blocked];
+        return dsi_placing_refuse(w, p.blocked, &need, "rows go to experts that all ranks have");
+    }
+    take(w, axis, &s);
+    return DS_OK;
+}
+
+/* Whether ranks along an axis have rows of their own for the same experts. */
+static bool has_copies(const dsi_placing *w, dsi_axis axis)
+{
+    const bool grouped =
+        w->node->op == &dsi_op_grouped_linear || w->node->op == &dsi_op_grouped_linear_dw;
+    return grouped && axis == DSI_AXIS_SP &&
+           ((const dsi_grouped_attrs *)w->node->attrs)->copies > 1;
+}
+
+/* Ranks of an axis behind this one that cut already the dim of input i that a strategy would come
+ * to cut: made inside of that cut, it is an exchange along this axis alone. 0: there is none. */
+static uint32_t cut_before(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_place_on to)
+{
+    const dsi_placement *at = &w->node->in[i].at;
+    const dsi_place_on from = at->on[axis];
+    uint32_t ranks = 0;
+    for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
+        const bool cuts = at->on[a].kind == DSI_SHARD && at->on[a].dim == to.dim &&
+                          at->on[a].blocks == 0 && w->node->mesh->size[a] > 1;
+        ranks = cuts ? w->node->mesh->size[a] : ranks;
+    }
+    const bool comes = from.kind == DSI_SHARD && (from.dim != to.dim || from.blocks == ranks);
+    return to.kind == DSI_SHARD && to.blocks == 0 && comes && ranks <= DSI_PART_MOST_BLOCKS ? ranks
+                                                                                            : 0;
+}
+
+/* Makes a strategy's cuts inside of those of an axis behind, where there are such. */
+static void cut_inside(const dsi_placing *w, dsi_axis axis, dsi_strategy *s)
+{
+    uint32_t ranks = 0;
+    for (uint32_t i = 0; i < w->node->n_in && s->letter != '\0'; ++i) {
+        const uint32_t n = dsi_placing_has(w, i) ? cut_before(w, i, axis, s->in[i]) : 0;
+        ranks = n > 0 ? n : ranks;
+    }
+    const int64_t parts = (int64_t)ranks * w->node->mesh->size[axis];
+    s->inside = ranks > 1;
+    for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
+        const dsi_place_on on = k < w->node->n_in ? s->in[k] : s->out[k - w->node->n_in];
+        const ds_meta *meta =
+            k < w->node->n_in ? &w->node->in_meta[k] : &w->node->out_meta[k - w->node->n_in];
+        s->inside =
+            on.kind != DSI_SHARD || (on.blocks == 0 && meta->shape.dims[on.dim] % parts == 0);
+    }
+    for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
+        dsi_place_on *on = k < w->node->n_in ? &s->in[k] : &s->out[k - w->node->n_in];
+        on->blocks = on->kind == DSI_SHARD ? (uint8_t)ranks : on->blocks;
+    }
 }
 
 static bool has_own(const dsi_placing *w, dsi_axis axis)
@@ -269,9 +352,16 @@ static bool is_better(const price *a, const price *b)
 
 static ds_status place_axis(dsi_placing *w, dsi_axis axis)
 {
-    if ((w->p->rule.flags & DSI_PLACE_EXPERTS) != 0 &&
-        (axis == DSI_AXIS_EP || axis == DSI_AXIS_SP)) {
+    const bool experts = (w->p->rule.flags & DSI_PLACE_EXPERTS) != 0;
+    if (experts && dsi_expert_ranks_on(w->node->attrs, axis)) {
         return place_experts(w, axis);
+    }
+    if (axis == DSI_AXIS_TP && (w->p->rule.flags & DSI_PLACE_TOKENS) != 0) {
+        place_tokens(w, axis);
+        return DS_OK;
+    }
+    if (has_copies(w, axis)) {
+        return place_copies(w, axis);
     }
     if (has_own(w, axis)) {
         return place_own(w, axis);
@@ -284,6 +374,9 @@ static ds_status place_axis(dsi_placing *w, dsi_axis axis)
     }
     const uint32_t n =
         dsi_rule_strategies(&w->p->rule, w->node->mesh, axis, w->node->policy, blocks, list);
+    for (uint32_t k = 0; k < n && (w->node->policy->exchange >> axis & 1u) != 0; ++k) {
+        cut_inside(w, axis, &list[k]);
+    }
     const dsi_strategy *best = NULL;
     const dsi_strategy *nearest = &list[0];
     price least = {0};

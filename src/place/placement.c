@@ -158,8 +158,9 @@ static bool is_known(dsi_place_on on)
                                   : on.kind == DSI_SHARD || (on.kind <= DSI_OWN && on.dim == 0);
 }
 
-/* A dim in blocks is cut evenly, by one axis alone, and no other dim is in blocks; one with padding
- * likewise, but that it leaves no rank without indices. */
+/* A dim in blocks is cut evenly, by one axis alone, or each block by an axis of as many ranks
+ * behind it, and no other dim is in blocks; one with padding likewise, but that it leaves no rank
+ * without indices. */
 static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_placement *p,
                               ds_shape shape, const char *name)
 {
@@ -174,7 +175,7 @@ static ds_status check_blocks(ds_ctx *ctx, const dsi_mesh *mesh, const dsi_place
         }
         for (uint32_t b = 0; b < DSI_AXIS_COUNT; ++b) {
             if (b != a && mesh->size[b] > 1 && p->on[b].kind == DSI_SHARD &&
-                p->on[b].dim == on.dim) {
+                p->on[b].dim == on.dim && !(b > a && mesh->size[b] == on.blocks)) {
                 return bad(ctx, p, name, "another axis cuts the dim that is cut in blocks");
             }
         }
@@ -286,6 +287,13 @@ dsi_part dsi_placement_part(const dsi_mesh *mesh, const dsi_placement *p, ds_sha
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
         if (p->on[a].kind == DSI_SHARD) {
             const uint32_t d = p->on[a].dim;
+            if (part.blocks > 1 && part.block_dim == d && mesh->size[a] == part.blocks) {
+                part.lengths[d] /= part.blocks; /* a block each */
+                part.offset[d] += coords.at[a] * part.block_stride;
+                part.blocks = part.block_dim = 0;
+                part.block_stride = 0;
+                continue;
+            }
             const bool padded = p->on[a].blocks == DSI_PADDED;
             const bool whole = p->on[a].blocks == 0 || padded || mesh->size[a] == 1;
             const int64_t blocks = whole ? 1 : p->on[a].blocks;

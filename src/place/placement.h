@@ -16,6 +16,10 @@
  * cuts what the Shards leave (the local box, with its padding), over its whole tuple at once; its
  * local memory is S elements, zeros behind the last.
  *
+ * Inside of another axis: of an axis that cuts n blocks of a dim, each rank of an axis behind it
+ * that has n ranks and cuts the dim takes one block. So "sp:S(2;2) tp:S(2)" is what tp cuts first
+ * and sp then: heads of the weights that a rank has.
+ *
  * Sums: the value of a Partial placement is the sum over all ranks of the group along its Partial
  * axes together, in fp32, in the canonical order (aligned binary tree over the group's index, axes
  * in the mesh's order), rounded once to the dtype.

@@ -36,6 +36,7 @@ dsi_place_policy dsi_place_policy_default(void);
 typedef struct dsi_strategy {
     char letter; /* that is cut; 0: none */
     bool linear; /* passes Partial */
+    bool inside; /* it cuts blocks of a dim, of which an axis behind takes one each */
     dsi_place_on in[DS_MAX_IN], out[DS_MAX_OUT];
     uint32_t averaged; /* outputs that the axis then averages: the value is the sum over its ranks
                           divided by their number */

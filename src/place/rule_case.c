@@ -383,7 +383,7 @@ void dsi_rule_case_take(ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,
             const dsi_place_on on = i < c->n_in ? s->in[i] : s->out[i - c->n_in];
             in_blocks = in_blocks || on.blocks > 0;
         }
-        if (in_blocks) { /* no other axis cuts such a dim */
+        if (in_blocks && !s->inside) { /* no other axis cuts such a dim */
             dsi_place_drop(c->split, s->letter);
             c->is_in_blocks = true;
         }

@@ -13,20 +13,25 @@
 #include "place/stages.h"
 
 typedef struct dsi_zero_spec {
-    dsi_mesh mesh;  /* one rank: nothing is done */
-    uint32_t tp;    /* neighbouring ranks that have the same samples, the tp axis; 0: 1. What
-                       no rule shards on it is replicated: they compute the same */
-    uint32_t pp;    /* stages of the pipeline, the outermost axis; 0: 1 */
-    uint32_t sp;    /* neighbouring groups of tp ranks that share each sequence; 0: 1 */
-    uint32_t ep;    /* neighbouring groups of those that share the experts; 0: 1 */
-    uint32_t mics;  /* ranks that share one copy of all states (MiCS); 0: all */
-    uint32_t hpz;   /* ranks that share one copy of the parameters alone (hpZ); 0: all */
-    uint32_t stage; /* 0 to 3 */
+    dsi_mesh mesh;   /* one rank: nothing is done */
+    uint32_t tp;     /* neighbouring ranks that have the same samples, the tp axis; 0: 1. What
+                        no rule shards on it is replicated: they compute the same */
+    uint32_t pp;     /* stages of the pipeline, the outermost axis; 0: 1 */
+    uint32_t sp;     /* neighbouring groups of tp ranks that share each sequence; 0: 1 */
+    uint32_t ep;     /* neighbouring groups of those that share the experts; 0: 1 */
+    uint32_t folded; /* a mask of axes beyond ep over which experts are folded. tp: its ranks have
+                        whole ones, each for its part of the tokens, where else tp shards each
+                        expert. sp: the ranks along it have to divide them */
+    uint32_t mics;   /* ranks that share one copy of all states (MiCS); 0: all */
+    uint32_t hpz;    /* ranks that share one copy of the parameters alone (hpZ); 0: all */
+    uint32_t stage;  /* 0 to 3 */
     /* Per cell: how tp shards it (tensor_rules.h), {0}: it does not; NULL: none. States are
      * sharded as the parameter that they belong to. Borrowed. */
     const dsi_place_on *tensor;
-    /* Per cell: how ep, and sp as well, shard it (expert_rules.h), as `tensor`. NULL: none. */
-    const dsi_place_on *expert;
+    /* Per cell: a mask of the axes that share its experts (expert_rules.h), as `tensor`. NULL:
+     * none.
+     */
+    const uint8_t *expert;
     /* Per cell: how sp shards it (sequence_rules.h): inputs along the sequence. NULL: none. */
     const dsi_place_on *sequence;
     /* Per cell: which stages have it. NULL: all. For cells of ranks, not for lowering. */

@@ -19,22 +19,16 @@ ds_status dsi_zero_set_ranks(ds_ctx *ctx, dsi_zero_spec *spec, uint32_t n_ranks)
     return dsi_mesh_make(ctx, &params, &spec->mesh);
 }
 
-/* Axes without ep and sp, which shard what is an expert's. */
-static dsi_axes apart_from_ep(dsi_axes axes, bool is_expert)
+/* Axes without those that shard what is an expert's (a mask). */
+static dsi_axes apart_from(dsi_axes axes, uint32_t experts)
 {
-    dsi_axes others = {0};
-    for (uint32_t i = 0; i < axes.n; ++i) {
-        if (!is_expert || (axes.axis[i] != DSI_AXIS_EP && axes.axis[i] != DSI_AXIS_SP)) {
-            dsi_axes_add(&others, (dsi_axis)axes.axis[i]);
-        }
-    }
-    return others;
+    return dsi_axes_of(dsi_axes_mask(&axes) & ~experts);
 }
 
 /* The value of each rank's own samples, or with `term` a term of the mean over them. */
-static dsi_spread over_data(const dsi_mesh *mesh, bool term, bool is_expert)
+static dsi_spread over_data(const dsi_mesh *mesh, bool term, uint32_t experts)
 {
-    const dsi_axes data = apart_from_ep(dsi_axes_data(), is_expert);
+    const dsi_axes data = apart_from(dsi_axes_data(), experts);
     dsi_spread s = {0};
     for (uint32_t i = 0; i < data.n; ++i) {
         s.at = dsi_own(s.at, (dsi_axis)data.axis[i]);
@@ -44,18 +38,18 @@ static dsi_spread over_data(const dsi_mesh *mesh, bool term, bool is_expert)
         return s;
     }
     s = dsi_completed_spread(&s);
-    s.averaged |= is_expert && mesh->size[DSI_AXIS_EP] > 1 ? 1u << DSI_AXIS_EP : 0;
+    s.averaged |= mesh->size[DSI_AXIS_EP] > 1 ? experts & 1u << DSI_AXIS_EP : 0;
     if (mesh->size[DSI_AXIS_SP] > 1 &&
-        !is_expert) { /* of what the rank's part of the sequences adds */
+        (experts >> DSI_AXIS_SP & 1u) == 0) { /* of what the rank's part of the sequences adds */
         s.at = dsi_partial(s.at, DSI_AXIS_SP);
     }
     return s;
 }
 
 /* Gradients and states: over the ranks of a group, with hpZ each slice again over the groups. */
-static dsi_spread cut(const dsi_zero_spec *spec, bool flat, bool is_expert)
+static dsi_spread cut(const dsi_zero_spec *spec, bool flat, uint32_t experts)
 {
-    dsi_axes axes = apart_from_ep(dsi_axes_zero(false), is_expert);
+    dsi_axes axes = apart_from(dsi_axes_zero(false), experts);
     if (spec->hpz > 1) {
         dsi_axes_add(&axes, DSI_AXIS_DPR);
     }
@@ -65,91 +59,108 @@ static dsi_spread cut(const dsi_zero_spec *spec, bool flat, bool is_expert)
 
 /* A parameter: as its states, or over a group's ranks alone where its slice there is exactly the
  * slices of all groups. */
-static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count, bool is_expert)
+static dsi_spread cut_parameter(const dsi_zero_spec *spec, int64_t count, uint32_t experts)
 {
-    const dsi_placement at =
-        dsi_flat(dsi_replicate(), apart_from_ep(dsi_axes_zero(false), is_expert));
-    const dsi_axes whole = apart_from_ep(dsi_axes_zero(true), is_expert);
+    const dsi_placement at = dsi_flat(dsi_replicate(), apart_from(dsi_axes_zero(false), experts));
+    const dsi_axes whole = apart_from(dsi_axes_zero(true), experts);
     const bool aligned = count % dsi_axes_size(&spec->mesh, &whole) == 0;
     return aligned ? (dsi_spread){.at = dsi_placement_simplify(&spec->mesh, &at)}
-                   : cut(spec, true, is_expert);
+                   : cut(spec, true, experts);
 }
 
-/* On the data axes. count: elements of the shard. is_expert: ep shards it. */
+/* On the data axes. count: elements of the shard. experts: the axes that shard it as
+ * experts, a mask. */
 static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *cell, int64_t count,
-                                bool is_expert, int64_t *kept)
+                                uint32_t experts, int64_t *kept)
 {
     switch (cell->kind) {
     case DS_CELL_PARAM:
         if (spec->own_states) {
-            return over_data(&spec->mesh, false, is_expert);
+            return over_data(&spec->mesh, false, experts);
         }
         if (spec->stage < 3) {
-            return cut(spec, false, is_expert);
+            return cut(spec, false, experts);
         }
         if (count < spec->persistence_threshold && count <= spec->model_persistence - *kept) {
             *kept += count;
-            return cut(spec, false, is_expert);
+            return cut(spec, false, experts);
         }
-        return cut_parameter(spec, count, is_expert);
+        return cut_parameter(spec, count, experts);
     case DS_CELL_GRAD:
         if (spec->stage < 2 && !spec->reduce_each) {
-            return over_data(&spec->mesh, true, is_expert);
+            return over_data(&spec->mesh, true, experts);
         }
-        return cut(spec, spec->stage >= 1, is_expert);
+        return cut(spec, spec->stage >= 1, experts);
     case DS_CELL_MASTER:
     case DS_CELL_EXP_AVG:
     case DS_CELL_EXP_AVG_SQ:
     case DS_CELL_FROZEN:
-        return spec->own_states ? over_data(&spec->mesh, false, is_expert)
-                                : cut(spec, spec->stage >= 1, is_expert);
+        return spec->own_states ? over_data(&spec->mesh, false, experts)
+                                : cut(spec, spec->stage >= 1, experts);
     case DS_CELL_MOMENTUM:
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
     case DS_CELL_Z:
-        return cut(spec, spec->stage >= 1, is_expert);
+        return cut(spec, spec->stage >= 1, experts);
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:
     case DS_CELL_KV:
     case DS_CELL_WORKER_ERROR:
     case DS_CELL_SERVER_ERROR:
     case DS_CELL_LOCAL:
-        return over_data(&spec->mesh, false, is_expert);
+        return over_data(&spec->mesh, false, experts);
     default:
-        return cut(spec, false, is_expert);
+        return cut(spec, false, experts);
     }
 }
 
-/* How a list of parameters shards a cell over so many ranks; {0}: it does not. */
-static dsi_place_on on_shards(const dsi_place_on *shards, uint32_t n_ranks, const ds_cells *cells,
-                              ds_cell c)
+/* The parameter as whose slices a cell is sharded; DS_NONE: a state that has not its parameter's
+ * shape (one number for the tensor) is not. */
+static ds_cell sharded_as(const ds_cells *cells, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
-    const bool is_sharded = shards != NULL && n_ranks > 1;
     const ds_cell param = cell->of != DS_NONE && cell->kind != DS_CELL_PARAM ? cell->of : c;
-    /* a state that has not its parameter's shape (one number for the tensor) is not cut */
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
-    return is_sharded && alike ? shards[param] : (dsi_place_on){0};
+    return alike ? param : DS_NONE;
+}
+
+/* How tp shards a cell; {0}: it does not. */
+static dsi_place_on on_tensor(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
+{
+    const ds_cell param = sharded_as(cells, c);
+    const bool is = spec->tensor != NULL && spec->mesh.size[DSI_AXIS_TP] > 1 && param != DS_NONE;
+    return is ? spec->tensor[param] : (dsi_place_on){0};
+}
+
+/* The axes that share the experts of a cell; 0: it has none, or each rank has all. */
+static uint32_t expert_axes(const dsi_zero_spec *spec, const ds_cells *cells, ds_cell c)
+{
+    const ds_cell param = sharded_as(cells, c);
+    return spec->expert != NULL && param != DS_NONE ? spec->expert[param] : 0;
+}
+
+static void deal(const dsi_mesh *mesh, uint32_t experts, dsi_placement *at)
+{
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if ((experts >> a & 1u) != 0 && mesh->size[a] > 1) {
+            at->on[a] = (dsi_place_on){DSI_SHARD, 0, 0};
+        }
+    }
 }
 
 void dsi_zero_rules(const dsi_zero_spec *spec, const ds_cells *cells, dsi_spread *spreads)
 {
-    const uint32_t *size = spec->mesh.size;
-    const uint32_t n_experts = size[DSI_AXIS_EP] * size[DSI_AXIS_SP]; /* ranks that share them */
     int64_t kept = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
-        const dsi_place_on on = on_shards(spec->tensor, size[DSI_AXIS_TP], cells, c);
-        const dsi_place_on dealt = on_shards(spec->expert, n_experts, cells, c);
-        const bool is_expert = dealt.kind == DSI_SHARD;
+        const dsi_place_on on = on_tensor(spec, cells, c);
+        const uint32_t experts = expert_axes(spec, cells, c);
         dsi_placement shard = {0};
         shard.on[DSI_AXIS_TP] = on;
-        shard.on[DSI_AXIS_EP] = shard.on[DSI_AXIS_SP] = dealt;
+        deal(&spec->mesh, experts, &shard);
         const int64_t count = dsi_placement_slots(&spec->mesh, &shard, cell->meta.shape);
-        spreads[c] = place_on_data(spec, cell, count, is_expert, &kept);
-        if (is_expert) {
-            spreads[c].at.on[DSI_AXIS_EP] = spreads[c].at.on[DSI_AXIS_SP] = dealt;
-        }
+        spreads[c] = place_on_data(spec, cell, count, experts, &kept);
+        deal(&spec->mesh, experts, &spreads[c].at);
         if (on.kind == DSI_SHARD) {
             spreads[c].at.on[DSI_AXIS_TP] = on;
         }

@@ -33,28 +33,58 @@ typedef struct shares {
     double all, sharded; /* elements */
 } shares;
 
+static void count_cell(shares *s, const ds_cell_info *cell, bool is_sharded)
+{
+    const double count = (double)ds_shape_count(cell->meta.shape);
+    s->n += 1;
+    s->n_sharded += is_sharded ? 1 : 0;
+    s->all += count;
+    s->sharded += is_sharded ? count : 0;
+}
+
 static shares count_shares(const ds_engine *engine, dsi_axis axis)
 {
     shares s = {0};
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
         if (cell->kind == DS_CELL_PARAM) {
-            const bool is_sharded = engine->places[c].at.on[axis].kind == DSI_SHARD;
-            const double count = (double)ds_shape_count(cell->meta.shape);
-            s.n += 1;
-            s.n_sharded += is_sharded ? 1 : 0;
-            s.all += count;
-            s.sharded += is_sharded ? count : 0;
+            count_cell(&s, cell, engine->places[c].at.on[axis].kind == DSI_SHARD);
         }
+    }
+    return s;
+}
+
+enum { STACKED = 3 }; /* dims of the weights of all experts of a layer */
+
+/* Likewise along ep and sp, and tp where experts are folded over it. *ranks: that share experts. */
+static shares count_experts(const ds_engine *engine, uint32_t *ranks)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    shares s = {0};
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        const dsi_place_on *on = engine->places[c].at.on;
+        const bool dealt = on[DSI_AXIS_EP].kind == DSI_SHARD || on[DSI_AXIS_SP].kind == DSI_SHARD;
+        const bool folded = (engine->spec.zero.folded >> DSI_AXIS_TP & 1u) != 0 &&
+                            cell->meta.shape.n_dims == STACKED &&
+                            on[DSI_AXIS_TP].kind == DSI_SHARD && on[DSI_AXIS_TP].dim == 0;
+        if (cell->kind != DS_CELL_PARAM) {
+            continue;
+        }
+        uint32_t n = 1;
+        for (uint32_t a = DSI_AXIS_EP; a <= DSI_AXIS_TP; ++a) {
+            n *= (dealt || folded) && on[a].kind == DSI_SHARD ? mesh->size[a] : 1;
+        }
+        count_cell(&s, cell, dealt || folded);
+        *ranks = n > *ranks ? n : *ranks;
     }
     return s;
 }
 
 void dsi_engine_say_experts(const ds_engine *engine)
 {
-    const uint32_t *size = engine->spec.zero.mesh.size;
-    const uint32_t ranks = size[DSI_AXIS_EP] * size[DSI_AXIS_SP];
-    const shares s = count_shares(engine, size[DSI_AXIS_EP] > 1 ? DSI_AXIS_EP : DSI_AXIS_SP);
+    uint32_t ranks = 1;
+    const shares s = count_experts(engine, &ranks);
     if (ranks > 1 && s.n_sharded > 0) {
         ds_log(engine->ctx, DS_LOG_JOB,
                "expert parallel: %" PRIu32 " ranks share %" PRIu32 " of %" PRIu32

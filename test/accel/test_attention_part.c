@@ -27,7 +27,7 @@
 
 typedef struct shape {
     int b, parts, each, h, kv, d;
-    int halves, window, documents, any_order;
+    int halves, window, documents, any_order, sinks; /* any_order: documents end within a row */
     double alibi, dropout;
     ds_dtype type;
 } shape;
@@ -44,6 +44,11 @@ static const shape shapes[] = {
     {1, 2, 70, 2, 1, 24, .halves = 1, .type = DS_DTYPE_F32},
     {2, 3, 5, 3, 3, 8, .halves = 1, .alibi = 8.0, .type = DS_DTYPE_F32},
     {1, 3, 8, 2, 2, 8, .any_order = 1, .type = DS_DTYPE_F32},
+    {2, 3, 8, 2, 1, 8, .any_order = 1, .documents = 1, .type = DS_DTYPE_F32},
+    {1, 3, 9, 2, 2, 8, .any_order = 1, .documents = 1, .window = 4, .type = DS_DTYPE_F32},
+    {1, 4, 8, 2, 2, 16, .any_order = 1, .window = 3, .type = DS_DTYPE_F32},
+    {2, 3, 7, 4, 2, 8, .halves = 1, .sinks = 1, .type = DS_DTYPE_F32},
+    {1, 2, 20, 2, 1, 16, .any_order = 1, .documents = 1, .sinks = 1, .type = DS_DTYPE_BF16},
     {2, 2, 8, 2, 1, 8, .halves = 1, .dropout = 0.3, .type = DS_DTYPE_F32},
     {2, 3, 5, 2, 1, 8, .halves = 1, .dropout = 0.3, .type = DS_DTYPE_F32},
     {1, 2, 33, 2, 1, 32, .halves = 1, .type = DS_DTYPE_BF16},
@@ -60,7 +65,8 @@ typedef struct problem {
     const shape *s;
     int64_t t, width, kv_width;
     double *q, *k, *v, *dy;
-    int32_t *first;
+    int32_t *first, *end;
+    double *dlse;  /* (B,H,T), where the result's lse is read too */
     int32_t *rows; /* of place i in the order of parts: its position */
     double *y, *lse, *dq, *dk, *dv;
     double *y_a, *dq_a, *dk_a, *dv_a; /* magnitudes */
@@ -93,8 +99,10 @@ static double *numbers(int64_t n, ds_dtype type, uint64_t seed)
 static bool sees(const problem *p, int64_t b, int64_t i, int64_t j)
 {
     const shape *s = p->s;
-    return (s->any_order != 0 || j <= i) && (s->window == 0 || i - j < s->window) &&
-           (p->first == NULL || j >= p->first[b * p->t + i]);
+    return (s->any_order != 0 || j <= i) &&
+           (s->window == 0 || (i - j < s->window && j - i < s->window)) &&
+           (p->first == NULL || j >= p->first[b * p->t + i]) &&
+           (p->end == NULL || j < p->end[b * p->t + i]);
 }
 
 static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -160,8 +168,9 @@ static void oracle_query(problem *p, int64_t b, int64_t h, int64_t i, double *w,
         size += 2.0 * fabs(dy[c]) / (1.0 - s->dropout);
     }
     for (int64_t j = 0; j < p->t; ++j) {
-        const double ds = w[j] * (dw[j] - delta) * scale_of(s);
-        const double ds_a = w[j] * size * scale_of(s);
+        const double dlse = p->dlse != NULL ? p->dlse[(b * s->h + h) * p->t + i] : 0.0;
+        const double ds = w[j] * (dw[j] - delta + dlse) * scale_of(s);
+        const double ds_a = w[j] * (size + fabs(dlse)) * scale_of(s);
         for (int64_t c = 0; c < s->d; ++c) {
             const int64_t at_k = (b * p->t + j) * p->kv_width + kv * s->d + c;
             const int64_t at_q = (b * p->t + i) * p->width + h * s->d + c;
@@ -188,6 +197,13 @@ static problem make_problem(const shape *s)
     for (int64_t i = 0; i < s->b * p.t && p.first != NULL; ++i) {
         p.first[i] = (int32_t)(i % p.t / 10 * 10); /* a document every ten positions */
     }
+    p.end =
+        p.first != NULL && s->any_order != 0 ? calloc((size_t)(s->b * p.t), sizeof *p.end) : NULL;
+    for (int64_t i = 0; i < s->b * p.t && p.end != NULL; ++i) {
+        const int64_t end = i % p.t / 10 * 10 + 10;
+        p.end[i] = (int32_t)(end < p.t ? end : p.t);
+    }
+    p.dlse = s->sinks != 0 ? numbers(s->b * s->h * p.t, DS_DTYPE_F32, 5) : NULL;
     p.rows = calloc((size_t)p.t, sizeof *p.rows);
     for (int64_t i = 0; i < s->parts * DSI_SEQUENCE_RUNS; ++i) {
         const dsi_sequence_run run =
@@ -215,6 +231,8 @@ static void free_problem(problem *p)
         free(all[i]);
     }
     free(p->first);
+    free(p->end);
+    free(p->dlse);
     free(p->rows);
 }
 
@@ -320,6 +338,8 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
     ds_tensor rows = {p->rows, {DS_DTYPE_I32, ds_shape_1d(p->t)}};
     ds_tensor keys = empty(DS_DTYPE_I32, ds_shape_1d(p->t));
     ds_tensor first = {NULL, {0}};
+    ds_tensor ends = {NULL, {0}};
+    ds_tensor dlse = {NULL, {0}};
     ds_tensor heads = empty(DS_DTYPE_I32, ds_shape_1d(s->h));
     const ds_tensor rng = {(void *)(uintptr_t)rng_state, {DS_DTYPE_I64, ds_shape_1d(4)}};
     const ds_tensor none = {NULL, {0}};
@@ -349,6 +369,18 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
     for (int64_t i = 0; i < s->b * p->t && p->first != NULL; ++i) {
         ((int32_t *)first.data)[i] = p->first[i / p->t * p->t + p->rows[i % p->t]];
     }
+    if (p->end != NULL) {
+        ends = empty(DS_DTYPE_I32, ds_shape_2d(s->b, p->t));
+    }
+    for (int64_t i = 0; i < s->b * p->t && p->end != NULL; ++i) {
+        ((int32_t *)ends.data)[i] = p->end[i / p->t * p->t + p->rows[i % p->t]];
+    }
+    if (p->dlse != NULL) {
+        dlse = empty(DS_DTYPE_F32, ds_shape_3d(s->b, s->h, p->t));
+    }
+    for (int64_t i = 0; i < s->b * s->h * p->t && p->dlse != NULL; ++i) {
+        ((float *)dlse.data)[i] = (float)p->dlse[i / p->t * p->t + p->rows[i % p->t]];
+    }
     for (int32_t h = 0; h < s->h; ++h) {
         ((int32_t *)heads.data)[h] = h;
     }
@@ -362,7 +394,7 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
             ((int32_t *)keys.data)[i] = p->rows[(i + (s->parts - at) * s->each) % p->t];
         }
         if (step < s->parts) {
-            const ds_tensor in[10] = {q,
+            const ds_tensor in[11] = {q,
                                       k,
                                       v,
                                       rows,
@@ -371,15 +403,16 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
                                       s->dropout > 0.0 ? rng : none,
                                       heads,
                                       begins ? none : y[!now],
-                                      begins ? none : lse[!now]};
+                                      begins ? none : lse[!now],
+                                      ends};
             const ds_tensor out[2] = {last ? y_last : y[now], lse[now]};
-            run(ctx, &dsi_op_attention_part, isa, &attrs, in, 10, out, 2);
+            run(ctx, &dsi_op_attention_part, isa, &attrs, in, 11, out, 2);
             if (last) {
                 memcpy(lse[0].data, lse[now].data,
                        (size_t)ds_shape_count(lse[0].meta.shape) * sizeof(float));
             }
         } else {
-            const ds_tensor in[14] = {dy,
+            const ds_tensor in[16] = {dy,
                                       q,
                                       k,
                                       v,
@@ -392,9 +425,11 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
                                       heads,
                                       begins ? none : dq[!now],
                                       begins ? none : dk[!now],
-                                      begins ? none : dv[!now]};
+                                      begins ? none : dv[!now],
+                                      ends,
+                                      dlse};
             const ds_tensor out[3] = {last ? dq_last : dq[now], dk[now], dv[now]};
-            run(ctx, &dsi_op_attention_part_backward, isa, &attrs, in, 14, out, 3);
+            run(ctx, &dsi_op_attention_part_backward, isa, &attrs, in, 16, out, 3);
             turn(p, &dk[now]);
             turn(p, &dv[now]);
         }
@@ -403,8 +438,8 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
     }
     const int end = (2 * s->parts - 1) % 2;
     results r = {{y_last, lse[0], dq_last, dk[end], dv[end]}};
-    ds_tensor rest[] = {q,    k,    v,      dy,    keys,  first,    heads,
-                        y[0], y[1], lse[1], dq[0], dq[1], dk[!end], dv[!end]};
+    ds_tensor rest[] = {ends,  dlse, q,    k,      v,     dy,    keys,     first,
+                        heads, y[0], y[1], lse[1], dq[0], dq[1], dk[!end], dv[!end]};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; ++i) {
         free(rest[i].data);
     }

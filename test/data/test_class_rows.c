@@ -13,6 +13,8 @@ enum { LENGTH = 8, CLS = 2, SEP = 3, A = 5, B = 6, TAIL = 7 };
 static ds_ctx *ctx;
 
 /* [PAD] [UNK] [CLS] [SEP] [MASK] a b ##a */
+static bool no_special; /* the tokenizer puts nothing around a text */
+
 static void write_tokenizer(const char *folder)
 {
     static const char text[] =
@@ -26,8 +28,10 @@ static void write_tokenizer(const char *folder)
     static const char config[] =
         "{\"tokenizer_class\":\"BertTokenizer\",\"unk_token\":\"[UNK]\",\"sep_token\":\"[SEP]\","
         "\"pad_token\":\"[PAD]\",\"cls_token\":\"[CLS]\",\"mask_token\":\"[MASK]\"}";
+    static const char plain[] = "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"}";
+    const char *how = no_special ? plain : config;
     scratch_write(scratch_path(folder, "tokenizer.json"), text, sizeof text - 1);
-    scratch_write(scratch_path(folder, "tokenizer_config.json"), config, sizeof config - 1);
+    scratch_write(scratch_path(folder, "tokenizer_config.json"), how, strlen(how));
 }
 
 /* What the rows give: ids and targets of the first batch, of one row. */
@@ -104,6 +108,23 @@ static void a_long_text_keeps_its_end_token(void **state)
     assert_int_equal(read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_DROP, row).status, DS_ERR_ARG);
 }
 
+/* Of a tokenizer without one a cut row ends with the last word that fits, its class with it. */
+static void without_an_end_token_the_last_word_stays(void **state)
+{
+    (void)state;
+    no_special = true;
+    made m = read_rows(DS_ROWS_TOKEN_CLASSES, DS_TOO_LONG_TRUNCATE,
+                       "{\"tokens\":[\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"a\",\"b\"],"
+                       "\"tags\":[0,0,0,0,0,0,0,1,2]}\n");
+    same(m.ids, (const int32_t[]){A, A, A, A, A, A, A, A});
+    same(m.targets, (const int32_t[]){0, 0, 0, 0, 0, 0, 0, 1});
+    m = read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE,
+                  "{\"text\":\"a a a a a a a a b\",\"label\":1}\n");
+    same(m.ids, (const int32_t[]){A, A, A, A, A, A, A, A});
+    assert_int_equal(m.targets[0], 1);
+    no_special = false;
+}
+
 /* The class of a word is at the first of its tokens; -100 is none. */
 static void words_have_theirs(void **state)
 {
@@ -150,6 +171,7 @@ int main(void)
         cmocka_unit_test(a_text_has_its_class_at_its_first_token),
         cmocka_unit_test(a_long_text_keeps_its_end_token),
         cmocka_unit_test(words_have_theirs),
+        cmocka_unit_test(without_an_end_token_the_last_word_stays),
         cmocka_unit_test(faults_are_named),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -357,6 +357,12 @@ static void test_axes(void **state)
         {DS_DTYPE_F32, "sp:S(0) tp:S(0)", "tp:S(0)", NULL},
         {DS_DTYPE_F32, "tp:S(0)", "sp:S(0) tp:S(0)", NULL},
         {DS_DTYPE_F32, "sp:P tp:S(1)", "sp:P tp:S(2)", NULL},
+        {DS_DTYPE_F32, "sp:S(0) tp:S(2)", "sp:S(2;3) tp:S(2)",
+         "reshape permute reshape all_to_all reshape"},
+        {DS_DTYPE_F32, "sp:S(2;3) tp:S(2)", "sp:S(0) tp:S(2)",
+         "reshape all_to_all reshape permute reshape"},
+        {DS_DTYPE_BF16, "sp:S(0)", "sp:S(2;3) tp:S(2)", NULL},
+        {DS_DTYPE_F32, "R", "sp:S(2;3) tp:S(2)", NULL},
         {DS_DTYPE_F32, "sp:P tp:S(1)", "sp:S(1) tp:S(2)", NULL},
         {DS_DTYPE_F32, "sp:P tp:P", "sp:S(2) tp:S(0)", NULL},
         {DS_DTYPE_F32, "sp:P tp:P", "flat(tp,sp)", NULL},
@@ -410,6 +416,8 @@ static void test_pairs(void **state)
         "dps:P sp:P tp:P",
         "dps:P sp:S(0) tp:P",
         "sp:S(1) tp:P",
+        "sp:S(2;2) tp:S(2)",
+        "dps:S(0) sp:S(1) tp:S(2)",
     };
     enum { N = sizeof all / sizeof all[0] };
     static move_case pairs[N * N];

@@ -537,9 +537,29 @@ static void segments_are_by_source_then_expert(void **state)
     free_tensors(f);
 }
 
+/* Pairs that see one another, against counting them. */
+static void attention_counts_what_is_seen(void **state)
+{
+    (void)state;
+    for (int64_t n = 1; n < 9; ++n) {
+        for (int64_t window = 0; window < 11; ++window) {
+            int64_t seen[2] = {0, 0}; /* around a query, up to it */
+            for (int64_t i = 0; i < n * n; ++i) {
+                const int64_t apart = i / n - i % n;
+                const bool near = window == 0 || (apart < window && -apart < window);
+                seen[0] += near ? 1 : 0;
+                seen[1] += near && apart >= 0 ? 1 : 0;
+            }
+            assert_true(dsi_attention_visible(false, window, n) == (double)seen[0]);
+            assert_true(dsi_attention_visible(true, window, n) == (double)seen[1]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_counts_what_is_seen),
         FORM(fused_linear_equals_its_parts),
         FORM(accumulating_forms_equal_a_sum),
         FORM(norm_backward_adds_the_residual_gradient),

@@ -694,6 +694,8 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_gather_offsets,
                                        &dsi_op_expert_segments,
                                        &dsi_op_to_experts,
+                                       &dsi_op_split_tokens,
+                                       &dsi_op_join_tokens,
                                        &dsi_op_turn_parts,
                                        &dsi_op_attention_part,
                                        &dsi_op_attention_part_backward,

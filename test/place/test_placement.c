@@ -105,6 +105,8 @@ static void test_parts(void **state)
         {"mesh(tp=2)", "tp:S(0;3)", {1, {12}}, "0,1,4,5,8,9|2,3,6,7,10,11"},
         {"mesh(tp=2)", "tp:S(1;2)", {2, {2, 4}}, "0,2,4,6|1,3,5,7"},
         {"mesh(dps=2,tp=2)", "tp:S(1;2) flat(dps)", {2, {2, 4}}, "0,2|1,3|4,6|5,7"},
+        {"mesh(sp=2,tp=2)", "sp:S(0;2) tp:S(0)", {1, {8}}, "0,1|4,5|2,3|6,7"},
+        {"mesh(sp=2,tp=3)", "sp:S(1;3) tp:S(1)", {2, {2, 6}}, "0,6|2,8|4,10|1,7|3,9|5,11"},
         {"mesh(tp=2)", "tp:S(0;padded)", {2, {3, 2}}, "0,1,2,3|4,5,.,."},
         {"mesh(tp=2)", "tp:S(0;padded)", {1, {4}}, "0,1|2,3"},
         {"mesh(dps=2,tp=2)", "tp:S(0;padded) flat(dps)", {1, {5}}, "0,1|3,4|2,.|.,."},
@@ -145,6 +147,7 @@ static void test_refused(void **state)
         {"dps:S(0) flat(tp,dps)", "an axis is flat and cut"},
         {"flat(tp;tensor@2)", "not a rank of the flat group"},
         {"tp:S(1;padded)", "an axis has no kind that is known"},
+        {"dps:S(0;4) tp:S(0)", "another axis cuts the dim"},
         {"dps:S(0) tp:S(0;padded)", "another axis cuts the dim"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {

@@ -139,16 +139,18 @@ class Case:
         axis = range(1, 9)
         meshes = [mesh for mesh in itertools.product(axis, axis, axis, axis) if 1 < math.prod(mesh) <= n_ranks]
         experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
-        meshes = [mesh for mesh in meshes if self.divides(mesh[1]) and mesh[3] <= self.layers() and experts % mesh[2] == 0 or rng.random() < 0.01]
+        meshes = [mesh for mesh in meshes if self.divides(mesh[1]) and mesh[3] <= self.layers() or rng.random() < 0.01]
         self.dp, self.tp, self.sp, self.pp = rng.choices(meshes, [sum(n > 1 for n in mesh) / math.prod(mesh) for mesh in meshes])[0]
         self.ranks = self.dp * self.tp * self.sp * self.pp
-        shared = [n for n in axis if n > 1 and self.dp % n == 0 and experts > 0 and experts % (n * self.sp) == 0]
-        self.ep = draw(rng, 1, *shared, *shared)
+        shared = [n for n in axis if n > 1 and self.dp % n == 0 and experts > 0 and experts % n == 0]
+        self.ep = draw(rng, 1, *shared, *shared)  # of data-parallel ranks; experts that sp does not divide each of its ranks has
+        self.folded = self.tp > 1 and experts > 0 and experts % (self.ep * self.tp) == 0 and rng.random() < 0.5
         self.model["vocab_size"] = draw(rng, 256, 257, 260, 264, 269, 300)
         self.order, self.chunks = "1f1b", 1
         if self.pp > 1 and rng.random() < 0.6:
             self.draw_order(rng)
-        self.length = self.sp * rng.randint(max(1, 12 // self.sp), 36 // self.sp)
+        parts = self.sp * (self.tp if self.folded else 1)
+        self.length = parts * rng.randint(max(1, 12 // parts), 36 // parts)
         self.ring = draw(rng, None, True, True, False) if self.sp > 1 else None  # ring attention, in halves or not
         self.batch, self.accumulation = rng.randint(1, 3), draw(rng, 1, 1, 2, 3)
         if self.order == "interleaved":  # which takes rounds of as many micro-batches as stages
@@ -186,7 +188,11 @@ class Case:
 
     def rounds_otherwise(self):
         """Whether gradients of experts are rounded, or added, in another order where ranks share them (docs/internals/place.md)."""
-        return self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0
+        inner = self.sp * (self.tp if self.folded else 1)
+        experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
+        copies = self.sp > 1 and experts % (self.ep * inner) != 0  # of experts, on ranks along sp
+        return (self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0 or
+                self.ep > 1 and (copies or inner & (inner - 1) != 0))
 
     def flat(self):
         """The mesh without what must not change a bit: stages, and ep where it does not change how often a gradient is rounded."""
@@ -274,14 +280,15 @@ class Case:
                 config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
-            if self.ep > 1:
-                config["expert_parallel"] = {"enabled": True, "autoep_size": self.ep}
+            if self.ep > 1 or self.folded:
+                config["expert_parallel"] = {"enabled": True, "autoep_size": self.ep * (self.tp if self.folded else 1),
+                                             "expert_tensor_parallel_size": 1 if self.folded else self.tp}
         return config
 
     def text(self):
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
-        return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
+        return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}{' folded over tp' if self.folded else ''}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
                 f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
@@ -331,6 +338,7 @@ def fixed_case(i):
     (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, model, flags = FIXED[i]
     case.model = dict(model)
     case.quantized, case.ring, case.domino = {}, case.model.pop("ring", None), case.model.pop("domino", False)
+    case.folded = False
     case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}

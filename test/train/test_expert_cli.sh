@@ -90,13 +90,32 @@ config tiles.json 1 2 ', "mlp_tile_tokens": 8, "activation_checkpointing": {"rec
 train 2 tiles.json tiles --model_config model.json --steps 3 || fail "tiles" tiles.log
 near one tiles || fail "tiles: other losses than one rank"
 
+# folded over ranks that share layers, and sequences
+config fold.json 3 2 ', "tensor_parallel": {"autotp_size": 2}'
+train 2 fold.json fold --model_config model.json --steps 2 || fail "ep folded over tp" fold.log
+grep -q 'expert parallel: 2 ranks share 6 of 23 parameters' fold.log || fail "folded: what is shared is not said" fold.log
+train 1 one.json fold --model_config model.json --steps 3 --resume || fail "folded: resumed on one rank" fold.log
+near one fold || fail "ep folded over tp: other losses than one rank"
+config fold4.json 2 4 ', "tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2'
+train 4 fold4.json fold4 --model_config model.json --steps 3 || fail "ep folded over tp and sp" fold4.log
+grep -q 'expert parallel: 4 ranks share 6 of 23 parameters' fold4.log || fail "folded over tp and sp" fold4.log
+near one fold4 || fail "ep folded over tp and sp: other losses than one rank"
+config fold8.json 1 4 ', "tensor_parallel": {"autotp_size": 2}'
+train 4 fold8.json fold8 --model_config model.json --steps 3 || fail "ep folded over tp and dp" fold8.log
+near dp2 fold8 || fail "ep folded over tp and dp: other losses than data parallelism"
+"$build/ds_plan" --model_config model.json --deepspeed_config fold.json --world_size 2 --seq_length 32 > fold.txt || fail "no plan of folded experts" fold.txt
+grep -q 'dispatch_rows.*tp' fold.txt || fail "the plan sends no rows along tp" fold.txt
+
 # refused by name
 config bad.json 0 3
 ! train 4 bad.json bad --model_config model.json --steps 1 || fail "ep 3 of 4 ranks was accepted"
 grep -q 'expert_parallel.autoep_size: expected a divisor of the world size, 4, found 3; the nearest below is 2' bad.log || fail "ep 3 of 4 ranks" bad.log
 sed 's/"num_local_experts": 4/"num_local_experts": 3/' model.json > odd.json
 ! train 2 ep2.json odd --model_config odd.json --steps 1 || fail "3 experts on 2 ranks were accepted"
-grep -q '2 ranks (expert_parallel.autoep_size x sequence_parallel_size) do not divide the 3 experts' odd.log || fail "3 experts" odd.log
+grep -q '2 ranks (expert_parallel.autoep_size) do not divide the 3 experts' odd.log || fail "3 experts" odd.log
+train 2 sp.json odd2 --model_config odd.json --steps 3 || fail "3 experts on ranks that share sequences" odd2.log
+train 1 one.json odd1 --model_config odd.json --steps 3 || fail "3 experts on one rank" odd1.log
+near odd1 odd2 || fail "3 experts on sp 2: other losses than one rank"
 sed -e 's/mixtral/llama/;s/MixtralForCausalLM/LlamaForCausalLM/' model.json > dense.json
 ! train 2 ep2.json dense --model_config dense.json --steps 1 || fail "a model without experts was accepted"
 grep -q 'autoep_size is 2, but the model has no experts' dense.log || fail "no experts" dense.log

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, MOST_FAMILIES = 5 };
+enum { STEPS = 3, MOST_FAMILIES = 5, N_MODELS = 6 };
 
 #define COMMON                                                                                     \
     "\"vocab_size\":212,\"hidden_size\":48,\"num_hidden_layers\":2,\"num_attention_heads\":4,"     \
@@ -24,7 +24,7 @@ enum { STEPS = 3, MOST_FAMILIES = 5 };
 
 static const struct {
     const char *name, *text;
-} families[MOST_FAMILIES] = {
+} families[N_MODELS] = {
     {"mixtral.json", "{\"model_type\":\"mixtral\"," COMMON
                      "\"intermediate_size\":40,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
                      "\"output_router_logits\":true,\"router_aux_loss_coef\":0.05}"},
@@ -40,6 +40,9 @@ static const struct {
                    "\"intermediate_size\":24,\"num_experts\":4,\"num_experts_per_tok\":1}"},
     {"granite.json", "{\"model_type\":\"granitemoe\"," COMMON
                      "\"intermediate_size\":24,\"num_local_experts\":4,\"num_experts_per_tok\":2}"},
+    {"six.json", "{\"model_type\":\"mixtral\"," COMMON
+                 "\"intermediate_size\":40,\"num_local_experts\":6,\"num_experts_per_tok\":2,"
+                 "\"output_router_logits\":true,\"router_aux_loss_coef\":0.05}"},
 };
 
 typedef struct result {
@@ -50,6 +53,7 @@ typedef struct result {
 typedef struct run {
     const char *model; /* NULL: one of a program's own, with ds_nn_moe */
     uint32_t n_data, ep, sp, tp, stage;
+    uint32_t folded; /* of dsi_zero_spec */
     int64_t accumulation;
     ds_dtype dtype;
     bool one_token;          /* every token is the same one: all go to the same experts */
@@ -69,6 +73,7 @@ static dsi_engine_spec spec_of(const run *r)
     spec.zero = (dsi_zero_spec){.tp = r->tp,
                                 .sp = r->sp,
                                 .ep = r->ep,
+                                .folded = r->folded,
                                 .stage = r->stage,
                                 .reduce_each = true,
                                 .comm_dtype = DS_DTYPE_F32,
@@ -141,7 +146,8 @@ static void trace_own(ds_nn *nn, const void *config)
                            .width = 24,
                            .activation = DS_ACT_GELU_TANH,
                            .drop_by_score = c->by_score != 0};
-    drops.capacity_factor = drops.eval_capacity_factor = t->sequence_ranks > 1 ? 0.0 : 0.6;
+    drops.capacity_factor = drops.eval_capacity_factor =
+        t->sequence_ranks > 1 || t->token_ranks > 1 ? 0.0 : 0.6;
     const ds_value ids =
         ds_nn_input(nn, "input_ids", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
     const ds_value targets =
@@ -215,7 +221,7 @@ static result run_steps(run *r)
 static char *make_folder(void)
 {
     char *folder = scratch_make();
-    for (size_t i = 0; i < MOST_FAMILIES; ++i) {
+    for (size_t i = 0; i < N_MODELS; ++i) {
         scratch_write(scratch_path(folder, families[i].name), families[i].text,
                       strlen(families[i].text));
     }
@@ -329,6 +335,22 @@ static void beside_other_axes(void **state)
 }
 
 /* fp32: a sum of n products in another order differs by some n·2^-24 of its terms. */
+static void expect_near(run shared, run one)
+{
+    const result want = run_steps(&one);
+    const result got = run_steps(&shared);
+    for (int step = 0; step < STEPS; ++step) {
+        const double near = 256.0 / (1 << 24);
+        if (!(fabs(got.loss[step] - want.loss[step]) <= near * want.loss[step]) ||
+            !(fabs(got.norm[step] - want.norm[step]) <= 8 * near * want.norm[step])) {
+            fail_msg("%s, tp %u, sp %u, step %d: loss %.9g, expected %.9g; norm %.9g, expected "
+                     "%.9g",
+                     one.model != NULL ? one.model : "own", shared.tp, shared.sp, step,
+                     got.loss[step], want.loss[step], got.norm[step], want.norm[step]);
+        }
+    }
+}
+
 static void near_one_rank_where_sequences_are_shared(void **state)
 {
     (void)state;
@@ -340,17 +362,63 @@ static void near_one_rank_where_sequences_are_shared(void **state)
             continue;
         }
         shared.sp = 2;
-        const result want = run_steps(&one);
-        const result got = run_steps(&shared);
-        for (int step = 0; step < STEPS; ++step) {
-            const double near = 256.0 / (1 << 24);
-            if (!(fabs(got.loss[step] - want.loss[step]) <= near * want.loss[step]) ||
-                !(fabs(got.norm[step] - want.norm[step]) <= 8 * near * want.norm[step])) {
-                fail_msg("%s, step %d: loss %.9g, expected %.9g; norm %.9g, expected %.9g",
-                         one.model, step, got.loss[step], want.loss[step], got.norm[step],
-                         want.norm[step]);
-            }
+        expect_near(shared, one);
+    }
+    scratch_remove(folder);
+}
+
+/* Whole experts on ranks along tp, sp and dp, in every stage with the same bits. */
+static void folded_over_other_axes(void **state)
+{
+    static const uint32_t over_tp = 1u << DSI_AXIS_TP;
+    static const run rows[] = {
+        {.model = "mixtral.json", .n_data = 1, .tp = 2, .stage = 1},
+        {.model = "qwen2.json", .n_data = 1, .tp = 2, .stage = 3},
+        {.model = "qwen3.json", .n_data = 2, .tp = 2, .ep = 2, .stage = 2},
+        {.model = "granite.json", .n_data = 2, .tp = 2, .stage = 3},
+        {.model = "mixtral.json", .n_data = 1, .tp = 2, .sp = 2, .stage = 2},
+        {.model = "six.json", .n_data = 1, .tp = 2, .sp = 2, .stage = 3}, /* sp has copies */
+    };
+    (void)state;
+    char *folder = make_folder();
+    for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        run folded = rows[i]; /* a mesh, against ranks with the same data that share nothing */
+        run one = {.model = folded.model, .folder = folder, .n_data = folded.n_data};
+        if (!check_long_row(i)) {
+            continue;
         }
+        folded.folder = folder;
+        folded.folded = over_tp;
+        folded.dtype = one.dtype = DS_DTYPE_F32;
+        expect_near(folded, one);
+        run other = folded;
+        other.stage = folded.stage == 3 ? 0 : 3;
+        const result want = run_steps(&other);
+        const result got = run_steps(&folded);
+        expect_same(&folded, &got, &want);
+    }
+    run own = {.folder = folder, .n_data = 1, .tp = 2, .folded = over_tp, .dtype = DS_DTYPE_F32};
+    run parts = {.folder = folder, .n_data = 1, .sp = 2, .dtype = DS_DTYPE_F32}; /* drops none */
+    expect_near(own, parts);
+    scratch_remove(folder);
+}
+
+/* Ranks that share sequences and do not divide the experts have all that those along ep have. */
+static void experts_that_sequences_do_not_divide(void **state)
+{
+    (void)state;
+    char *folder = make_folder();
+    for (uint32_t ep = 1; ep <= 2; ++ep) {
+        run one = {.model = "six.json", .folder = folder, .n_data = ep, .dtype = DS_DTYPE_F32};
+        run shared = one;
+        shared.ep = ep;
+        shared.sp = ep == 1 ? 4 : 2;
+        expect_near(shared, one);
+        run other = shared;
+        other.stage = 3;
+        const result want = run_steps(&shared);
+        const result got = run_steps(&other);
+        expect_same(&other, &got, &want);
     }
     scratch_remove(folder);
 }
@@ -395,6 +463,8 @@ int main(void)
         cmocka_unit_test(a_layer_of_ones_own),
         cmocka_unit_test(beside_other_axes),
         cmocka_unit_test(near_one_rank_where_sequences_are_shared),
+        cmocka_unit_test(folded_over_other_axes),
+        cmocka_unit_test(experts_that_sequences_do_not_divide),
         cmocka_unit_test(checkpoints_of_any_mesh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -48,7 +48,8 @@ train 2 3.json half --steps 6 --eval_fraction 0.1 --resume || fail "resume" half
 [ "$(weights half)" = "$(weights run0)" ] || fail "a resumed run differs"
 # Shared layers, shared sequences: one rank's losses.
 train 1 0.json alone --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "alone" alone.log
-for axis in '"tensor_parallel": {"autotp_size": 2}' '"sequence_parallel_size": 2'; do
+for axis in '"tensor_parallel": {"autotp_size": 2}' '"sequence_parallel_size": 2' \
+    '"sequence_parallel_size": 2, "sequence_parallel": {"attention": "ring", "load_balance": false}'; do
     sed "s/\"zero_optimization\"/$axis, &/" 2.json > axis.json
     rm -rf axis axis.jsonl
     train 2 axis.json axis --steps 4 --eval_interval 2 --eval_fraction 0.1 || fail "$axis" axis.log

@@ -102,6 +102,15 @@ near pairs-one pairs-two || fail "pairs: other losses with sp 2: $(losses pairs-
 near pairs-one pairs-both || fail "pairs: other losses with sp 2 and tp 2, the vocabulary cut"
 near pairs-one pairs-four || fail "pairs: other losses with sp 4"
 
+# by heads under both: what sp exchanges is an all-to-all, nothing is gathered along it
+config plan.json 0 2 2
+sed 's/"num_attention_heads": 6/"num_attention_heads": 8/' llama.json > eight.json
+for model in eight gpt2; do
+    "$build/ds_plan" --model_config $model.json --deepspeed_config plan.json --world_size 4 --seq_length 32 > plan.txt || fail "$model: no plan" plan.txt
+    grep -q 'all_to_all *sp *forward' plan.txt || fail "$model: sp 2 and tp 2 exchange nothing" plan.txt
+    ! grep -E 'all_gather *[a-z,]*sp[a-z,]* *(forward|backward)' plan.txt || fail "$model: sp 2 and tp 2 gather along sp" plan.txt
+done
+
 # goes on elsewhere: from sp to tp and sp, to one rank
 train 2 two.json moves --model_config llama.json --data text.txt --steps 2 || fail "two steps" moves.log
 config both.json 3 2 2

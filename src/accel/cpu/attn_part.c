@@ -21,9 +21,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { FORWARD_IN = 9, BACKWARD_IN = 11 };
-enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE };
-enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_ROWS, B_KEYS, B_FIRST, B_RNG, B_HEADS, B_DQ, B_DK, B_DV };
+enum { FORWARD_IN = 10, BACKWARD_IN = 13 };
+enum { Q, K, V, ROWS, KEYS, FIRST, RNG, HEADS, SEEN_Y, SEEN_LSE, END };
+enum { B_DY, B_Q, B_K, B_V, B_Y, B_LSE, B_ROWS, B_KEYS, B_FIRST, B_RNG, B_HEADS };
+enum { B_DQ = B_HEADS + 1, B_DK, B_DV, B_END, B_DLSE };
 
 /* ---- what both share ------------------------------------------------------------------------- */
 
@@ -82,6 +83,7 @@ static void describe(const ds_kernel_sig *whole, uint32_t at, int64_t n_q, int64
     const bool has_first = is_there(whole, at == 0 ? FIRST : B_FIRST);
     const bool has_rng = is_there(whole, at == 0 ? RNG : B_RNG);
     const bool has_heads = is_there(whole, at == 0 ? HEADS : B_HEADS);
+    const ds_meta end = is_there(whole, at == 0 ? END : B_END) ? first : none;
     const ds_meta forward[FORWARD_IN] = {q,
                                          kv,
                                          kv,
@@ -90,7 +92,8 @@ static void describe(const ds_kernel_sig *whole, uint32_t at, int64_t n_q, int64
                                          has_rng ? rng : none,
                                          has_heads ? heads : none,
                                          rows,
-                                         keys};
+                                         keys,
+                                         end};
     const ds_meta backward[BACKWARD_IN] = {q,
                                            q,
                                            kv,
@@ -101,7 +104,9 @@ static void describe(const ds_kernel_sig *whole, uint32_t at, int64_t n_q, int64
                                            has_rng ? rng : none,
                                            has_heads ? heads : none,
                                            rows,
-                                           keys};
+                                           keys,
+                                           end,
+                                           is_there(whole, B_DLSE) && at != 0 ? lse : none};
     *p = (plain){.attrs = plain_attrs(a)};
     memcpy(p->in, at == 0 ? forward : backward, at == 0 ? sizeof forward : sizeof backward);
     p->out[0] = q;
@@ -172,7 +177,7 @@ static bool is_visible(const dsi_attention_part_attrs *a, const int32_t *rows, c
     const int64_t k_first = keys[p->k0];
     const int64_t k_last = k_first + p->n_k - 1;
     return (a->causal == 0 || q_last >= k_first) &&
-           (a->window == 0 || q_first - a->window < k_last);
+           (a->window == 0 || (q_first - a->window < k_last && k_first < q_last + a->window));
 }
 
 typedef ds_status (*pair_fn)(void *user, const pair *p);
@@ -203,13 +208,15 @@ static ds_status for_pairs(const ds_kernel_call *call, uint32_t rows_at, int64_t
 
 /* What says which queries and keys a pair has, as attention takes them. */
 typedef struct numbers {
-    const void *first, *rng, *heads, *rows, *keys;
+    const void *first, *rng, *heads, *rows, *keys, *end;
     int64_t own_rng[4]; /* of the sample */
 } numbers;
 
-/* rows_at: where rows is; behind it are keys, first, rng and heads. */
-static void find_numbers(const ds_kernel_call *call, uint32_t rows_at, const pair *p, numbers *n)
+/* rows_at: where rows is; behind it are keys, first, rng and heads; and where end is. */
+static void find_numbers(const ds_kernel_call *call, uint32_t rows_at, uint32_t end_at,
+                         const pair *p, numbers *n)
 {
+    const int32_t *end = input(call, end_at);
     const int64_t length = call->in[rows_at].meta.shape.dims[0];
     const int32_t *first = input(call, rows_at + 2);
     const int64_t *rng = input(call, rows_at + 3);
@@ -217,6 +224,7 @@ static void find_numbers(const ds_kernel_call *call, uint32_t rows_at, const pai
         n->own_rng[i] = rng[i] + (i == 2 ? p->b : 0);
     }
     n->first = first != NULL ? first + p->b * length + p->q0 : NULL;
+    n->end = end != NULL ? end + p->b * length + p->q0 : NULL;
     n->rng = rng != NULL ? n->own_rng : NULL;
     n->heads = input(call, rows_at + 4);
     n->rows = (const int32_t *)call->in[rows_at].data + p->q0;
@@ -375,7 +383,7 @@ static ds_status forward_pair(void *user, const pair *p)
     plain how;
     numbers n;
     describe(call->sig, 0, p->n_q, p->n_k, &how);
-    find_numbers(call, ROWS, p, &n);
+    find_numbers(call, ROWS, END, p, &n);
     const ds_tensor in[FORWARD_IN] = {
         tensor(element(&call->in[Q], (p->b * t + p->q0) * width), how.in[0]),
         tensor(element(&call->in[K], (p->b * t + p->k0) * kv), how.in[1]),
@@ -385,7 +393,8 @@ static ds_status forward_pair(void *user, const pair *p)
         tensor(n.rng, how.in[5]),
         tensor(n.heads, how.in[6]),
         tensor(n.rows, how.in[7]),
-        tensor(n.keys, how.in[8])};
+        tensor(n.keys, how.in[8]),
+        tensor(n.end, how.in[9])};
     const ds_tensor out[2] = {{f->part_y, how.out[0]}, {f->part_lse, how.out[1]}};
     DS_TRY(run_plain(call, &how, in, out, f->has, f->work, f->room));
     f->now = p;
@@ -440,7 +449,7 @@ typedef struct backward {
     size_t room;
     float *dq_sum;      /* of a sample, where the output is of another type */
     void *dq, *dk, *dv; /* of a pair, of the activations' type */
-    float *lse;         /* (H,n_q) */
+    float *lse, *dlse;  /* (H,n_q) */
     float *row;         /* a thread */
     float *sum;         /* dq of the sample that is added to */
 } backward;
@@ -460,6 +469,7 @@ static void backward_carve(const ds_kernel_sig *sig, ds_isa has, carver *c, back
     w->dk = carve(c, part * kv * each);
     w->dv = carve(c, part * kv * each);
     w->lse = carve(c, part * (size_t)a->n_heads * sizeof(float));
+    w->dlse = carve(c, part * (size_t)a->n_heads * sizeof(float));
     w->row = carve(c, dsi_ref_slots(sig) * width * sizeof(float));
 }
 
@@ -502,11 +512,16 @@ static void add_rows(const backward *w, const void *from, float *to, int64_t at,
     dsi_ref_for(&call, n, add_range);
 }
 
-static void copy_lse(const backward *w, const pair *p, int64_t n_heads, int64_t t)
+/* What a pair's queries have of an input (B,H,T), where there is one. */
+static void copy_stats(const backward *w, uint32_t in, const pair *p, float *to)
 {
-    const float *lse = (const float *)w->call->in[B_LSE].data + p->b * n_heads * t;
-    for (int64_t h = 0; h < n_heads; ++h) {
-        memcpy(w->lse + h * p->n_q, lse + h * t + p->q0, (size_t)p->n_q * sizeof *lse);
+    const float *from = input(w->call, in);
+    const ds_shape shape = w->call->in[B_LSE].meta.shape;
+    const int64_t n_heads = shape.dims[1];
+    const int64_t t = shape.dims[2];
+    for (int64_t h = 0; h < n_heads && from != NULL; ++h) {
+        memcpy(to + h * p->n_q, from + (p->b * n_heads + h) * t + p->q0,
+               (size_t)p->n_q * sizeof *to);
     }
 }
 
@@ -523,19 +538,23 @@ static ds_status backward_pair(void *user, const pair *p)
     plain how;
     numbers n;
     describe(call->sig, 1, p->n_q, p->n_k, &how);
-    find_numbers(call, B_ROWS, p, &n);
-    copy_lse(w, p, a->n_heads, t);
-    const ds_tensor in[BACKWARD_IN] = {tensor(element(&call->in[B_DY], q_at), how.in[0]),
-                                       tensor(element(&call->in[B_Q], q_at), how.in[1]),
-                                       tensor(element(&call->in[B_K], k_at), how.in[2]),
-                                       tensor(element(&call->in[B_V], k_at), how.in[3]),
-                                       tensor(element(&call->in[B_Y], q_at), how.in[4]),
-                                       tensor(w->lse, how.in[5]),
-                                       tensor(n.first, how.in[6]),
-                                       tensor(n.rng, how.in[7]),
-                                       tensor(n.heads, how.in[8]),
-                                       tensor(n.rows, how.in[9]),
-                                       tensor(n.keys, how.in[10])};
+    find_numbers(call, B_ROWS, B_END, p, &n);
+    copy_stats(w, B_LSE, p, w->lse);
+    copy_stats(w, B_DLSE, p, w->dlse);
+    const ds_tensor in[BACKWARD_IN] = {
+        tensor(element(&call->in[B_DY], q_at), how.in[0]),
+        tensor(element(&call->in[B_Q], q_at), how.in[1]),
+        tensor(element(&call->in[B_K], k_at), how.in[2]),
+        tensor(element(&call->in[B_V], k_at), how.in[3]),
+        tensor(element(&call->in[B_Y], q_at), how.in[4]),
+        tensor(w->lse, how.in[5]),
+        tensor(n.first, how.in[6]),
+        tensor(n.rng, how.in[7]),
+        tensor(n.heads, how.in[8]),
+        tensor(n.rows, how.in[9]),
+        tensor(n.keys, how.in[10]),
+        tensor(n.end, how.in[11]),
+        tensor(input(call, B_DLSE) != NULL ? w->dlse : NULL, how.in[12])};
     const ds_tensor out[3] = {{w->dq, how.out[0]}, {w->dk, how.out[1]}, {w->dv, how.out[2]}};
     DS_TRY(run_plain(call, &how, in, out, w->has, w->work, w->room));
     add_rows(w, w->dq, w->sum, p->q0, p->n_q, width);

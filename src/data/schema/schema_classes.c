@@ -70,6 +70,18 @@ static bool append(const dsi_schema_row *r, const uint32_t *ids, size_t n)
     return true;
 }
 
+/* Whether a text's last token is what the tokenizer puts behind texts: the last of an empty one. */
+static bool ends(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, bool *ends_out)
+{
+    const dsi_line *line = r->line;
+    ds_tokens tokens;
+    if (!encode(r, scratch, "", 0, DS_ENCODE_ADD_SPECIAL, &tokens)) {
+        return false;
+    }
+    *ends_out = tokens.n > 0 && line->n > 1 && line->ids[line->n - 1] == tokens.ids[tokens.n - 1];
+    return true;
+}
+
 static bool read_text(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
 {
     const json_t *text = dsi_schema_field(r, "text");
@@ -88,10 +100,10 @@ static bool read_text(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
         !append(r, tokens.ids, tokens.n)) {
         return false;
     }
-    if (tokens.n > 0) {
+    if (r->line->n > 0) {
         r->line->counted[0] = class;
     }
-    return true;
+    return ends(r, scratch, &r->line->ends);
 }
 
 /* What the tokenizer puts around a text: one token before it, one behind it, both or none. */
@@ -167,6 +179,7 @@ static bool read_words(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
             return false;
         }
     }
+    r->line->ends = behind;
     return !behind || append(r, ids + 1, 1);
 }
 
