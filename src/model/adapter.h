@@ -49,6 +49,13 @@ typedef struct dsi_adapter_layer {
  * "all-linear" leaves out. Errors: ERR_FORMAT (an expression that is none), ERR_NOMEM. */
 ds_status dsi_adapter_match(const ds_adapter *adapter, const char *module, bool head, bool *on_out,
                             dsi_adapter_layer *layer_out);
+/* The same for a parameter of target_parameters, by its name in transformers' classes. */
+ds_status dsi_adapter_match_parameter(const ds_adapter *adapter, const char *param, bool *on_out,
+                                      dsi_adapter_layer *layer_out);
+/* The i-th entry of target_parameters; NULL: there are no more. */
+const char *dsi_adapter_parameter_at(const ds_adapter *adapter, size_t i);
+/* Whether a name is the entry, or ends in it behind a dot. */
+bool dsi_adapter_is_named(const char *name, const char *entry);
 /* Whether a parameter is trained whole, being in a module of modules_to_save. */
 bool dsi_adapter_saves(const ds_adapter *adapter, const char *param);
 /* A parameter that only the adapter has, or that is trained whole: what its folder holds. */

@@ -23,10 +23,22 @@ enum { STEPS = 10, ROWS = 4, SEQ = 48, PATH_BYTES = 1024, MOST_TOKENS = 261 };
 
 static const struct {
     const char *name, *model;
-} cases[] = {{"lora", "llama"},    {"rslora", "llama"},     {"saved", "llama"},
-             {"conv1d", "gpt2"},   {"dora", "llama"},       {"dora_conv1d", "gpt2"},
-             {"table", "llama"},   {"untied", "gpt2"},      {"untied_both", "gpt2"},
-             {"resized", "llama"}, {"lora_table", "llama"}, {"lora_tables", "gpt2"}};
+} cases[] = {{"lora", "llama"},
+             {"rslora", "llama"},
+             {"saved", "llama"},
+             {"conv1d", "gpt2"},
+             {"dora", "llama"},
+             {"dora_conv1d", "gpt2"},
+             {"table", "llama"},
+             {"untied", "gpt2"},
+             {"untied_both", "gpt2"},
+             {"resized", "llama"},
+             {"lora_table", "llama"},
+             {"lora_tables", "gpt2"},
+             {"experts_mixtral", "mixtral"},
+             {"experts_qwen3_moe", "qwen3_moe"},
+             {"experts_olmoe", "olmoe"},
+             {"experts_gpt_oss", "gpt_oss"}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char config_text[] =
@@ -126,6 +138,13 @@ static double step(run *r)
     return loss;
 }
 
+/* A module's own weight, which PEFT writes beside an adapter on an embedding. */
+static bool is_base(const char *name)
+{
+    const char *at = strstr(name, ".base_layer.");
+    return at != NULL && strncmp(at, ".base_layer.lora_", strlen(".base_layer.lora_")) != 0;
+}
+
 /* The largest difference of the tensors of `want` and those of the same names in `got`. */
 static double difference(const char *got_path, const char *want_path, bool all)
 {
@@ -138,7 +157,7 @@ static double difference(const char *got_path, const char *want_path, bool all)
     size_t n = 0;
     for (size_t i = 0; i < ds_safetensors_count(want); ++i) {
         const ds_safetensor *b = ds_safetensors_at(want, i);
-        if (strstr(b->name, ".base_layer.") != NULL || strstr(b->name, ".original_module.") ||
+        if (is_base(b->name) || strstr(b->name, ".original_module.") ||
             strstr(b->name, ".modules_to_save.")) { /* what PEFT writes beside an adapter */
             continue;
         }
@@ -497,7 +516,8 @@ static const struct {
     {"use_dora", "2", "\"use_dora\""},
     {"lora_bias", "true", "\"lora_bias\""},
     {"bias", "\"all\"", "\"bias\""},
-    {"target_parameters", "[\"experts.gate_up_proj\"]", "\"target_parameters\""},
+    {"target_parameters", "[\"self_attn.q_proj.weight\"]", "no matrix of experts"},
+    {"target_parameters", "\"experts.gate_up_proj\"", "a list of names"},
     {"layer_replication", "[[0, 2]]", "\"layer_replication\""},
     {"trainable_token_indices", "[1]", "\"trainable_token_indices\""},
     {"megatron_config", "{\"a\": 1}", "\"megatron_config\""},
@@ -557,11 +577,21 @@ static void refused_by_name(void **state)
     scratch_remove(out);
 }
 
-/* Of a model with experts: attention's layers, and neither router nor experts. */
+/* Of a model with experts: attention's layers and the experts' matrices, by PEFT's names alone, and
+ * no router. */
 static void beside_experts(void **state)
 {
-    static const char *const targets[][2] = {{"q_proj", "v_proj"}, {"q_proj", "gate"}, {NULL}};
-    static const ds_status want[] = {DS_OK, DS_ERR_UNSUPPORTED, DS_ERR_UNSUPPORTED};
+    static const struct {
+        const char *targets[2];
+        ds_status want;
+        const char *words;
+    } cases_of[] = {{{"q_proj", "v_proj"}, DS_OK, ""},
+                    {{"q_proj", "mlp.experts.gate_up_proj"}, DS_OK, ""},
+                    {{"experts.gate_up_proj", "experts.down_proj"}, DS_OK, ""},
+                    {{"q_proj", "gate"}, DS_ERR_UNSUPPORTED, "their router"},
+                    {{NULL}, DS_ERR_UNSUPPORTED, "their router"},
+                    {{"q_proj", "w1"}, DS_ERR_UNSUPPORTED, "experts.gate_up_proj"},
+                    {{"q_proj", "experts.up_proj"}, DS_ERR_NOT_FOUND, "experts.up_proj"}};
     ds_model *model = NULL;
     ds_config *config = NULL;
     (void)state;
@@ -570,16 +600,18 @@ static void beside_experts(void **state)
     CHECK_OK(ctx,
              ds_config_load_text(ctx, "test", config_text, strlen(config_text), NULL, &config));
     CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
-    for (size_t i = 0; i < 3; ++i) {
-        const ds_adapter_params how = {
-            .rank = 2, .targets = targets[i], .n_targets = targets[i][0] != NULL ? 2 : 0};
+    for (size_t i = 0; i < sizeof cases_of / sizeof cases_of[0]; ++i) {
+        const ds_adapter_params how = {.rank = 2,
+                                       .targets = cases_of[i].targets,
+                                       .n_targets = cases_of[i].targets[0] != NULL ? 2 : 0};
         ds_adapter *adapter = NULL;
         ds_engine *engine = NULL;
         CHECK_OK(ctx, ds_adapter_create(ctx, &how, &adapter));
         const ds_engine_params params = {
             .model = model, .config = config, .seq_length = SEQ, .adapter = adapter};
-        if (want[i] < 0) {
-            CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), want[i], "their router");
+        if (cases_of[i].want < 0) {
+            CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), cases_of[i].want,
+                        cases_of[i].words);
         } else {
             CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
         }
