@@ -622,6 +622,77 @@ static void beside_experts(void **state)
     ds_model_destroy(&model);
 }
 
+/* Several as one, as PEFT's add_weighted_adapter makes it: the same tensors; and what does not go
+ * together. */
+static void combined_as_peft(void **state)
+{
+    static const struct {
+        const char *name;
+        ds_adapter_combination way;
+        const char *adapters[3];
+        double weights[3];
+        uint32_t n;
+    } made[] = {
+        {"linear", DS_ADAPTER_LINEAR, {"lora/end", "combined/more"}, {0.75, -1.5}, 2},
+        {"cat",
+         DS_ADAPTER_CAT,
+         {"lora/end", "combined/rslora_list", "combined/more"},
+         {0.75, 0.5, -1.5},
+         3},
+        {"tables", DS_ADAPTER_CAT, {"lora_table/start", "lora/start"}, {1.0, 2.0}, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; ++i) {
+        char *out = scratch_make();
+        char want[PATH_BYTES], model[PATH_BYTES];
+        ds_adapter *adapters[3] = {NULL};
+        for (uint32_t k = 0; k < made[i].n; ++k) {
+            adapters[k] = opened(made[i].adapters[k], "");
+        }
+        ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)adapters,
+                                       .n_adapters = made[i].n,
+                                       .weights = made[i].weights,
+                                       .combination = made[i].way,
+                                       .folder = scratch_path(out, "made")};
+        CHECK_OK(ctx, ds_adapter_combine(ctx, &p));
+        (void)snprintf(want, sizeof want, GOLDEN "combined/%s/adapter_model.safetensors",
+                       made[i].name);
+        assert_true(difference(scratch_path(out, "made/adapter_model.safetensors"), want, true) <
+                    1e-6);
+        ds_adapter *again = NULL; /* it is one that fits the model */
+        CHECK_OK(ctx, ds_adapter_open(ctx, p.folder, &again));
+        const ds_adapter_merge_params merge = {.model_folder = path_of(model, "models/llama", ""),
+                                               .folder = scratch_path(out, "merged")};
+        CHECK_OK(ctx, ds_adapter_merge(ctx, again, &merge));
+        ds_adapter_destroy(&again);
+        p.folder = path_of(want, made[i].adapters[0], "");
+        CHECK_FAILS(ctx, ds_adapter_combine(ctx, &p), DS_ERR_ARG, "that is read");
+        for (uint32_t k = 0; k < made[i].n; ++k) {
+            ds_adapter_destroy(&adapters[k]);
+        }
+        scratch_remove(out);
+    }
+    static const struct {
+        const char *other, *words;
+    } unlike[] = {{"rslora/end", "of rank 4"},
+                  {"dora/end", "use_dora"},
+                  {"saved/end", "modules_to_save"},
+                  {"experts_mixtral/end", "target_parameters"},
+                  {"combined/rslora_list", "take cat"}};
+    char *out = scratch_make();
+    for (size_t i = 0; i < sizeof unlike / sizeof unlike[0]; ++i) {
+        ds_adapter *pair[2] = {opened("lora/end", ""), opened(unlike[i].other, "")};
+        const ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)pair,
+                                             .n_adapters = 2,
+                                             .folder = scratch_path(out, "made")};
+        assert_true(ds_adapter_combine(ctx, &p) < 0);
+        assert_non_null(strstr(ds_ctx_error(ctx), unlike[i].words));
+        ds_adapter_destroy(&pair[0]);
+        ds_adapter_destroy(&pair[1]);
+    }
+    scratch_remove(out);
+}
+
 static int open_ctx(void **state)
 {
     (void)state;
@@ -643,7 +714,7 @@ int main(void)
         cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
         cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(pissa_as_peft),
         cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(beside_experts),
+        cmocka_unit_test(beside_experts),    cmocka_unit_test(combined_as_peft),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

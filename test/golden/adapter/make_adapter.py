@@ -159,6 +159,42 @@ def make_model(family):
     os.chmod(f"models/{family}/model.safetensors", 0o644)
 
 
+# What add_weighted_adapter makes of adapters: NAME (way, adapters, weights). "more" and "lora" are of one rank.
+COMBINED = {
+    "linear": ("linear", ["lora/end", "more"], [0.75, -1.5]),
+    "cat": ("cat", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
+    "tables": ("cat", ["lora_table/start", "lora/start"], [1.0, 2.0]),
+}
+LENT = {
+    "more": dict(r=4, lora_alpha=12, target_modules=["q_proj", "gate_proj"]),
+    "rslora_list": dict(r=3, lora_alpha=5, target_modules=["v_proj", "up_proj"], use_rslora=True,
+                        rank_pattern={"layers.1.mlp.up_proj": 2}, alpha_pattern={"v_proj": 7}),
+}
+
+
+def combined():
+    """Folders combined/NAME: adapters that no case has, and what PEFT makes of several."""
+    shutil.rmtree("combined", ignore_errors=True)
+    base = "models/llama"
+    for i, (name, fields) in enumerate(LENT.items()):
+        torch.manual_seed(17 + i)
+        model = get_peft_model(base_model(name, base), LoraConfig(task_type="CAUSAL_LM", bias="none", **fields))
+        for key, value in model.named_parameters():
+            if "lora_B" in key:
+                torch.nn.init.normal_(value, std=0.1)
+        save(model, "combined/" + name)
+    for name, (way, folders, weights) in COMBINED.items():
+        folders = [f if "/" in f else "combined/" + f for f in folders]
+        model = PeftModel.from_pretrained(base_model(name, base), folders[0], adapter_name="a0")
+        for i, folder in enumerate(folders[1:], 1):
+            model.load_adapter(folder, adapter_name=f"a{i}")
+        model.add_weighted_adapter([f"a{i}" for i in range(len(folders))], weights, "made", combination_type=way)
+        model.save_pretrained("combined", selected_adapters=["made"])
+        os.rename("combined/made", "combined/" + name)
+        os.chmod(f"combined/{name}/adapter_model.safetensors", 0o644)
+    os.remove("combined/README.md")
+
+
 def some(names):
     torch.set_num_threads(1)
     for family in {CASES[name][0] for name in names}:
@@ -186,9 +222,12 @@ def main():
     batch = batch_of(rows)
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
     write_steps(steps)
+    combined()
 
 
-if sys.argv[1:]:
+if sys.argv[1:] == ["combined"]:
+    combined()
+elif sys.argv[1:]:
     some(sys.argv[1:])
 else:
     main()
