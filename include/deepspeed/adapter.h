@@ -49,7 +49,9 @@ typedef struct ds_adapter_params {
                                            by the end of their names */
     uint32_t n_modules_to_save;
     const char *base; /* default NULL: what the folder says of where the model is from */
-    DS_RESERVED(8);
+    uint32_t task;    /* a ds_task; default TOKENS. With classes, of an encoder, its head for them
+                         ("classifier") is one of modules_to_save, as with PEFT */
+    DS_RESERVED(7);
 } ds_adapter_params;
 
 /* A fresh adapter: A is drawn as PEFT draws it (uniform, ±1/√inputs), from the seed of the engine;
@@ -78,6 +80,11 @@ DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
  * with the adapter: by engine, plan, or generator. adapter may be NULL. Errors: those of
  * ds_model_change. */
 DS_API ds_status ds_adapter_fit(const ds_adapter *adapter, ds_model **model);
+
+/* What its task_type says, as a ds_task, and how many classes the head in its folder has; 0: none.
+ * Errors: those of its weights. */
+DS_API ds_status ds_adapter_task(const ds_adapter *adapter, uint32_t *task_out,
+                                 uint32_t *n_classes_out);
 
 /* Accepts NULL and *adapter == NULL. */
 DS_API void ds_adapter_destroy(ds_adapter **adapter);

@@ -180,6 +180,11 @@ static ds_status check_named(const rewriter *w)
         }
     }
     const char *none = dsi_adapter_unmatched(w->adapter, params, n, true, &container);
+    const bool classes = w->trace->task != DS_TASK_TOKENS; /* PEFT adds the names of all heads */
+    if (none != NULL && classes &&
+        (strcmp(none, "classifier") == 0 || strcmp(none, "score") == 0)) {
+        none = NULL;
+    }
     if (none != NULL) {
         status = ds_fail(w->ctx, DS_ERR_NOT_FOUND,
                          "adapter: modules_to_save: no module of this model with parameters of its "
@@ -536,8 +541,23 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
     return DS_OK;
 }
 
+/* Of another head it would be another model. */
+static ds_status check_task(const rewriter *w)
+{
+    static const char *const names[] = {"the next token (CAUSAL_LM)", "hidden states",
+                                        "classes of documents (SEQ_CLS)",
+                                        "classes of tokens (TOKEN_CLS)"};
+    return w->adapter->any_task || w->adapter->task == w->trace->task
+               ? DS_OK
+               : ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                         "adapter: its task_type is for %s, and it is used for %s",
+                         names[w->adapter->task],
+                         w->trace->task < 4 ? names[w->trace->task] : "another");
+}
+
 static ds_status walk(rewriter *w, const ds_graph *from)
 {
+    DS_TRY(check_task(w));
     DS_TRY(find_targets(w));
     DS_TRY(dsi_adapter_find_experts(w));
     DS_TRY(check_vectors(w));

@@ -440,10 +440,12 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder) {
+    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder &&
+        params->task == DS_TASK_TOKENS) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "an adapter of an encoder is not built (PEFT's task_type, a new head that "
-                       "would be frozen); train the model itself");
+                       "an adapter of an encoder with its head for masked tokens is not built: "
+                       "PEFT's task_type is SEQ_CLS or TOKEN_CLS (--objective classes or tags); "
+                       "train the model itself");
     }
     DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(check_optimizer(ctx, spec));

@@ -101,6 +101,21 @@ static json_t *targets_of(const ds_adapter_params *p, bool parameters)
     return list;
 }
 
+/* PEFT adds both names of heads for classes, whichever the model has. */
+static json_t *saved_of(const ds_adapter_params *p)
+{
+    json_t *list = names(p->modules_to_save, p->n_modules_to_save);
+    if (p->task != DS_TASK_TOKENS) {
+        (void)json_array_append_new(list, json_string("classifier"));
+        (void)json_array_append_new(list, json_string("score"));
+    }
+    if (json_array_size(list) == 0) {
+        json_decref(list);
+        return json_null();
+    }
+    return list;
+}
+
 /* All of PEFT's fields that mean something here; the others are null when they are written. */
 static json_t *config_of(const ds_adapter_params *p)
 {
@@ -108,7 +123,10 @@ static json_t *config_of(const ds_adapter_params *p)
     const double alpha = p->alpha > 0.0 ? p->alpha : 2.0 * (double)p->rank;
     const bool whole = alpha == (double)(int64_t)alpha;
     (void)json_object_set_new(c, "peft_type", json_string("LORA"));
-    (void)json_object_set_new(c, "task_type", json_string("CAUSAL_LM"));
+    (void)json_object_set_new(c, "task_type",
+                              json_string(p->task == DS_TASK_SEQUENCE_CLASSES ? "SEQ_CLS"
+                                          : p->task == DS_TASK_TOKEN_CLASSES  ? "TOKEN_CLS"
+                                                                              : "CAUSAL_LM"));
     (void)json_object_set_new(c, "base_model_name_or_path",
                               p->base != NULL ? json_string(p->base) : json_null());
     (void)json_object_set_new(c, "r", json_integer(p->rank));
@@ -118,9 +136,7 @@ static json_t *config_of(const ds_adapter_params *p)
     (void)json_object_set_new(c, "target_modules",
                               p->n_targets > 0 ? targets_of(p, false) : json_string("all-linear"));
     (void)json_object_set_new(c, "target_parameters", targets_of(p, true));
-    (void)json_object_set_new(
-        c, "modules_to_save",
-        p->n_modules_to_save > 0 ? names(p->modules_to_save, p->n_modules_to_save) : json_null());
+    (void)json_object_set_new(c, "modules_to_save", saved_of(p));
     (void)json_object_set_new(c, "use_rslora", json_boolean(p->method == DS_ADAPTER_RSLORA));
     (void)json_object_set_new(c, "use_dora", json_boolean(p->method == DS_ADAPTER_DORA));
     (void)json_object_set_new(c, "bias", json_string("none"));

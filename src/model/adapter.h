@@ -17,6 +17,8 @@ struct ds_adapter {
     bool rslora, dora, pissa, gaussian, all_linear;
     int64_t rank; /* of layers that rank_pattern does not name */
     double alpha, dropout;
+    bool any_task; /* its task_type says none */
+    ds_task task;
     ds_packing packing; /* of the model beside it */
 };
 

@@ -23,7 +23,7 @@ static const struct {
     const char *expected;
 } used[] = {
     {"peft_type", TEXT, "\"LORA\""},
-    {"task_type", NONE | TEXT, "\"CAUSAL_LM\""},
+    {"task_type", NONE | TEXT, "\"CAUSAL_LM\", \"SEQ_CLS\" or \"TOKEN_CLS\""},
     {"r", INT, "a whole number"},
     {"lora_alpha", INT | REAL, "a number"},
     {"lora_dropout", NONE | INT | REAL, "a number"},
@@ -194,8 +194,13 @@ static ds_status check_values(ds_adapter *a, const char *label)
     if (strcmp(text_of(a, "peft_type"), "LORA") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "peft_type", "adapters are LORA here");
     }
-    if (task[0] != '\0' && strcmp(task, "CAUSAL_LM") != 0) {
-        return refuse(a, DS_ERR_UNSUPPORTED, label, "task_type", "models are CAUSAL_LM here");
+    a->any_task = task[0] == '\0';
+    a->task = strcmp(task, "SEQ_CLS") == 0     ? DS_TASK_SEQUENCE_CLASSES
+              : strcmp(task, "TOKEN_CLS") == 0 ? DS_TASK_TOKEN_CLASSES
+                                               : DS_TASK_TOKENS;
+    if (!a->any_task && a->task == DS_TASK_TOKENS && strcmp(task, "CAUSAL_LM") != 0) {
+        return refuse(a, DS_ERR_UNSUPPORTED, label, "task_type",
+                      "models are CAUSAL_LM here, and encoders SEQ_CLS or TOKEN_CLS");
     }
     if (bias[0] != '\0' && strcmp(bias, "none") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "bias",

@@ -505,6 +505,12 @@ ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_adapter_merge: expected an adapter that was opened from a folder");
     }
+    if (adapter->task != DS_TASK_TOKENS) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "ds_adapter_merge: adapters of classes (task_type) are not merged: use the "
+                       "adapter beside its model (ds_encode --adapter), or PEFT's "
+                       "merge_and_unload");
+    }
     DS_TRY(check_place(&m, params));
     ds_status status = trace(&m, params->model_folder);
     status = status < 0 ? status : open_weights(&m, params->model_folder);
