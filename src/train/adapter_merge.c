@@ -327,13 +327,15 @@ static ds_status find_experts(merger *m, const dsi_node_info *node)
 /* The model as it is traced with the adapter, which checks that they fit. */
 static ds_status trace(merger *m, const char *folder)
 {
-    const ds_trace how = {
-        .mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1, .seq_length = TRACED};
+    ds_trace how = {.mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1, .seq_length = TRACED};
     char *config = dsi_path_join(folder, "config.json");
     ds_status status =
         config != NULL ? ds_model_from_config(m->ctx, config, &m->model) : no_memory(m);
     free(config);
     DS_TRY(status);
+    if (m->adapter->task != DS_TASK_TOKENS) {
+        DS_TRY(ds_adapter_task(m->adapter, &how.task, &how.n_classes));
+    }
     DS_TRY(ds_adapter_fit(m->adapter, &m->model));
     DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
     DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));
@@ -406,6 +408,29 @@ static ds_tensor_source source_of(const merger *m, ds_cell c, const char *name)
     return source;
 }
 
+/* Of an adapter with a head for classes, another head of the model's folder is left out. */
+static bool is_left_out(const merger *m, const ds_safetensor *tensor)
+{
+    bool used = m->adapter->task == DS_TASK_TOKENS;
+    for (ds_cell c = 0; c < ds_cells_count(m->cells) && !used; ++c) {
+        const ds_cell_info *cell = ds_cells_get(m->cells, c);
+        const dsi_weight weight =
+            cell->kind == DS_CELL_PARAM ? dsi_weights_of(m->stored, c) : (dsi_weight){0};
+        for (int64_t i = 0; i < weight.n && !used; ++i) {
+            used = weight.parts[i] == tensor;
+        }
+    }
+    return !used;
+}
+
+/* What the adapter trained and the model's folder has not: a head for classes. */
+static bool is_added(const merger *m, ds_cell c)
+{
+    const ds_cell_info *cell = ds_cells_get(m->cells, c);
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE && m->own_of[c] != NULL &&
+           dsi_weights_of(m->stored, c).n == 0;
+}
+
 /* What is written for a tensor of the model. A stored one that has been made longer keeps its name.
  */
 static ds_tensor_source source_of_tensor(const merger *m, const ds_safetensor *tensor)
@@ -430,6 +455,7 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
                                      .config_json = ds_model_config_text(m->model),
                                      .dtype = params->dtype,
                                      .max_shard_bytes = params->max_shard_bytes,
+                                     .task = m->adapter->task,
                                      .copy_from = params->model_folder};
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
@@ -441,12 +467,19 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
     }
     DS_TRY(ds_hf_export_begin(m->ctx, &how, &export));
     for (size_t i = 0; i < ds_safetensors_count(m->st) && status >= 0; ++i) {
-        const ds_tensor_source source = source_of_tensor(m, ds_safetensors_at(m->st, i));
-        status = ds_hf_export_add(export, &source);
+        const ds_safetensor *tensor = ds_safetensors_at(m->st, i);
+        const ds_tensor_source source = source_of_tensor(m, tensor);
+        status = is_left_out(m, tensor) ? DS_OK : ds_hf_export_add(export, &source);
     }
     for (ds_cell c = 0; c < ds_cells_count(m->cells) && status >= 0; ++c) {
         if (is_new_head(m, c)) {
             const ds_tensor_source source = source_of(m, c, head_name(m));
+            status = ds_hf_export_add(export, &source);
+        } else if (is_added(m, c)) {
+            const ds_tensor_source source = {.name = ds_cells_get(m->cells, c)->name,
+                                             .meta = m->own_of[c]->meta,
+                                             .data = m->own_of[c]->data,
+                                             .stored = ds_safetensors_at(m->st, 0)->meta.dtype};
             status = ds_hf_export_add(export, &source);
         }
     }
@@ -504,12 +537,6 @@ ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
     if (dsi_adapter_folder(adapter) == NULL) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_adapter_merge: expected an adapter that was opened from a folder");
-    }
-    if (adapter->task != DS_TASK_TOKENS) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "ds_adapter_merge: adapters of classes (task_type) are not merged: use the "
-                       "adapter beside its model (ds_encode --adapter), or PEFT's "
-                       "merge_and_unload");
     }
     DS_TRY(check_place(&m, params));
     ds_status status = trace(&m, params->model_folder);

@@ -525,7 +525,7 @@ static const struct {
     {"of_a_newer_version", "1", "\"of_a_newer_version\""},
     {"init_lora_weights", "\"pissa\"", "\"init_lora_weights\""},
     {"peft_type", "\"IA3\"", "\"peft_type\""},
-    {"task_type", "\"SEQ_CLS\"", "(task_type)"},
+    {"task_type", "\"SEQ_CLS\"", "are of encoders"},
     {"task_type", "\"SEQ_2_SEQ_LM\"", "\"task_type\""},
     {"r", "0", "\"r\""},
     {"r", "\"8\"", "\"r\""},

@@ -103,6 +103,19 @@ cmp beside.txt merged.txt || fail "merged, the text is another"
 "$build/ds_generate" --model "$golden/models/llama" --tokenizer bytes --prompt "one two " --max_new_tokens 24 > plain.txt 2> /dev/null
 if cmp -s beside.txt plain.txt; then fail "the adapter changes no text"; fi
 
+# Several together, by their weights, are what one of them all says; nothing stays in TMPDIR.
+mkdir several
+say() { TMPDIR=$scratch/several "$build/ds_generate" --model "$golden/models/llama" --tokenizer bytes --prompt "one two " --max_new_tokens 24 "$@" 2> /dev/null; }
+"$build/ds_checkpoint" combine both "$golden/lora/end" "$golden/combined/more" --weights 0.5,-2 --combination cat > /dev/null
+say --adapter both > both.txt
+say --adapter "$golden/lora/end" "$golden/combined/more" --adapter_weights 0.5,-2 > together.txt
+cmp both.txt together.txt || fail "several adapters say another text"
+say --adapter "$golden/lora/end" > alone.txt
+if cmp -s alone.txt together.txt; then fail "the second adapter changes no text"; fi
+[ -z "$(ls several)" ] || fail "a folder stays: $(ls several)"
+if say --adapter "$golden/lora/end" "$golden/dora/end" > /dev/null; then fail "DoRA is combined"; fi
+[ -z "$(ls several)" ] || fail "a folder stays after an error: $(ls several)"
+
 # The planner counts what is trained.
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --lora 4 --json lora.json > /dev/null
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --adapter "$golden/lora/start" > plan.txt

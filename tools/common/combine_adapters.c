@@ -35,42 +35,29 @@ static ds_status read_weights(ds_ctx *ctx, const dsi_arg_list *list, double *wei
                          "--weights: %zu numbers for %zu adapters: expected one each", have, n);
 }
 
-static ds_status open_all(ds_ctx *ctx, const dsi_arg_list *words, ds_adapter **adapters, size_t n)
+/* folders[n] as one in `folder`; weights->n 0: 1 each. */
+static ds_status combine_folders(ds_ctx *ctx, const char *const *folders, size_t n,
+                                 const dsi_arg_list *weight_texts, ds_adapter_combination how,
+                                 const char *folder)
 {
-    for (size_t i = 0; i < n; ++i) {
-        DS_TRY(ds_adapter_open(ctx, words->items[2 + i], &adapters[i]));
-    }
-    return DS_OK;
-}
-
-ds_status combine_adapters(ds_ctx *ctx, const combine_flags *flags, const dsi_arg_list *words)
-{
-    const size_t n = words->n - 2;
-    const bool cat = strcmp(flags->combination, "cat") == 0;
     ds_adapter **adapters = calloc(n, sizeof(ds_adapter *));
     double *weights = calloc(n, sizeof *weights);
     ds_status status = adapters != NULL && weights != NULL
                            ? DS_OK
                            : ds_fail(ctx, DS_ERR_NOMEM, "no memory for adapters");
-    if (status >= 0 && !cat && strcmp(flags->combination, "linear") != 0) {
-        status = ds_fail(ctx, DS_ERR_ARG, "--combination %s: expected linear or cat",
-                         flags->combination);
+    if (status >= 0 && weight_texts->n > 0) {
+        status = read_weights(ctx, weight_texts, weights, n);
     }
-    if (status >= 0 && flags->weights.n > 0) {
-        status = read_weights(ctx, &flags->weights, weights, n);
+    for (size_t i = 0; i < n && status >= 0; ++i) {
+        status = ds_adapter_open(ctx, folders[i], &adapters[i]);
     }
-    status = status < 0 ? status : open_all(ctx, words, adapters, n);
     if (status >= 0) {
         const ds_adapter_combine_params params = {.adapters = (const ds_adapter *const *)adapters,
                                                   .n_adapters = (uint32_t)n,
-                                                  .weights = flags->weights.n > 0 ? weights : NULL,
-                                                  .combination =
-                                                      cat ? DS_ADAPTER_CAT : DS_ADAPTER_LINEAR,
-                                                  .folder = words->items[1]};
+                                                  .weights = weight_texts->n > 0 ? weights : NULL,
+                                                  .combination = how,
+                                                  .folder = folder};
         status = ds_adapter_combine(ctx, &params);
-    }
-    if (status >= 0) {
-        (void)printf("%s: %zu adapters, %s\n", words->items[1], n, flags->combination);
     }
     for (size_t i = 0; i < n && adapters != NULL; ++i) {
         ds_adapter_destroy(&adapters[i]);
@@ -78,4 +65,30 @@ ds_status combine_adapters(ds_ctx *ctx, const combine_flags *flags, const dsi_ar
     free(adapters);
     free(weights);
     return status;
+}
+
+ds_status combine_adapters(ds_ctx *ctx, const combine_flags *flags, const dsi_arg_list *words)
+{
+    const size_t n = words->n - 2;
+    const bool cat = strcmp(flags->combination, "cat") == 0;
+    if (!cat && strcmp(flags->combination, "linear") != 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--combination %s: expected linear or cat",
+                       flags->combination);
+    }
+    DS_TRY(combine_folders(ctx, (const char *const *)words->items + 2, n, &flags->weights,
+                           cat ? DS_ADAPTER_CAT : DS_ADAPTER_LINEAR, words->items[1]));
+    (void)printf("%s: %zu adapters, %s\n", words->items[1], n, flags->combination);
+    return DS_OK;
+}
+
+ds_status combine_open(ds_ctx *ctx, const dsi_arg_list *folders, const dsi_arg_list *weights,
+                       unpacked *place, ds_adapter **adapter_out)
+{
+    if (folders->n == 1 && weights->n == 0) {
+        return ds_adapter_open(ctx, folders->items[0], adapter_out);
+    }
+    DS_TRY(unpacked_make(ctx, place, "what the adapters make together"));
+    DS_TRY(combine_folders(ctx, (const char *const *)folders->items, folders->n, weights,
+                           DS_ADAPTER_CAT, place->folder));
+    return ds_adapter_open(ctx, place->folder, adapter_out);
 }

@@ -4,6 +4,9 @@
 #define DS_TOOLS_COMBINE_ADAPTERS_H
 
 #include "common/args.h"
+#include "common/unpacked.h"
+
+#include <deepspeed/adapter.h>
 
 typedef struct combine_flags {
     dsi_arg_list weights;
@@ -30,5 +33,11 @@ bool combine_flags_given(const combine_flags *flags);
 
 /* words: the command, OUT, the adapters' folders. Prints what was written. */
 ds_status combine_adapters(ds_ctx *ctx, const combine_flags *flags, const dsi_arg_list *words);
+
+/* The adapter of one folder, or what several do together, each times its weight (weights->n 0: 1):
+ * that is made in a folder at `place`, which stays until the adapter's weights have been read, and
+ * which unpacked_remove() takes away. */
+ds_status combine_open(ds_ctx *ctx, const dsi_arg_list *folders, const dsi_arg_list *weights,
+                       unpacked *place, ds_adapter **adapter_out);
 
 #endif
