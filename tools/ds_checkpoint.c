@@ -4,6 +4,7 @@
 #include "base/plain.h"
 #include "ckpt/ckpt_foreign.h"
 #include "common/args.h"
+#include "common/combine_adapters.h"
 #include "common/deepspeed_folder.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
@@ -25,6 +26,7 @@ typedef struct options {
     const char *state, *dtype, *max_shard_size, *tokenizer, *tokenizer_revision;
     bool given_dtype, given_size, exclude_frozen;
     deepspeed_flags deepspeed;
+    combine_flags combine;
 } options;
 
 static const char about[] =
@@ -41,6 +43,8 @@ static const char about[] =
     "  universal DIR OUT [TAG]    writes one as a universal folder of it\n"
     "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
     "                             folder, or ds_train --lora's)\n"
+    "  combine OUT ADAPTER…       writes one adapter of several, as PEFT's add_weighted_adapter "
+    "does\n"
     "  unmerge MERGED OUT         writes the model that merge --reversible was given, its weights "
     "byte\n"
     "                             for byte\n\n"
@@ -462,6 +466,21 @@ static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
                      : consolidate(ctx, o, words->items[1], words->items[2], tag);
 }
 
+/* combine: OUT ADAPTER…. */
+static int combine(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
+{
+    if (words->n < 3) {
+        return usage("expected: combine OUT ADAPTER…");
+    }
+    if (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen ||
+        o->reversible || deepspeed_flags_given(&o->deepspeed)) {
+        return usage("combine takes --weights, --combination and --overwrite");
+    }
+    ds_status status = output_folder_free(ctx, words->items[1], o->overwrite);
+    status = status < 0 ? status : combine_adapters(ctx, &o->combine, words);
+    return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
+}
+
 static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 {
     const char *command = words->n > 0 ? words->items[0] : "";
@@ -474,9 +493,17 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
                          strcmp(command, "deepspeed") == 0 || strcmp(command, "universal") == 0;
     const bool is_merge = strcmp(command, "merge") == 0;
     const bool is_unmerge = strcmp(command, "unmerge") == 0;
-    if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge && !is_unmerge) {
+    const bool is_combine = strcmp(command, "combine") == 0;
+    if (!is_list && !is_inspect && !is_verify && !is_copy && !is_merge && !is_unmerge &&
+        !is_combine) {
         return usage("expected a command: list, inspect, verify, export, consolidate, deepspeed, "
-                     "universal, merge or unmerge");
+                     "universal, merge, combine or unmerge");
+    }
+    if (is_combine) {
+        return combine(ctx, o, words);
+    }
+    if (combine_flags_given(&o->combine)) {
+        return usage("--weights and --combination belong to combine");
     }
     if (o->reversible && !is_merge) {
         return usage("--reversible belongs to merge");
@@ -563,10 +590,12 @@ int main(int argc, char **argv)
          .doc =
              "merge: keep in OUT what its weights differ by from MODEL's, as large as those that "
              "change, so that unmerge can write MODEL again."},
+        COMBINE_FLAG_ROWS(&o.combine),
         {.name = "overwrite",
          .type = DSI_ARG_SWITCH,
          .out = &o.overwrite,
-         .doc = "export, merge, unmerge: into a folder that holds a model's files; consolidate, "
+         .doc = "export, merge, combine, unmerge: into a folder that holds a model's files; "
+                "consolidate, "
                 "deepspeed, universal: over a checkpoint of the same name."},
     };
     const dsi_args_spec spec = {.usage = "ds_checkpoint COMMAND DIR [TAG] [FLAGS]",
@@ -593,6 +622,7 @@ int main(int argc, char **argv)
         }
         dsi_args_free(&args);
     }
+    dsi_arg_list_free(&o.combine.weights);
     ds_ctx_destroy(&ctx);
     return rc;
 }

@@ -5,6 +5,7 @@
 #include "common/environment.h"
 #include "common/output.h"
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
 #include <deepspeed/tokenizer.h>
 #include <jansson.h>
@@ -15,7 +16,7 @@
 enum { EXIT_USE = 2, PATH_BYTES = 4096, MOST_CLASSES = 255 };
 
 typedef struct options {
-    const char *model, *file, *pooling, *task, *dtype, *accelerator;
+    const char *model, *adapter, *file, *pooling, *task, *dtype, *accelerator;
     int64_t max_length, threads;
     bool normalize;
 } options;
@@ -27,6 +28,7 @@ typedef struct session {
     ds_model *model;
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;
+    ds_adapter *adapter; /* NULL: none */
     ds_encoder *encoder;
     json_t *config; /* config.json */
     uint32_t task, n_classes;
@@ -71,6 +73,20 @@ static uint32_t count_classes(const json_t *config)
     return n > 0 ? (uint32_t)n : said > 0 && said <= MOST_CLASSES ? (uint32_t)said : 2;
 }
 
+/* Its classes, whatever head config.json says the model has. */
+static ds_status open_adapter(session *s)
+{
+    uint32_t task = 0;
+    uint32_t n_classes = 0;
+    DS_TRY(ds_adapter_open(s->ctx, s->o->adapter, &s->adapter));
+    DS_TRY(ds_adapter_task(s->adapter, &task, &n_classes));
+    if (task != DS_TASK_TOKENS && strcmp(s->o->task, "auto") == 0) {
+        s->task = task;
+        s->n_classes = n_classes;
+    }
+    return DS_OK;
+}
+
 static ds_status open_session(session *s)
 {
     const options *o = s->o;
@@ -85,6 +101,7 @@ static ds_status open_session(session *s)
     s->config = json_loads(ds_model_config_text(s->model), 0, &error);
     s->task = task_of(s);
     s->n_classes = s->task == DS_TASK_HIDDEN ? 0 : count_classes(s->config);
+    DS_TRY(o->adapter != NULL ? open_adapter(s) : DS_OK);
     DS_TRY(ds_tokenizer_open(s->ctx, o->model, &s->tokenizer));
     DS_TRY(ds_tokenizer_scratch_create(s->tokenizer, 0, &s->scratch));
     const ds_encoder_params params = {.model = s->model,
@@ -93,7 +110,8 @@ static ds_status open_session(session *s)
                                       .max_length = o->max_length,
                                       .task = s->task,
                                       .n_classes = s->n_classes,
-                                      .accelerator = o->accelerator};
+                                      .accelerator = o->accelerator,
+                                      .adapter = s->adapter};
     DS_TRY(ds_encoder_create(s->ctx, &params, &s->encoder));
     s->ids = malloc((size_t)ds_encoder_max_length(s->encoder) * sizeof *s->ids);
     return s->ids != NULL ? DS_OK : ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for tokens");
@@ -103,6 +121,7 @@ static void close_session(session *s)
 {
     free(s->ids);
     ds_encoder_destroy(&s->encoder);
+    ds_adapter_destroy(&s->adapter);
     ds_tokenizer_scratch_destroy(&s->scratch);
     ds_tokenizer_close(&s->tokenizer);
     ds_model_destroy(&s->model);
@@ -299,6 +318,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, dsi_args 
          .out = &o->model,
          .value = "DIR",
          .doc = "Model folder of an encoder, with its tokenizer."},
+        {.name = "adapter",
+         .type = DSI_ARG_TEXT,
+         .out = &o->adapter,
+         .value = "DIR",
+         .doc = "A folder of PEFT's (SEQ_CLS, TOKEN_CLS), or of ds_train --lora --objective "
+                "classes: the adapter of --model, with its head."},
         {.name = "file",
          .type = DSI_ARG_TEXT,
          .out = &o->file,

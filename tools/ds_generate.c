@@ -2,6 +2,7 @@
 /* ds_generate: text from a model folder or a training checkpoint. */
 #include "base/buf.h"
 #include "ckpt/ckpt_foreign.h"
+#include "common/combine_adapters.h"
 #include "common/environment.h"
 #include "common/generate.h"
 #include "common/hub_flag.h"
@@ -51,7 +52,7 @@ static ds_status find_models(ds_ctx *ctx, generate_options *o)
                        "--quantize and GGUF files go with one rank; ds_quantize makes a folder");
     }
     if (o->model != NULL && unpacked_is_file(o->model) &&
-        (o->model_revision != NULL || o->adapter != NULL)) {
+        (o->model_revision != NULL || o->adapters.n > 0)) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--model %s is a file: --model_revision and --adapter do not go with it",
                        o->model);
@@ -64,7 +65,7 @@ static ds_status find_models(ds_ctx *ctx, generate_options *o)
                          &o->tokenizer_found);
 }
 
-static ds_status open_all(ds_ctx *ctx, const generate_options *o, generate_parts *all)
+static ds_status open_all(ds_ctx *ctx, generate_options *o, generate_parts *all)
 {
     const char *dir = o->model != NULL ? o->model : o->checkpoint;
     char path[PATH_BYTES];
@@ -73,7 +74,9 @@ static ds_status open_all(ds_ctx *ctx, const generate_options *o, generate_parts
         DS_TRY(dsi_ckpt_foreign(ctx, dir, o->tag));
     }
     DS_TRY(ds_model_from_config(ctx, path, &all->model));
-    DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &all->adapter) : DS_OK);
+    DS_TRY(o->adapters.n > 0
+               ? combine_open(ctx, &o->adapters, &o->adapter_weights, &o->combined, &all->adapter)
+               : DS_OK);
     DS_TRY(ds_adapter_fit(all->adapter, &all->model));
     DS_TRY(packing_flags_set(&o->packing, all->adapter));
     DS_TRY(ds_tokenizer_open(ctx, o->tokenizer != NULL ? o->tokenizer : dir, &all->tokenizer));
@@ -129,6 +132,7 @@ static ds_status run(ds_ctx *ctx, generate_options *o, bool *interrupted)
         status = o->chat ? generate_chat(ctx, o, &all, interrupted) : run_text(ctx, o, &all);
     }
     close_all(&all);
+    unpacked_remove(&o->combined);
     unpacked_remove(&o->unpacked);
     return status;
 }
@@ -175,6 +179,8 @@ int main(int argc, char **argv)
     }
     free(o.model_found);
     free(o.tokenizer_found);
+    dsi_arg_list_free(&o.adapters);
+    dsi_arg_list_free(&o.adapter_weights);
     ds_ctx_destroy(&ctx);
     return code;
 }

@@ -49,7 +49,9 @@ typedef struct ds_adapter_params {
                                            by the end of their names */
     uint32_t n_modules_to_save;
     const char *base; /* default NULL: what the folder says of where the model is from */
-    DS_RESERVED(8);
+    uint32_t task;    /* a ds_task; default TOKENS. With classes, of an encoder, its head for them
+                         ("classifier") is one of modules_to_save, as with PEFT */
+    DS_RESERVED(7);
 } ds_adapter_params;
 
 /* A fresh adapter: A is drawn as PEFT draws it (uniform, ±1/√inputs), from the seed of the engine;
@@ -79,6 +81,11 @@ DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
  * ds_model_change. */
 DS_API ds_status ds_adapter_fit(const ds_adapter *adapter, ds_model **model);
 
+/* What its task_type says, as a ds_task, and how many classes the head in its folder has; 0: none.
+ * Errors: those of its weights. */
+DS_API ds_status ds_adapter_task(const ds_adapter *adapter, uint32_t *task_out,
+                                 uint32_t *n_classes_out);
+
 /* Accepts NULL and *adapter == NULL. */
 DS_API void ds_adapter_destroy(ds_adapter **adapter);
 
@@ -95,6 +102,31 @@ typedef struct ds_adapter_merge_params {
  * the model. */
 DS_API ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
                                   const ds_adapter_merge_params *params);
+
+typedef enum ds_adapter_combination {
+    DS_ADAPTER_LINEAR, /* A and B are weighted sums of those of the adapters, by the roots of
+                          weight times scale: PEFT's "linear", which is a rough approximation of the
+                          sum of what the adapters do */
+    DS_ADAPTER_CAT,    /* A and B stand side by side: the weighted sum of what the adapters do; the
+                          rank is the sum of theirs */
+} ds_adapter_combination;
+
+typedef struct ds_adapter_combine_params {
+    const ds_adapter *const *adapters; /* opened from folders; of one model */
+    uint32_t n_adapters;               /* at least 1 */
+    const double *weights;             /* default NULL: 1 each; negative ones take away */
+    ds_adapter_combination combination;
+    const char *folder; /* to be written, another one */
+    DS_RESERVED(8);
+} ds_adapter_combine_params;
+
+/* Writes a folder with one adapter that several make: PEFT's add_weighted_adapter, by lists of
+ * target_modules (those of all), in fp32. Its alpha is its rank, so that its scale is 1. A module
+ * that some adapters are not on gets what the others have. Errors: ERR_ARG, ERR_SHAPE (ranks that
+ * differ in the linear way), ERR_UNSUPPORTED naming the field (DoRA, target_parameters,
+ * modules_to_save, layers that differ), those of folders. Source: PEFT 0.21,
+ * tuners/lora/model.py. */
+DS_API ds_status ds_adapter_combine(ds_ctx *ctx, const ds_adapter_combine_params *params);
 
 /* What it is, as one line. The caller frees *text_out. Errors: ERR_NOMEM. */
 DS_API ds_status ds_adapter_print(const ds_adapter *adapter, char **text_out);

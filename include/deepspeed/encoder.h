@@ -28,7 +28,9 @@ typedef struct ds_encoder_params {
     uint32_t task;           /* a ds_task; default TOKENS: logits of words */
     uint32_t n_classes;      /* of a task with classes, as the folder's head has */
     const char *accelerator; /* default NULL: the best that there is */
-    DS_RESERVED(8);
+    const struct ds_adapter *adapter; /* default NULL: none; of the model, opened from a folder;
+                                         borrowed for the call */
+    DS_RESERVED(7);
 } ds_encoder_params;
 
 /* Builds plans and memory, and binds the weights. Errors: those of models and folders;

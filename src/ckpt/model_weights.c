@@ -275,7 +275,13 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         DS_TRY(dsi_stacked_name(m->ctx, cell->name, i, name));
         parts[i] = find(m->model, m->st, name);
         if (parts[i] == NULL && dsi_is_new_head(cell->name)) {
-            return DS_OK;
+            return !cell->frozen
+                       ? DS_OK
+                       : ds_fail(m->ctx, DS_ERR_NOT_FOUND,
+                                 "the weights lack %s, which is frozen and would stay as it was "
+                                 "drawn: train it (beside an adapter: --modules_to_save), or "
+                                 "begin with a model that has it",
+                                 name);
         }
         bool packed = false;
         DS_TRY(parts[i] == NULL && n == 1 ? match_mxfp4(m, c, cell, &packed) : DS_OK);

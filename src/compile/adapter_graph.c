@@ -7,8 +7,8 @@
  */
 #include "compile/adapter_graph.h"
 
-#include "ir/rewrite.h"
-#include "model/adapter.h"
+#include "compile/adapter_rewriter.h"
+#include "model/adapter_experts.h"
 #include "nn/nn.h"
 #include "op/ops.h"
 
@@ -20,22 +20,7 @@
 
 enum { NAME_BYTES = 1100 };
 
-/* A parameter's part in it. */
-typedef struct target {
-    bool on; /* it is the weight of a module that is meant */
-    dsi_adapter_layer layer;
-    uint32_t uses;
-} target;
-
-typedef struct rewriter {
-    const ds_adapter *adapter;
-    const ds_trace *trace;
-    dsi_rewrite r;
-    ds_ctx *ctx;
-    ds_cells *cells;
-    target *targets; /* per cell of the model */
-    uint32_t n_cells;
-} rewriter;
+typedef dsi_adapter_rewriter rewriter;
 
 /* A matrix of the model, in many bits or few. */
 static bool is_matrix(const ds_cell_info *cell)
@@ -99,7 +84,7 @@ static ds_status find_targets(rewriter *w)
 /* An embedding is one by its name, not by all-linear. */
 static ds_status find_table(rewriter *w, ds_cell c)
 {
-    target *t = &w->targets[c];
+    dsi_adapter_target *t = &w->targets[c];
     t->on = t->on && !w->adapter->all_linear;
     if (t->on && (w->adapter->dora || w->adapter->pissa)) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
@@ -165,6 +150,14 @@ static ds_status check_vectors(const rewriter *w)
             continue;
         }
         DS_TRY(dsi_adapter_match(w->adapter, module, false, &on, &layer));
+        dsi_expert_matrix matrix;
+        if (on && dsi_expert_matrix_of(cell->name, &matrix)) {
+            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                           "adapter: target_modules means %s, matrices of experts, which are "
+                           "parameters for PEFT: name experts.%s in target_parameters "
+                           "(--lora_targets mlp.experts.%s)",
+                           module, matrix.parameter, matrix.parameter);
+        }
         if (on) {
             return unsupported(w, module, "which is no linear layer");
         }
@@ -187,6 +180,11 @@ static ds_status check_named(const rewriter *w)
         }
     }
     const char *none = dsi_adapter_unmatched(w->adapter, params, n, true, &container);
+    const bool classes = w->trace->task != DS_TASK_TOKENS; /* PEFT adds the names of all heads */
+    if (none != NULL && classes &&
+        (strcmp(none, "classifier") == 0 || strcmp(none, "score") == 0)) {
+        none = NULL;
+    }
     if (none != NULL) {
         status = ds_fail(w->ctx, DS_ERR_NOT_FOUND,
                          "adapter: modules_to_save: no module of this model with parameters of its "
@@ -276,7 +274,7 @@ static ds_status freeze(const rewriter *w)
     return DS_OK;
 }
 
-static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *value_out)
+ds_status dsi_adapter_read_cell(rewriter *w, const ds_cell_info *info, ds_value *value_out)
 {
     ds_cell cell = ds_cells_find(w->cells, info->kind, info->name);
     if (cell == DS_NONE) {
@@ -298,7 +296,7 @@ static ds_status read_matrix(rewriter *w, ds_cell weight, const char *end, ds_me
     (void)snprintf(name, sizeof name, "%s%s", module, end);
     const ds_cell_info info = {
         .name = name, .kind = DS_CELL_PARAM, .meta = meta, .init = init, .of = weight};
-    return read_cell(w, &info, value_out);
+    return dsi_adapter_read_cell(w, &info, value_out);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -323,7 +321,7 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
                        "not tile",
                        name);
     }
-    DS_TRY(read_cell(w, &rng, &in[1]));
+    DS_TRY(dsi_adapter_read_cell(w, &rng, &in[1]));
     if (has_rows) { /* a rank's part of a sequence knows its positions by their numbers */
         const dsi_row_numbers_attrs numbers = dsi_nn_row_numbers(w->trace, shape.dims[1]);
         attrs.n_rows = numbers.n_rows;
@@ -378,7 +376,7 @@ static ds_status length_ratio(rewriter *w, const dsi_node_info *node, ds_cell we
         .meta = {ds_graph_meta(w->r.to, parts[1]).dtype, ds_shape_1d(n_out)},
         .init = {DS_INIT_ONES, 0.0}, /* the engine sets it once the weight is there */
         .of = weight};
-    DS_TRY(read_cell(w, &info, &in[0]));
+    DS_TRY(dsi_adapter_read_cell(w, &info, &in[0]));
     if (info.meta.dtype != DS_DTYPE_F32) {
         DS_TRY(apply1(w, &dsi_op_cast, &wide, in, 1, &in[0]));
     }
@@ -488,12 +486,31 @@ static ds_status adapt_embedding(rewriter *w, const dsi_node_info *node)
     return DS_OK;
 }
 
+static ds_status adapt_grouped(rewriter *w, const dsi_node_info *node)
+{
+    const ds_cell weight = param_of(w->r.from, node, 1);
+    ds_value in[DS_MAX_IN];
+    ds_value out[DS_MAX_OUT];
+    if (weight == DS_NONE || !w->targets[weight].on) {
+        return dsi_rewrite_copy(&w->r, node);
+    }
+    w->targets[weight].uses += 1;
+    dsi_rewrite_inputs(&w->r, node, in);
+    DS_TRY(dsi_rewrite_stand_at(&w->r, node));
+    DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
+    DS_TRY(dsi_adapter_adapt_experts(w, node, weight, in, &out[0]));
+    dsi_rewrite_made(&w->r, node, out);
+    return DS_OK;
+}
+
 static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
 {
     if (node->op == &dsi_op_embedding) {
         return adapt_embedding(w, node);
     }
-
+    if (node->op == &dsi_op_grouped_linear) {
+        return adapt_grouped(w, node);
+    }
     const bool packed = node->op == &dsi_op_linear_packed;
     const ds_cell weight =
         packed || node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;
@@ -524,9 +541,25 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
     return DS_OK;
 }
 
+/* Of another head it would be another model. */
+static ds_status check_task(const rewriter *w)
+{
+    static const char *const names[] = {"the next token (CAUSAL_LM)", "hidden states",
+                                        "classes of documents (SEQ_CLS)",
+                                        "classes of tokens (TOKEN_CLS)"};
+    return w->adapter->any_task || w->adapter->task == w->trace->task
+               ? DS_OK
+               : ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                         "adapter: its task_type is for %s, and it is used for %s",
+                         names[w->adapter->task],
+                         w->trace->task < 4 ? names[w->trace->task] : "another");
+}
+
 static ds_status walk(rewriter *w, const ds_graph *from)
 {
+    DS_TRY(check_task(w));
     DS_TRY(find_targets(w));
+    DS_TRY(dsi_adapter_find_experts(w));
     DS_TRY(check_vectors(w));
     DS_TRY(check_experts(w));
     DS_TRY(check_named(w));
@@ -549,7 +582,8 @@ ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds
                   .trace = trace,
                   .ctx = from->ctx,
                   .cells = from->cells,
-                  .n_cells = ds_cells_count(from->cells)};
+                  .n_cells = ds_cells_count(from->cells),
+                  .experts = {.a = DS_NONE, .x = DS_NONE, .h = DS_NONE}};
     w.targets = calloc((size_t)w.n_cells + 1, sizeof *w.targets);
     ds_status status = w.targets != NULL ? dsi_rewrite_begin(&w.r, from, w.cells)
                                          : ds_fail(w.ctx, DS_ERR_NOMEM, "no memory for an adapter");

@@ -358,6 +358,14 @@ static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
                        "is not shared by ranks; set it to 1 and zero_optimization.stage 3",
                        spec->zero.tp);
     }
+    if (params->adapter != NULL && spec->zero.tp > 1 &&
+        dsi_adapter_parameter_at(params->adapter, 0) != NULL) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "tensor_parallel.autotp_size %u with adapters on experts "
+                       "(target_parameters): their matrices are not shared by ranks; set it to 1 "
+                       "and zero_optimization.stage 3",
+                       spec->zero.tp);
+    }
     return DS_OK;
 }
 
@@ -482,10 +490,12 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder) {
+    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder &&
+        params->task == DS_TASK_TOKENS) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "an adapter of an encoder is not built (PEFT's task_type, a new head that "
-                       "would be frozen); train the model itself");
+                       "an adapter of an encoder with its head for masked tokens is not built: "
+                       "PEFT's task_type is SEQ_CLS or TOKEN_CLS (--objective classes or tags); "
+                       "train the model itself");
     }
     DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(check_optimizer(ctx, spec));

@@ -33,7 +33,8 @@ ds_status ds_encoder_create(ds_ctx *ctx, const ds_encoder_params *params, ds_enc
                                      .weights = params->weights,
                                      .dtype = params->dtype,
                                      .max_length = params->max_length,
-                                     .accelerator = params->accelerator};
+                                     .accelerator = params->accelerator,
+                                     .adapter = params->adapter};
     const dsi_encoder_task task = {.task = params->task, .n_classes = params->n_classes};
     ds_encoder *e = calloc(1, sizeof *e);
     if (e == NULL) {

@@ -75,6 +75,47 @@ static json_t *names(const char *const *items, uint32_t n)
     return list;
 }
 
+/* Of matrices of experts, "experts.down_proj", which are parameters and no modules for PEFT. */
+static bool is_parameter(const char *target)
+{
+    const char *dot = strrchr(target, '.');
+    const ptrdiff_t n = dot != NULL ? dot - target : 0;
+    static const char scope[] = "experts";
+    const ptrdiff_t k = (ptrdiff_t)sizeof scope - 1;
+    return n >= k && strncmp(dot - k, scope, (size_t)k) == 0 && (n == k || dot[-k - 1] == '.');
+}
+
+/* The targets that are parameters, or those that are not. */
+static json_t *targets_of(const ds_adapter_params *p, bool parameters)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < p->n_targets; ++i) {
+        if (is_parameter(p->targets[i]) == parameters) {
+            (void)json_array_append_new(list, json_string(p->targets[i]));
+        }
+    }
+    if (parameters && json_array_size(list) == 0) {
+        json_decref(list);
+        return json_null();
+    }
+    return list;
+}
+
+/* PEFT adds both names of heads for classes, whichever the model has. */
+static json_t *saved_of(const ds_adapter_params *p)
+{
+    json_t *list = names(p->modules_to_save, p->n_modules_to_save);
+    if (p->task != DS_TASK_TOKENS) {
+        (void)json_array_append_new(list, json_string("classifier"));
+        (void)json_array_append_new(list, json_string("score"));
+    }
+    if (json_array_size(list) == 0) {
+        json_decref(list);
+        return json_null();
+    }
+    return list;
+}
+
 /* All of PEFT's fields that mean something here; the others are null when they are written. */
 static json_t *config_of(const ds_adapter_params *p)
 {
@@ -82,7 +123,10 @@ static json_t *config_of(const ds_adapter_params *p)
     const double alpha = p->alpha > 0.0 ? p->alpha : 2.0 * (double)p->rank;
     const bool whole = alpha == (double)(int64_t)alpha;
     (void)json_object_set_new(c, "peft_type", json_string("LORA"));
-    (void)json_object_set_new(c, "task_type", json_string("CAUSAL_LM"));
+    (void)json_object_set_new(c, "task_type",
+                              json_string(p->task == DS_TASK_SEQUENCE_CLASSES ? "SEQ_CLS"
+                                          : p->task == DS_TASK_TOKEN_CLASSES  ? "TOKEN_CLS"
+                                                                              : "CAUSAL_LM"));
     (void)json_object_set_new(c, "base_model_name_or_path",
                               p->base != NULL ? json_string(p->base) : json_null());
     (void)json_object_set_new(c, "r", json_integer(p->rank));
@@ -90,11 +134,9 @@ static json_t *config_of(const ds_adapter_params *p)
                               whole ? json_integer((int64_t)alpha) : json_real(alpha));
     (void)json_object_set_new(c, "lora_dropout", json_real(p->dropout));
     (void)json_object_set_new(c, "target_modules",
-                              p->n_targets > 0 ? names(p->targets, p->n_targets)
-                                               : json_string("all-linear"));
-    (void)json_object_set_new(
-        c, "modules_to_save",
-        p->n_modules_to_save > 0 ? names(p->modules_to_save, p->n_modules_to_save) : json_null());
+                              p->n_targets > 0 ? targets_of(p, false) : json_string("all-linear"));
+    (void)json_object_set_new(c, "target_parameters", targets_of(p, true));
+    (void)json_object_set_new(c, "modules_to_save", saved_of(p));
     (void)json_object_set_new(c, "use_rslora", json_boolean(p->method == DS_ADAPTER_RSLORA));
     (void)json_object_set_new(c, "use_dora", json_boolean(p->method == DS_ADAPTER_DORA));
     (void)json_object_set_new(c, "bias", json_string("none"));
@@ -204,9 +246,9 @@ static json_t *sorted(const json_t *value)
 ds_status ds_adapter_print(const ds_adapter *a, char **text_out)
 {
     dsi_buf text = dsi_buf_make(CONFIG_CEILING);
-    static const char *const keys[] = {"target_modules",     "exclude_modules", "modules_to_save",
-                                       "rank_pattern",       "alpha_pattern",   "layers_pattern",
-                                       "layers_to_transform"};
+    static const char *const keys[] = {"target_modules",  "target_parameters",  "exclude_modules",
+                                       "modules_to_save", "rank_pattern",       "alpha_pattern",
+                                       "layers_pattern",  "layers_to_transform"};
     dsi_buf_printf(&text, "%s%s: rank %lld, alpha %g, dropout %g",
                    a->dora    ? "DoRA, "
                    : a->pissa ? "PiSSA, "

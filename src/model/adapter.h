@@ -17,6 +17,8 @@ struct ds_adapter {
     bool rslora, dora, pissa, gaussian, all_linear;
     int64_t rank; /* of layers that rank_pattern does not name */
     double alpha, dropout;
+    bool any_task; /* its task_type says none */
+    ds_task task;
     ds_packing packing; /* of the model beside it */
 };
 
@@ -49,6 +51,13 @@ typedef struct dsi_adapter_layer {
  * "all-linear" leaves out. Errors: ERR_FORMAT (an expression that is none), ERR_NOMEM. */
 ds_status dsi_adapter_match(const ds_adapter *adapter, const char *module, bool head, bool *on_out,
                             dsi_adapter_layer *layer_out);
+/* The same for a parameter of target_parameters, by its name in transformers' classes. */
+ds_status dsi_adapter_match_parameter(const ds_adapter *adapter, const char *param, bool *on_out,
+                                      dsi_adapter_layer *layer_out);
+/* The i-th entry of target_parameters; NULL: there are no more. */
+const char *dsi_adapter_parameter_at(const ds_adapter *adapter, size_t i);
+/* Whether a name is the entry, or ends in it behind a dot. */
+bool dsi_adapter_is_named(const char *name, const char *entry);
 /* Whether a parameter is trained whole, being in a module of modules_to_save. */
 bool dsi_adapter_saves(const ds_adapter *adapter, const char *param);
 /* A parameter that only the adapter has, or that is trained whole: what its folder holds. */

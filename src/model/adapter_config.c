@@ -23,11 +23,12 @@ static const struct {
     const char *expected;
 } used[] = {
     {"peft_type", TEXT, "\"LORA\""},
-    {"task_type", NONE | TEXT, "\"CAUSAL_LM\""},
+    {"task_type", NONE | TEXT, "\"CAUSAL_LM\", \"SEQ_CLS\" or \"TOKEN_CLS\""},
     {"r", INT, "a whole number"},
     {"lora_alpha", INT | REAL, "a number"},
     {"lora_dropout", NONE | INT | REAL, "a number"},
-    {"target_modules", TEXT | TEXTS, "a list of names, an expression, or \"all-linear\""},
+    {"target_modules", NONE | TEXT | TEXTS, "a list of names, an expression, or \"all-linear\""},
+    {"target_parameters", NONE | TEXTS, "a list of names"},
     {"exclude_modules", NONE | TEXT | TEXTS, "a list of names, or an expression"},
     {"modules_to_save", NONE | TEXTS, "a list of names"},
     {"rank_pattern", NONE | NUMBERS, "an object of numbers"},
@@ -168,6 +169,22 @@ static ds_status check_init(ds_adapter *a, const char *label)
                         "path_initial_model_for_weight_conversion)");
 }
 
+/* What PEFT does not do to parameters (lora/layer.py, ParamWrapper). */
+static ds_status check_parameters(const ds_adapter *a, const char *label)
+{
+    const char *why = a->dropout > 0.0 ? "no lora_dropout"
+                      : a->dora        ? "no use_dora"
+                      : a->pissa       ? "no PiSSA"
+                                       : NULL;
+    char text[120];
+    if (why == NULL || is_empty(json_object_get(a->config, "target_parameters"))) {
+        return DS_OK;
+    }
+    (void)snprintf(text, sizeof text, "there is %s on parameters, as in PEFT; leave one of the two",
+                   why);
+    return refuse(a, DS_ERR_UNSUPPORTED, label, "target_parameters", text);
+}
+
 static ds_status check_values(ds_adapter *a, const char *label)
 {
     const json_t *dropout = json_object_get(a->config, "lora_dropout");
@@ -177,8 +194,13 @@ static ds_status check_values(ds_adapter *a, const char *label)
     if (strcmp(text_of(a, "peft_type"), "LORA") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "peft_type", "adapters are LORA here");
     }
-    if (task[0] != '\0' && strcmp(task, "CAUSAL_LM") != 0) {
-        return refuse(a, DS_ERR_UNSUPPORTED, label, "task_type", "models are CAUSAL_LM here");
+    a->any_task = task[0] == '\0';
+    a->task = strcmp(task, "SEQ_CLS") == 0     ? DS_TASK_SEQUENCE_CLASSES
+              : strcmp(task, "TOKEN_CLS") == 0 ? DS_TASK_TOKEN_CLASSES
+                                               : DS_TASK_TOKENS;
+    if (!a->any_task && a->task == DS_TASK_TOKENS && strcmp(task, "CAUSAL_LM") != 0) {
+        return refuse(a, DS_ERR_UNSUPPORTED, label, "task_type",
+                      "models are CAUSAL_LM here, and encoders SEQ_CLS or TOKEN_CLS");
     }
     if (bias[0] != '\0' && strcmp(bias, "none") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "bias",
@@ -200,10 +222,11 @@ static ds_status check_values(ds_adapter *a, const char *label)
     if (!(a->dropout >= 0.0) || a->dropout >= 1.0) {
         return refuse(a, DS_ERR_FORMAT, label, "lora_dropout", "expected 0 or more, below 1");
     }
-    if (is_empty(targets)) {
+    if (is_empty(targets) && is_empty(json_object_get(a->config, "target_parameters"))) {
         return refuse(a, DS_ERR_FORMAT, label, "target_modules", "it names no module");
     }
-    return check_init(a, label);
+    DS_TRY(check_init(a, label));
+    return check_parameters(a, label);
 }
 
 static ds_status check_patterns(const ds_adapter *a, const char *label)

@@ -78,6 +78,28 @@ static ds_status find_vocab(const ds_adapter *a, const ds_model_info *info, int6
     return DS_OK;
 }
 
+ds_status ds_adapter_task(const ds_adapter *a, uint32_t *task_out, uint32_t *n_classes_out)
+{
+    static const char *const heads[] = {"classifier.weight", "classifier.out_proj.weight"};
+    char *path = a->folder != NULL ? dsi_path_join(a->folder, DSI_ADAPTER_WEIGHTS) : NULL;
+    ds_safetensors *st = NULL;
+    int64_t n = 0;
+    if (path == NULL) {
+        return ds_fail(a->ctx, a->folder != NULL ? DS_ERR_NOMEM : DS_ERR_ARG,
+                       "ds_adapter_task: expected an adapter that was opened from a folder");
+    }
+    const ds_status status = ds_safetensors_open(a->ctx, path, &st);
+    free(path);
+    DS_TRY(status);
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0] && n == 0; ++i) {
+        n = stored_rows(st, heads[i]);
+    }
+    ds_safetensors_close(&st);
+    *task_out = a->task;
+    *n_classes_out = n < UINT32_MAX ? (uint32_t)n : 0;
+    return DS_OK;
+}
+
 ds_status ds_adapter_fit(const ds_adapter *a, ds_model **model)
 {
     const ds_model_info *info = ds_model_get_info(*model);

@@ -69,8 +69,7 @@ static bool search(matcher *m, const char *key, const char *before, const char *
     return found;
 }
 
-/* The name itself, or its end behind a dot. */
-static bool is_named(const char *module, const char *entry)
+bool dsi_adapter_is_named(const char *module, const char *entry)
 {
     const size_t n = strlen(module), k = strlen(entry);
     return strcmp(module, entry) == 0 ||
@@ -80,7 +79,7 @@ static bool is_named(const char *module, const char *entry)
 static bool is_listed(const json_t *list, const char *module)
 {
     for (size_t i = 0; i < json_array_size(list); ++i) {
-        if (is_named(module, json_string_value(json_array_get(list, i)))) {
+        if (dsi_adapter_is_named(module, json_string_value(json_array_get(list, i)))) {
             return true;
         }
     }
@@ -181,16 +180,33 @@ static double pattern_value(matcher *m, const char *key, double usual)
     return usual;
 }
 
+static ds_status give_layer(matcher *m, bool on, bool *on_out, dsi_adapter_layer *layer_out)
+{
+    const ds_adapter *a = m->adapter;
+    const double rank = on ? pattern_value(m, "rank_pattern", (double)a->rank) : 1.0;
+    const double alpha = on ? pattern_value(m, "alpha_pattern", a->alpha) : 0.0;
+    *on_out = on;
+    *layer_out = (dsi_adapter_layer){(int64_t)rank, alpha / (a->rslora ? sqrt(rank) : rank)};
+    return m->status;
+}
+
 ds_status dsi_adapter_match(const ds_adapter *a, const char *module, bool head, bool *on_out,
                             dsi_adapter_layer *layer_out)
 {
     matcher m = {a, module, DS_OK};
-    const bool on = is_target(&m, head);
-    const double rank = on ? pattern_value(&m, "rank_pattern", (double)a->rank) : 1.0;
-    const double alpha = on ? pattern_value(&m, "alpha_pattern", a->alpha) : 0.0;
-    *on_out = on;
-    *layer_out = (dsi_adapter_layer){(int64_t)rank, alpha / (a->rslora ? sqrt(rank) : rank)};
-    return m.status;
+    return give_layer(&m, is_target(&m, head), on_out, layer_out);
+}
+
+ds_status dsi_adapter_match_parameter(const ds_adapter *a, const char *param, bool *on_out,
+                                      dsi_adapter_layer *layer_out)
+{
+    matcher m = {a, param, DS_OK};
+    return give_layer(&m, is_listed(field(&m, "target_parameters"), param), on_out, layer_out);
+}
+
+const char *dsi_adapter_parameter_at(const ds_adapter *a, size_t i)
+{
+    return json_string_value(json_array_get(json_object_get(a->config, "target_parameters"), i));
 }
 
 /* Whether a module that holds the parameter has a name with this end; no dot is needed in front. */

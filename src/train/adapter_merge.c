@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "ir/graph.h"
 #include "model/adapter.h"
+#include "model/adapter_experts.h"
 #include "op/ops.h"
 
 #include <deepspeed/hf_export.h>
@@ -33,6 +34,7 @@ typedef struct merged {
     float *a,
         *b; /* (rank,columns) and (rows,rank) of the stored weight: swapped where transposed */
     int64_t rank, rows, columns;
+    int64_t experts; /* rows are of so many matrices one under the other, each with its A */
     double scale;
     float *lengths; /* DoRA: what each output is scaled by; NULL: nothing */
     bool turned;    /* outputs are the columns of the stored weight */
@@ -46,10 +48,12 @@ typedef struct merger {
     ds_graph *graph;
     ds_safetensors *st, *own;
     dsi_weights *stored;           /* of the model */
-    const ds_safetensor **by_cell; /* those of one tensor: no adapter is on stacked ones */
+    const ds_safetensor **by_cell; /* those of one tensor; stacked ones are in `experts` */
     const ds_safetensor **own_of;  /* of the adapter */
     merged *weights;               /* per cell; weight NULL: it stays */
-    bool has_blocks;               /* of MXFP4 */
+    merged *experts;               /* those that are stored one by one */
+    size_t n_experts, room;
+    bool has_blocks; /* of MXFP4 */
 } merger;
 
 static ds_status no_memory(const merger *m)
@@ -62,10 +66,11 @@ static ds_status no_memory(const merger *m)
 /* Elements of one row from `column` on. */
 static void add_row(const merged *w, int64_t row, int64_t column, int64_t n, float *out)
 {
+    const float *a = w->a + row / (w->rows / w->experts) * w->rank * w->columns;
     for (int64_t i = 0; i < n; ++i) {
         float sum = 0.0f;
         for (int64_t k = 0; k < w->rank; ++k) {
-            sum += w->b[row * w->rank + k] * w->a[k * w->columns + column + i];
+            sum += w->b[row * w->rank + k] * a[k * w->columns + column + i];
         }
         out[i] += (float)w->scale * sum;
     }
@@ -192,6 +197,7 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
     DS_TRY(dsi_adapter_match(m->adapter, module, false, &on, &layer));
     w->weight = m->own_of[cell] != NULL ? m->own_of[cell] : m->by_cell[cell];
     w->rank = a->meta.shape.dims[0];
+    w->experts = 1;
     w->rows = w->weight->meta.shape.dims[0];
     w->columns = w->weight->meta.shape.dims[1];
     w->scale = layer.scale;
@@ -201,18 +207,135 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
     return m->adapter->dora ? read_lengths(m, module, w) : DS_OK;
 }
 
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* One of PEFT's matrices of experts, with its A (E·rank,in) and B (out of all parts,rank·E). */
+typedef struct stack {
+    dsi_expert_matrix matrix;
+    float *a, *b;
+    int64_t rank, n_experts, n_in, n_out; /* n_out: of one part */
+    bool turned;                          /* stored (in,out) */
+    double scale;
+} stack;
+
+/* Expert e's A and B in the order of the stored matrix: rows times rank, and rank times columns. */
+static void copy_expert(const stack *s, int64_t e, float *rows, float *columns)
+{
+    float *b = s->turned ? columns : rows, *a = s->turned ? rows : columns;
+    for (int64_t k = 0; k < s->rank; ++k) {
+        for (int64_t i = 0; i < s->n_in; ++i) {
+            a[s->turned ? i * s->rank + k : k * s->n_in + i] =
+                s->a[(e * s->rank + k) * s->n_in + i];
+        }
+        for (int64_t o = 0; o < s->n_out; ++o) {
+            const int64_t row = s->matrix.part * s->n_out + o;
+            b[s->turned ? k * s->n_out + o : o * s->rank + k] =
+                s->b[row * s->rank * s->n_experts + k * s->n_experts + e];
+        }
+    }
+}
+
+/* Experts [first, first + n) in one stored tensor. */
+static ds_status merge_experts(merger *m, const stack *s, const ds_safetensor *tensor,
+                               int64_t first, int64_t n, merged *w)
+{
+    const int64_t rows = s->turned ? s->n_in : s->n_out;
+    *w = (merged){.weight = tensor,
+                  .rank = s->rank,
+                  .rows = n * rows,
+                  .columns = s->turned ? s->n_out : s->n_in,
+                  .experts = n,
+                  .scale = s->scale,
+                  .turned = s->turned};
+    w->a = malloc((size_t)(n * s->rank * w->columns) * sizeof *w->a + 1);
+    w->b = malloc((size_t)(n * s->rank * rows) * sizeof *w->b + 1);
+    if (w->a == NULL || w->b == NULL) {
+        return no_memory(m);
+    }
+    for (int64_t e = 0; e < n; ++e) {
+        copy_expert(s, first + e, w->b + e * rows * s->rank, w->a + e * s->rank * w->columns);
+    }
+    return DS_OK;
+}
+
+static ds_status merge_stack(merger *m, const stack *s, ds_cell cell)
+{
+    const dsi_weight weight = dsi_weights_of(m->stored, cell);
+    if (weight.scales != NULL) {
+        return ds_fail(m->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_adapter_merge: %s is stored in MXFP4, to which nothing can be added; "
+                       "write the model in bf16 first",
+                       ds_cells_get(m->cells, cell)->name);
+    }
+    if (weight.n == 1) {
+        return merge_experts(m, s, weight.parts[0], 0, s->n_experts, &m->weights[cell]);
+    }
+    if (m->n_experts + (size_t)weight.n > m->room) {
+        m->room = 2 * m->room + (size_t)weight.n;
+        merged *grown = realloc(m->experts, m->room * sizeof *grown);
+        if (grown == NULL) {
+            return no_memory(m);
+        }
+        m->experts = grown;
+    }
+    for (int64_t e = 0; e < weight.n; ++e) {
+        merged *w = &m->experts[m->n_experts++];
+        DS_TRY(merge_experts(m, s, weight.parts[e], e, 1, w));
+    }
+    return DS_OK;
+}
+
+/* What the matrices of a product by groups become. */
+static ds_status find_experts(merger *m, const dsi_node_info *node)
+{
+    const ds_value v = dsi_node_in(m->graph, node)[1];
+    const ds_cell cell = m->graph->values[v].cell;
+    char base[DSI_EXPERTS_NAME_BYTES + 16];
+    char key[DSI_EXPERTS_NAME_BYTES + 32];
+    stack s = {.turned = ((const dsi_grouped_attrs *)node->attrs)->transposed != 0};
+    dsi_adapter_layer layer;
+    bool on = false;
+    if (cell == DS_NONE || !dsi_expert_matrix_of(ds_cells_get(m->cells, cell)->name, &s.matrix)) {
+        return DS_OK;
+    }
+    (void)snprintf(key, sizeof key, "%s.%s", s.matrix.module, s.matrix.parameter);
+    DS_TRY(dsi_adapter_match_parameter(m->adapter, key, &on, &layer));
+    if (!on) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_expert_cells_of(m->adapter, &s.matrix, base));
+    const ds_safetensor *a = tensor_of(m, base, ".lora_A.weight");
+    const ds_safetensor *b = tensor_of(m, base, ".lora_B.weight");
+    const ds_shape shape = ds_cells_get(m->cells, cell)->meta.shape;
+    s.rank = layer.rank;
+    s.scale = layer.scale;
+    s.n_experts = shape.dims[0];
+    s.n_in = shape.dims[s.turned ? 1 : 2];
+    s.n_out = shape.dims[s.turned ? 2 : 1];
+    ds_status status = a != NULL && b != NULL
+                           ? read_matrix(m, a, false, &s.a)
+                           : ds_fail(m->ctx, DS_ERR_INTERNAL, "%s has no A or B", key);
+    status = status < 0 ? status : read_matrix(m, b, false, &s.b);
+    status = status < 0 ? status : merge_stack(m, &s, cell);
+    free(s.a);
+    free(s.b);
+    return status;
+}
+
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 /* The model as it is traced with the adapter, which checks that they fit. */
 static ds_status trace(merger *m, const char *folder)
 {
-    const ds_trace how = {
-        .mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1, .seq_length = TRACED};
+    ds_trace how = {.mode = DS_TRACE_EVAL, .dtype = DS_DTYPE_F32, .batch = 1, .seq_length = TRACED};
     char *config = dsi_path_join(folder, "config.json");
     ds_status status =
         config != NULL ? ds_model_from_config(m->ctx, config, &m->model) : no_memory(m);
     free(config);
     DS_TRY(status);
+    if (m->adapter->task != DS_TASK_TOKENS) {
+        DS_TRY(ds_adapter_task(m->adapter, &how.task, &how.n_classes));
+    }
     DS_TRY(ds_adapter_fit(m->adapter, &m->model));
     DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
     DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));
@@ -238,6 +361,7 @@ static ds_status open_weights(merger *m, const char *folder)
     DS_TRY(dsi_adapter_weights_open(m->adapter, m->cells, &m->own, m->own_of));
     for (ds_node i = 0; i < m->graph->n_nodes; ++i) {
         const dsi_node_info *node = &m->graph->nodes[i];
+        DS_TRY(node->op == &dsi_op_grouped_linear ? find_experts(m, node) : DS_OK);
         DS_TRY(node->op == &dsi_op_linear ? find_weight(m, node, 1) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 0) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 2) : DS_OK);
@@ -259,17 +383,23 @@ static bool is_new_head(const merger *m, ds_cell c)
            m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, name) != 0;
 }
 
+/* W + scale·B·A, in the dtype of W. */
+static ds_tensor_source source_of_sum(merged *w, const char *name, ds_dtype stored)
+{
+    return (ds_tensor_source){.name = name,
+                              .meta = {DS_DTYPE_F32, w->weight->meta.shape},
+                              .stored = stored,
+                              .fill = fill,
+                              .user = w};
+}
+
 /* What is written under a name for a parameter. */
 static ds_tensor_source source_of(const merger *m, ds_cell c, const char *name)
 {
     const ds_safetensor *from = m->by_cell[c];
     ds_tensor_source source = {.name = name, .meta = from->meta, .data = from->data};
     if (m->weights[c].weight != NULL) {
-        source.data = NULL;
-        source.meta = (ds_meta){DS_DTYPE_F32, m->weights[c].weight->meta.shape};
-        source.stored = from->meta.dtype;
-        source.fill = fill;
-        source.user = &m->weights[c];
+        return source_of_sum(&m->weights[c], name, from->meta.dtype);
     } else if (m->own_of[c] != NULL) {
         source.data = m->own_of[c]->data;
         source.meta = m->own_of[c]->meta;
@@ -278,10 +408,38 @@ static ds_tensor_source source_of(const merger *m, ds_cell c, const char *name)
     return source;
 }
 
+/* Of an adapter with a head for classes, another head of the model's folder is left out. */
+static bool is_left_out(const merger *m, const ds_safetensor *tensor)
+{
+    bool used = m->adapter->task == DS_TASK_TOKENS;
+    for (ds_cell c = 0; c < ds_cells_count(m->cells) && !used; ++c) {
+        const ds_cell_info *cell = ds_cells_get(m->cells, c);
+        const dsi_weight weight =
+            cell->kind == DS_CELL_PARAM ? dsi_weights_of(m->stored, c) : (dsi_weight){0};
+        for (int64_t i = 0; i < weight.n && !used; ++i) {
+            used = weight.parts[i] == tensor;
+        }
+    }
+    return !used;
+}
+
+/* What the adapter trained and the model's folder has not: a head for classes. */
+static bool is_added(const merger *m, ds_cell c)
+{
+    const ds_cell_info *cell = ds_cells_get(m->cells, c);
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE && m->own_of[c] != NULL &&
+           dsi_weights_of(m->stored, c).n == 0;
+}
+
 /* What is written for a tensor of the model. A stored one that has been made longer keeps its name.
  */
 static ds_tensor_source source_of_tensor(const merger *m, const ds_safetensor *tensor)
 {
+    for (size_t i = 0; i < m->n_experts; ++i) {
+        if (m->experts[i].weight == tensor) {
+            return source_of_sum(&m->experts[i], tensor->name, tensor->meta.dtype);
+        }
+    }
     for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
         if (m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, tensor->name) == 0 &&
             !is_new_head(m, c)) {
@@ -297,6 +455,7 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
                                      .config_json = ds_model_config_text(m->model),
                                      .dtype = params->dtype,
                                      .max_shard_bytes = params->max_shard_bytes,
+                                     .task = m->adapter->task,
                                      .copy_from = params->model_folder};
     ds_hf_export *export = NULL;
     ds_status status = DS_OK;
@@ -308,12 +467,19 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
     }
     DS_TRY(ds_hf_export_begin(m->ctx, &how, &export));
     for (size_t i = 0; i < ds_safetensors_count(m->st) && status >= 0; ++i) {
-        const ds_tensor_source source = source_of_tensor(m, ds_safetensors_at(m->st, i));
-        status = ds_hf_export_add(export, &source);
+        const ds_safetensor *tensor = ds_safetensors_at(m->st, i);
+        const ds_tensor_source source = source_of_tensor(m, tensor);
+        status = is_left_out(m, tensor) ? DS_OK : ds_hf_export_add(export, &source);
     }
     for (ds_cell c = 0; c < ds_cells_count(m->cells) && status >= 0; ++c) {
         if (is_new_head(m, c)) {
             const ds_tensor_source source = source_of(m, c, head_name(m));
+            status = ds_hf_export_add(export, &source);
+        } else if (is_added(m, c)) {
+            const ds_tensor_source source = {.name = ds_cells_get(m->cells, c)->name,
+                                             .meta = m->own_of[c]->meta,
+                                             .data = m->own_of[c]->data,
+                                             .stored = ds_safetensors_at(m->st, 0)->meta.dtype};
             status = ds_hf_export_add(export, &source);
         }
     }
@@ -331,6 +497,11 @@ static void close_all(merger *m)
         free(m->weights[c].b);
         free(m->weights[c].lengths);
     }
+    for (size_t i = 0; i < m->n_experts; ++i) {
+        free(m->experts[i].a);
+        free(m->experts[i].b);
+    }
+    free(m->experts);
     free(m->weights);
     free(m->by_cell);
     dsi_weights_destroy(&m->stored);

@@ -99,16 +99,18 @@ static void free_writing(writing *w)
     free(w->data);
 }
 
-/* A matrix B (out,rank) that belongs to a weight (in,out); of square ones alone nobody can tell,
- * and PEFT finds out by itself. */
+/* A matrix B (out,rank) that belongs to a weight (in,out), and to no experts; of square ones alone
+ * nobody can tell, and PEFT finds out by itself. */
 bool dsi_engine_is_transposed(const ds_engine *engine)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
-            strstr(cell->name, ".lora_B.weight") != NULL &&
-            ds_cell_unpacked(ds_cells_get(engine->cells, cell->of), DS_DTYPE_F32).shape.dims[0] !=
-                cell->meta.shape.dims[0]) {
+        const bool is_b = cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
+                          strstr(cell->name, ".lora_B.weight") != NULL;
+        const ds_shape of =
+            is_b ? ds_cell_unpacked(ds_cells_get(engine->cells, cell->of), DS_DTYPE_F32).shape
+                 : cell->meta.shape;
+        if (is_b && of.n_dims == 2 && of.dims[0] != cell->meta.shape.dims[0]) {
             return true;
         }
     }

@@ -16,7 +16,8 @@ warnings.filterwarnings("ignore")
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, logging
+from transformers import (GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig,
+                          MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, logging)
 
 logging.set_verbosity_error()
 logging.disable_progress_bar()
@@ -33,12 +34,23 @@ LlamaForCausalLM(LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_la
 LlamaForCausalLM(LlamaConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
                              max_position_embeddings=32, tie_word_embeddings=True, **common)).save_pretrained("tied")
 GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=3, n_head=2, n_positions=32, **common)).save_pretrained("gpt2")
-CLASSES = {"llama": LlamaForCausalLM, "tied": LlamaForCausalLM, "gpt2": GPT2LMHeadModel}
+ROUTED = dict(hidden_size=16, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+              num_experts_per_tok=2, max_position_embeddings=32, tie_word_embeddings=False, **common)
+MixtralForCausalLM(MixtralConfig(num_local_experts=3, **ROUTED)).save_pretrained("mixtral")
+Qwen3MoeForCausalLM(Qwen3MoeConfig(num_experts=4, moe_intermediate_size=10, **ROUTED)).save_pretrained("qwen3_moe")
+OlmoeForCausalLM(OlmoeConfig(num_experts=5, **{k: v for k, v in ROUTED.items() if k != "head_dim"})).save_pretrained("olmoe")
+GptOssForCausalLM(GptOssConfig(num_local_experts=3, rope_scaling=None, **ROUTED)).save_pretrained("gpt_oss")
+EXPERTS = {"mixtral": MixtralForCausalLM, "qwen3_moe": Qwen3MoeForCausalLM, "olmoe": OlmoeForCausalLM, "gpt_oss": GptOssForCausalLM}
+CLASSES = {**EXPERTS, "llama": LlamaForCausalLM, "tied": LlamaForCausalLM, "gpt2": GPT2LMHeadModel}
 NAMES = {
     "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "gpt2": ["c_attn", "c_fc", "attn.c_proj", "mlp.c_proj", "c_proj"],
 }
 NAMES["tied"] = NAMES["llama"]
+NAMES |= dict.fromkeys(EXPERTS, ["q_proj", "k_proj", "v_proj", "o_proj"])
+PARAMETERS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "experts.gate_up_proj", "down_proj", "gate_up_proj",
+              "layers.1.mlp.experts.down_proj", "model.layers.0.mlp.experts.gate_up_proj"]
+ODD_PARAMETERS = ["mlp.gate.weight", "q_proj.weight", "no_such", "experts", "proj", "norm.weight", "gate_up_proj_bias"]
 ODD = ["lm_head", "embed_tokens", "norm", "mlp", "self_attn", "wte", "input_layernorm", "no_such", "proj", "layers.1.mlp.up_proj",
        "model.layers.0.self_attn.q_proj", "transformer.h.1.attn.c_attn", "ln_f", "h.0.mlp.c_fc", "0.mlp.up_proj"]
 PATTERNS = [r".*(q|v)_proj", r"model\.layers\.[01]\..*_proj", r".*\.h\.\d+\.attn\.c_attn", r".*c_(fc|proj)", r"(?!.*layers\.0).*up_proj",
@@ -87,6 +99,25 @@ def random_config(family):
     return c
 
 
+def with_parameters(c):
+    """Experts, without what PEFT does not do to them most of the time."""
+    pool = PARAMETERS + (ODD_PARAMETERS if rng.random() < 0.2 else [])
+    c["target_parameters"] = rng.sample(pool, rng.randint(1, 3))
+    if rng.random() < 0.9:
+        for key in ("lora_dropout", "use_dora", "lora_bias", "init_lora_weights", "modules_to_save", "trainable_token_indices",
+                    "layer_replication"):
+            c.pop(key, None)
+    if rng.random() < 0.3:
+        c["target_modules"] = []
+    elif c["target_modules"] in ("all-linear", "All-Linear"):
+        c["target_modules"] = ["v_proj"]
+    if rng.random() < 0.4:
+        c["rank_pattern"] = {rng.choice(PARAMETERS + [".*experts.*", "q_proj"]): rng.randint(1, 4)}
+    if rng.random() < 0.4:
+        c["alpha_pattern"] = {rng.choice(PARAMETERS + [".*experts.*", r"layers\.1\..*"]): rng.choice([2, 5, 32])}
+    return c
+
+
 def theirs(family, fields):
     shutil.rmtree("adapter", ignore_errors=True)
     try:
@@ -96,7 +127,12 @@ def theirs(family, fields):
                 torch.nn.init.normal_(value, std=0.1)
         model.save_pretrained("adapter")
         model = PeftModel.from_pretrained(CLASSES[family].from_pretrained(family), "adapter")
-        return model.merge_and_unload().state_dict()
+        merged = model.merge_and_unload()
+        if family not in EXPERTS:
+            return merged.state_dict()
+        shutil.rmtree("theirs", ignore_errors=True)
+        merged.save_pretrained("theirs")  # by the names of stored tensors, an expert each
+        return load_file("theirs/model.safetensors")
     except Exception as error:  # pylint: disable=broad-except
         return str(error)
 
@@ -111,8 +147,9 @@ def ours(family):
 seen = collections.Counter()
 why = collections.Counter()
 for i in range(count):
-    family = rng.choice(["llama", "tied", "gpt2"])
+    family = rng.choice(["llama", "tied", "gpt2"] + list(EXPERTS)[i % len(EXPERTS):][:1] * 2)
     fields = random_config(family)
+    fields = with_parameters(fields) if family in EXPERTS else fields
     want = theirs(family, fields)
     if isinstance(want, str):
         seen["refused by PEFT"] += 1
@@ -123,6 +160,7 @@ for i in range(count):
         why[got.split(":", 2)[-1].strip()[:100]] += 1
         continue
     seen["the same"] += 1
+    seen["of them with experts"] += family in EXPERTS
     for name, value in got.items():
         other = want.get(name)
         if other is None or not torch.allclose(value, other, rtol=1e-5, atol=1e-6):
@@ -135,8 +173,7 @@ if seen["the same"] < count // 4:
 # A field that no version of PEFT here knows, or that is not available, is named.
 theirs("llama", {"r": 2, "target_modules": ["q_proj"]})
 fields = json.load(open("adapter/adapter_config.json", encoding="utf-8"))
-for key, value in (("new_field", 1), ("use_qalora", True), ("megatron_config", {"a": 1}), ("target_parameters", ["x"]),
-                   ("kasa_config", {"beta": 1}), ("use_bdlora", {"a": 1})):
+for key, value in (("new_field", 1), ("use_qalora", True), ("megatron_config", {"a": 1}), ("kasa_config", {"beta": 1}), ("use_bdlora", {"a": 1})):
     json.dump({**fields, key: value}, open("adapter/adapter_config.json", "w", encoding="utf-8"))
     got = ours("llama")
     assert isinstance(got, str) and f'"{key}"' in got, (key, got)

@@ -23,10 +23,22 @@ enum { STEPS = 10, ROWS = 4, SEQ = 48, PATH_BYTES = 1024, MOST_TOKENS = 261 };
 
 static const struct {
     const char *name, *model;
-} cases[] = {{"lora", "llama"},    {"rslora", "llama"},     {"saved", "llama"},
-             {"conv1d", "gpt2"},   {"dora", "llama"},       {"dora_conv1d", "gpt2"},
-             {"table", "llama"},   {"untied", "gpt2"},      {"untied_both", "gpt2"},
-             {"resized", "llama"}, {"lora_table", "llama"}, {"lora_tables", "gpt2"}};
+} cases[] = {{"lora", "llama"},
+             {"rslora", "llama"},
+             {"saved", "llama"},
+             {"conv1d", "gpt2"},
+             {"dora", "llama"},
+             {"dora_conv1d", "gpt2"},
+             {"table", "llama"},
+             {"untied", "gpt2"},
+             {"untied_both", "gpt2"},
+             {"resized", "llama"},
+             {"lora_table", "llama"},
+             {"lora_tables", "gpt2"},
+             {"experts_mixtral", "mixtral"},
+             {"experts_qwen3_moe", "qwen3_moe"},
+             {"experts_olmoe", "olmoe"},
+             {"experts_gpt_oss", "gpt_oss"}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char config_text[] =
@@ -126,6 +138,13 @@ static double step(run *r)
     return loss;
 }
 
+/* A module's own weight, which PEFT writes beside an adapter on an embedding. */
+static bool is_base(const char *name)
+{
+    const char *at = strstr(name, ".base_layer.");
+    return at != NULL && strncmp(at, ".base_layer.lora_", strlen(".base_layer.lora_")) != 0;
+}
+
 /* The largest difference of the tensors of `want` and those of the same names in `got`. */
 static double difference(const char *got_path, const char *want_path, bool all)
 {
@@ -138,7 +157,7 @@ static double difference(const char *got_path, const char *want_path, bool all)
     size_t n = 0;
     for (size_t i = 0; i < ds_safetensors_count(want); ++i) {
         const ds_safetensor *b = ds_safetensors_at(want, i);
-        if (strstr(b->name, ".base_layer.") != NULL || strstr(b->name, ".original_module.") ||
+        if (is_base(b->name) || strstr(b->name, ".original_module.") ||
             strstr(b->name, ".modules_to_save.")) { /* what PEFT writes beside an adapter */
             continue;
         }
@@ -497,7 +516,8 @@ static const struct {
     {"use_dora", "2", "\"use_dora\""},
     {"lora_bias", "true", "\"lora_bias\""},
     {"bias", "\"all\"", "\"bias\""},
-    {"target_parameters", "[\"experts.gate_up_proj\"]", "\"target_parameters\""},
+    {"target_parameters", "[\"self_attn.q_proj.weight\"]", "no matrix of experts"},
+    {"target_parameters", "\"experts.gate_up_proj\"", "a list of names"},
     {"layer_replication", "[[0, 2]]", "\"layer_replication\""},
     {"trainable_token_indices", "[1]", "\"trainable_token_indices\""},
     {"megatron_config", "{\"a\": 1}", "\"megatron_config\""},
@@ -505,7 +525,8 @@ static const struct {
     {"of_a_newer_version", "1", "\"of_a_newer_version\""},
     {"init_lora_weights", "\"pissa\"", "\"init_lora_weights\""},
     {"peft_type", "\"IA3\"", "\"peft_type\""},
-    {"task_type", "\"SEQ_CLS\"", "\"task_type\""},
+    {"task_type", "\"SEQ_CLS\"", "are of encoders"},
+    {"task_type", "\"SEQ_2_SEQ_LM\"", "\"task_type\""},
     {"r", "0", "\"r\""},
     {"r", "\"8\"", "\"r\""},
     {"lora_dropout", "1.0", "\"lora_dropout\""},
@@ -557,11 +578,21 @@ static void refused_by_name(void **state)
     scratch_remove(out);
 }
 
-/* Of a model with experts: attention's layers, and neither router nor experts. */
+/* Of a model with experts: attention's layers and the experts' matrices, by PEFT's names alone, and
+ * no router. */
 static void beside_experts(void **state)
 {
-    static const char *const targets[][2] = {{"q_proj", "v_proj"}, {"q_proj", "gate"}, {NULL}};
-    static const ds_status want[] = {DS_OK, DS_ERR_UNSUPPORTED, DS_ERR_UNSUPPORTED};
+    static const struct {
+        const char *targets[2];
+        ds_status want;
+        const char *words;
+    } cases_of[] = {{{"q_proj", "v_proj"}, DS_OK, ""},
+                    {{"q_proj", "mlp.experts.gate_up_proj"}, DS_OK, ""},
+                    {{"experts.gate_up_proj", "experts.down_proj"}, DS_OK, ""},
+                    {{"q_proj", "gate"}, DS_ERR_UNSUPPORTED, "their router"},
+                    {{NULL}, DS_ERR_UNSUPPORTED, "their router"},
+                    {{"q_proj", "w1"}, DS_ERR_UNSUPPORTED, "experts.gate_up_proj"},
+                    {{"q_proj", "experts.up_proj"}, DS_ERR_NOT_FOUND, "experts.up_proj"}};
     ds_model *model = NULL;
     ds_config *config = NULL;
     (void)state;
@@ -570,16 +601,18 @@ static void beside_experts(void **state)
     CHECK_OK(ctx,
              ds_config_load_text(ctx, "test", config_text, strlen(config_text), NULL, &config));
     CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
-    for (size_t i = 0; i < 3; ++i) {
-        const ds_adapter_params how = {
-            .rank = 2, .targets = targets[i], .n_targets = targets[i][0] != NULL ? 2 : 0};
+    for (size_t i = 0; i < sizeof cases_of / sizeof cases_of[0]; ++i) {
+        const ds_adapter_params how = {.rank = 2,
+                                       .targets = cases_of[i].targets,
+                                       .n_targets = cases_of[i].targets[0] != NULL ? 2 : 0};
         ds_adapter *adapter = NULL;
         ds_engine *engine = NULL;
         CHECK_OK(ctx, ds_adapter_create(ctx, &how, &adapter));
         const ds_engine_params params = {
             .model = model, .config = config, .seq_length = SEQ, .adapter = adapter};
-        if (want[i] < 0) {
-            CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), want[i], "their router");
+        if (cases_of[i].want < 0) {
+            CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), cases_of[i].want,
+                        cases_of[i].words);
         } else {
             CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
         }
@@ -588,6 +621,77 @@ static void beside_experts(void **state)
     }
     ds_config_destroy(&config);
     ds_model_destroy(&model);
+}
+
+/* Several as one, as PEFT's add_weighted_adapter makes it: the same tensors; and what does not go
+ * together. */
+static void combined_as_peft(void **state)
+{
+    static const struct {
+        const char *name;
+        ds_adapter_combination way;
+        const char *adapters[3];
+        double weights[3];
+        uint32_t n;
+    } made[] = {
+        {"linear", DS_ADAPTER_LINEAR, {"lora/end", "combined/more"}, {0.75, -1.5}, 2},
+        {"cat",
+         DS_ADAPTER_CAT,
+         {"lora/end", "combined/rslora_list", "combined/more"},
+         {0.75, 0.5, -1.5},
+         3},
+        {"tables", DS_ADAPTER_CAT, {"lora_table/start", "lora/start"}, {1.0, 2.0}, 2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof made / sizeof made[0]; ++i) {
+        char *out = scratch_make();
+        char want[PATH_BYTES], model[PATH_BYTES];
+        ds_adapter *adapters[3] = {NULL};
+        for (uint32_t k = 0; k < made[i].n; ++k) {
+            adapters[k] = opened(made[i].adapters[k], "");
+        }
+        ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)adapters,
+                                       .n_adapters = made[i].n,
+                                       .weights = made[i].weights,
+                                       .combination = made[i].way,
+                                       .folder = scratch_path(out, "made")};
+        CHECK_OK(ctx, ds_adapter_combine(ctx, &p));
+        (void)snprintf(want, sizeof want, GOLDEN "combined/%s/adapter_model.safetensors",
+                       made[i].name);
+        assert_true(difference(scratch_path(out, "made/adapter_model.safetensors"), want, true) <
+                    1e-6);
+        ds_adapter *again = NULL; /* it is one that fits the model */
+        CHECK_OK(ctx, ds_adapter_open(ctx, p.folder, &again));
+        const ds_adapter_merge_params merge = {.model_folder = path_of(model, "models/llama", ""),
+                                               .folder = scratch_path(out, "merged")};
+        CHECK_OK(ctx, ds_adapter_merge(ctx, again, &merge));
+        ds_adapter_destroy(&again);
+        p.folder = path_of(want, made[i].adapters[0], "");
+        CHECK_FAILS(ctx, ds_adapter_combine(ctx, &p), DS_ERR_ARG, "that is read");
+        for (uint32_t k = 0; k < made[i].n; ++k) {
+            ds_adapter_destroy(&adapters[k]);
+        }
+        scratch_remove(out);
+    }
+    static const struct {
+        const char *other, *words;
+    } unlike[] = {{"rslora/end", "of rank 4"},
+                  {"dora/end", "use_dora"},
+                  {"saved/end", "modules_to_save"},
+                  {"experts_mixtral/end", "target_parameters"},
+                  {"combined/rslora_list", "take cat"}};
+    char *out = scratch_make();
+    for (size_t i = 0; i < sizeof unlike / sizeof unlike[0]; ++i) {
+        ds_adapter *pair[2] = {opened("lora/end", ""), opened(unlike[i].other, "")};
+        const ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)pair,
+                                             .n_adapters = 2,
+                                             .folder = scratch_path(out, "made")};
+        assert_true(ds_adapter_combine(ctx, &p) < 0);
+        assert_non_null(strstr(ds_ctx_error(ctx), unlike[i].words));
+        ds_adapter_destroy(&pair[0]);
+        ds_adapter_destroy(&pair[1]);
+    }
+    scratch_remove(out);
 }
 
 static int open_ctx(void **state)
@@ -611,7 +715,7 @@ int main(void)
         cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
         cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(pissa_as_peft),
         cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(beside_experts),
+        cmocka_unit_test(beside_experts),    cmocka_unit_test(combined_as_peft),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

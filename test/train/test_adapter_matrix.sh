@@ -27,9 +27,10 @@ same() { [ "$(bits "$1")" = "$want" ] || fail "$1 gives other weights than stage
 shard='"stage3_param_persistence_threshold":0,"reduce_bucket_size":500'
 half='"bf16":{"enabled":true},'
 
-for model in llama gpt2; do
+for model in llama gpt2 mixtral; do
     flags=("${lora[@]}")
-    [ $model = llama ] || flags=(--lora 2 --lora_targets c_attn c_fc mlp.c_proj --lora_dropout 0.1)
+    [ $model != mixtral ] || flags=(--lora 2 --lora_targets q_proj mlp.experts.gate_up_proj mlp.experts.down_proj)
+    [ $model != gpt2 ] || flags=(--lora 2 --lora_targets c_attn c_fc mlp.c_proj --lora_dropout 0.1)
     for stage in 0 1 2 3; do
         run "z$stage" 2 ",$half \"zero_optimization\":{\"stage\":$stage,$shard}" --steps 6 --output "$model.z$stage" "${flags[@]}" \
             --threads $((stage % 2 + 1))
@@ -102,6 +103,19 @@ cmp beside.txt merged.txt || fail "merged, the text is another"
 "$build/ds_generate" --model "$golden/models/llama" --tokenizer bytes --prompt "one two " --max_new_tokens 24 > plain.txt 2> /dev/null
 if cmp -s beside.txt plain.txt; then fail "the adapter changes no text"; fi
 
+# Several together, by their weights, are what one of them all says; nothing stays in TMPDIR.
+mkdir several
+say() { TMPDIR=$scratch/several "$build/ds_generate" --model "$golden/models/llama" --tokenizer bytes --prompt "one two " --max_new_tokens 24 "$@" 2> /dev/null; }
+"$build/ds_checkpoint" combine both "$golden/lora/end" "$golden/combined/more" --weights 0.5,-2 --combination cat > /dev/null
+say --adapter both > both.txt
+say --adapter "$golden/lora/end" "$golden/combined/more" --adapter_weights 0.5,-2 > together.txt
+cmp both.txt together.txt || fail "several adapters say another text"
+say --adapter "$golden/lora/end" > alone.txt
+if cmp -s alone.txt together.txt; then fail "the second adapter changes no text"; fi
+[ -z "$(ls several)" ] || fail "a folder stays: $(ls several)"
+if say --adapter "$golden/lora/end" "$golden/dora/end" > /dev/null; then fail "DoRA is combined"; fi
+[ -z "$(ls several)" ] || fail "a folder stays after an error: $(ls several)"
+
 # The planner counts what is trained.
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --lora 4 --json lora.json > /dev/null
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --adapter "$golden/lora/start" > plan.txt
@@ -129,6 +143,13 @@ refuses 'which this run reads' --adapter own --output own
 cmp -s own/adapter_model.safetensors "$golden/lora/start/adapter_model.safetensors" || fail "the adapter that is read was written over"
 refuses 'would neither be trained nor saved' --lora 2 --modules_to_save embed_tokens --resize_vocab 300
 refuses 'which are not taken away' --resize_vocab 200
+model=mixtral
+echo '{"train_micro_batch_size_per_gpu":2,"tensor_parallel":{"autotp_size":2}}' > tp.json
+if "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model "$golden/models/mixtral" --tokenizer bytes --data "$golden/rows.jsonl" \
+    --seq_length 48 --steps 1 --deepspeed_config tp.json --lora 2 --lora_targets experts.down_proj > refused.log 2>&1; then
+    fail "accepted: experts with tensor parallelism"
+fi
+grep -q 'with adapters on experts' refused.log || fail "experts with tensor parallelism: $(cat refused.log)"
 refuses 'was saved with the adapter' --lora 3 --output llama.z0 --resume
 refuses 'holds an adapter alone' --output llama.z0 --resume
 echo "all right"

@@ -61,6 +61,20 @@ learn() { # NAME DATA FLAGS
 }
 learn texts texts.jsonl --objective classes --labels no yes
 learn words words.jsonl --objective tags --num_labels 2 --column_map tags=ner_tags
+# an adapter beside the same model, which has no pooler yet, so that it is trained and saved, too
+if "$build/ds_train" --model base --data texts.jsonl $common --steps 1 --objective classes --labels no yes --lora 8 --output drawn > drawn.log 2>&1; then
+    fail "a frozen pooler that nobody would keep is accepted"
+fi
+grep -q 'lack bert.pooler.dense.*modules_to_save' drawn.log || fail "another error" drawn.log
+learn beside texts.jsonl --objective classes --labels no yes --lora 8 --modules_to_save pooler
+grep -q '"SEQ_CLS"' beside/adapter_config.json || fail "its task" beside/adapter_config.json
+tail -n 200 texts.jsonl > some.jsonl
+"$build/ds_encode" --model base --adapter beside --file some.jsonl > said.txt 2> said.log || fail "ds_encode --adapter" said.log
+paste <(sed -E 's/.*"label": "([a-z]+)".*/\1/' some.jsonl) <(sed -E 's/^\{"label":"LABEL_([01])".*/\1/; s/^0$/no/; s/^1$/yes/' said.txt) |
+    awk '{n++; right += $1 == $2} END {exit !(n == 200 && right >= 196)}' || fail "the adapter does not say what was learnt" said.txt
+"$build/ds_checkpoint" merge base beside merged > merge.log || fail "merge" merge.log
+"$build/ds_encode" --model merged --file some.jsonl > merged.txt 2> said.log || fail "ds_encode of the merged model" said.log
+cmp <(cut -c1-18 said.txt) <(cut -c1-18 merged.txt) || fail "merged, it says another class"
 grep -q '"BertForSequenceClassification"' texts/config.json || fail "config.json has another architecture" texts/config.json
 grep -q '"BertForTokenClassification"' words/config.json || fail "config.json has another architecture" words/config.json
 tail -n 200 texts.jsonl > some.jsonl

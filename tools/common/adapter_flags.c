@@ -47,7 +47,7 @@ static ds_status resize(const adapter_flags *f, ds_model **model)
     return DS_OK;
 }
 
-ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base,
+ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base, uint32_t task,
                              ds_model **model, ds_adapter **adapter_out)
 {
     const ds_adapter_params params = {.method = method_of(f->method),
@@ -58,7 +58,8 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                                       .n_targets = (uint32_t)f->targets.n,
                                       .modules_to_save = f->saved.items,
                                       .n_modules_to_save = (uint32_t)f->saved.n,
-                                      .base = base};
+                                      .base = base,
+                                      .task = task};
     *adapter_out = NULL;
     DS_TRY(adapter_flags_check(ctx, f));
     DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)

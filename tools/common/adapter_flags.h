@@ -85,10 +85,10 @@ typedef struct adapter_flags {
 /* What contradicts: ERR_ARG. */
 ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *flags);
 /* The adapter; NULL when no flag asks for one. base: the model, for adapter_config.json; may be
- * NULL. *model becomes the one that flags and adapter mean (ds_adapter_fit). The caller destroys
- * both. */
+ * NULL. task: a ds_task. *model becomes the one that flags and adapter mean (ds_adapter_fit). The
+ * caller destroys both. */
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *flags, const char *base,
-                             ds_model **model, ds_adapter **adapter_out);
+                             uint32_t task, ds_model **model, ds_adapter **adapter_out);
 void adapter_flags_free(adapter_flags *flags);
 
 #endif

@@ -4,6 +4,7 @@
 #define DSI_TOOLS_GENERATE_H
 
 #include "base/buf.h"
+#include "common/args.h"
 #include "common/packing_flags.h"
 #include "common/unpacked.h"
 
@@ -13,12 +14,14 @@
 /* The command line, parsed. Texts are borrowed from argv. */
 typedef struct generate_options {
     const char *model, *checkpoint, *tag, *tokenizer, *prompt, *prompt_file, *dtype, *system;
-    const char *adapter, *chat_template, *model_revision, *tokenizer_revision, *accelerator;
+    dsi_arg_list adapters, adapter_weights;
+    const char *chat_template, *model_revision, *tokenizer_revision, *accelerator;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
     int64_t max_new_tokens, top_k, seed, max_length, threads, stages;
     double temperature, top_p;
     bool chat, stats, no_echo;
     packing_flags packing;
+    unpacked combined; /* of several adapters */
     unpacked unpacked; /* a GGUF file's model, and --quantize */
     ds_comm *comm;     /* whose ranks share the layers; NULL: one */
 } generate_options;

@@ -57,11 +57,16 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .value = "TAG",
          .doc = "Another checkpoint than the newest."},
         {.name = "adapter",
-         .type = DSI_ARG_TEXT,
-         .out = &o->adapter,
-         .value = "DIR",
+         .type = DSI_ARG_LIST,
+         .out = &o->adapters,
+         .value = "DIR…",
          .doc = "A folder of PEFT's (adapter_config.json), of ds_train --lora or others: the "
-                "adapter of --model."},
+                "adapter of --model; several: what they do is added."},
+        {.name = "adapter_weights",
+         .type = DSI_ARG_LIST,
+         .out = &o->adapter_weights,
+         .value = "W,…",
+         .doc = "What each adapter counts, in their order, as 0.7,-0.3; default: 1 each."},
         PACKING_ROWS(&o->packing),
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
@@ -200,13 +205,16 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     if (*help_out) {
         return DS_OK;
     }
-    if (o->adapter != NULL && o->model == NULL) {
+    if (o->adapter_weights.n > 0 && o->adapters.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--adapter_weights goes with --adapter");
+    }
+    if (o->adapters.n > 0 && o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "--adapter goes with --model, the model that it is of");
     }
-    if (o->unpacked.quantize != NULL && (o->model == NULL || o->adapter != NULL)) {
+    if (o->unpacked.quantize != NULL && (o->model == NULL || o->adapters.n > 0)) {
         return ds_fail(ctx, DS_ERR_ARG, "--quantize goes with --model, without --adapter");
     }
-    DS_TRY(packing_flags_check(ctx, &o->packing, o->adapter != NULL));
+    DS_TRY(packing_flags_check(ctx, &o->packing, o->adapters.n > 0));
     if ((o->model == NULL) == (o->checkpoint == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --checkpoint DIR");
     }
@@ -244,6 +252,7 @@ ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *
                                         .comm = o->comm,
                                         .stages = (uint32_t)o->stages};
     const ds_status status = ds_generator_create(ctx, &params, generator_out);
+    unpacked_remove(&o->combined);
     unpacked_remove(&o->unpacked);
     return status;
 }

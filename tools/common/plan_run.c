@@ -177,7 +177,8 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     DS_TRY(ds_config_load_file(ctx, config, &params, &run->config));
     DS_TRY(open_model(run));
     DS_TRY(teacher_flags_open(ctx, &options->teacher, &run->teacher, &run->distillation));
-    DS_TRY(adapter_flags_open(ctx, &options->adapter, NULL, &run->model, &run->adapter));
+    DS_TRY(adapter_flags_open(ctx, &options->adapter, NULL, DS_TASK_TOKENS, &run->model,
+                              &run->adapter));
     DS_TRY(resolve(run));
     print_notices(run);
     DS_TRY(find_memory(run));

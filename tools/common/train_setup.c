@@ -44,7 +44,8 @@ static ds_status open_model(train_run *run)
     DS_TRY(check_objective(run));
     DS_TRY(train_task(o) != DS_TASK_TOKENS ? train_classes_open(run) : DS_OK);
     DS_TRY(teacher_flags_open(run->ctx, &o->teacher, &run->teacher, &run->distillation));
-    return adapter_flags_open(run->ctx, &o->adapter, o->model, &run->model, &run->adapter);
+    return adapter_flags_open(run->ctx, &o->adapter, o->model, train_task(o), &run->model,
+                              &run->adapter);
 }
 
 /* A model without chat template can still train on text: the lack is an error only for messages. */

@@ -67,7 +67,7 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
     (void)snprintf(path, sizeof path, "%s/config.json", o->model != NULL ? o->model : "");
     DS_TRY(ds_model_from_config(ctx, o->model != NULL ? path : o->model_config, &p->model));
     DS_TRY(teacher_flags_open(ctx, &o->teacher, &p->teacher, &p->distillation));
-    DS_TRY(adapter_flags_open(ctx, &o->adapter, o->model, &p->model, &p->adapter));
+    DS_TRY(adapter_flags_open(ctx, &o->adapter, o->model, train_task(o), &p->model, &p->adapter));
     if (job->device != NULL) {
         DS_TRY(dsi_device_load(ctx, job->device, &p->device));
     }

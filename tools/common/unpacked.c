@@ -24,8 +24,7 @@ static bool of_file(const unpacked *u)
     return u->quantize != NULL && strcmp(u->quantize, "file") == 0;
 }
 
-/* In fp32 beside quantize: what blocks are not taken as they are is rounded once. */
-static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tokenizer)
+ds_status unpacked_make(ds_ctx *ctx, unpacked *u, const char *what)
 {
     const char *base = getenv("TMPDIR");
     sigset_t signals;
@@ -35,14 +34,20 @@ static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tok
     (void)sigaddset(&signals, SIGTERM);
     (void)sigaddset(&signals, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, &signals, &u->before);
-    if (mkdtemp(u->folder) == NULL) {
-        const ds_status status = ds_fail(
-            ctx, DS_ERR_IO, "cannot make the folder %s for the model of %s; TMPDIR names another",
-            u->folder, u->file);
-        u->folder[0] = '\0';
-        (void)pthread_sigmask(SIG_SETMASK, &u->before, NULL);
-        return status;
+    if (mkdtemp(u->folder) != NULL) {
+        return DS_OK;
     }
+    const ds_status status = ds_fail(
+        ctx, DS_ERR_IO, "cannot make the folder %s for %s; TMPDIR names another", u->folder, what);
+    u->folder[0] = '\0';
+    (void)pthread_sigmask(SIG_SETMASK, &u->before, NULL);
+    return status;
+}
+
+/* In fp32 beside quantize: what blocks are not taken as they are is rounded once. */
+static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tokenizer)
+{
+    DS_TRY(unpacked_make(ctx, u, u->file));
     const ds_gguf_params params = {.file = u->file,
                                    .folder = u->folder,
                                    .dtype = u->quantize != NULL ? DS_DTYPE_F32

@@ -22,6 +22,9 @@ typedef struct unpacked {
     sigset_t before;      /* the signals that were held before */
 } unpacked;
 
+/* An empty folder for `what`, which the signals that end a program do not leave behind: they are
+ * held until unpacked_remove(). */
+ds_status unpacked_make(ds_ctx *ctx, unpacked *u, const char *what);
 bool unpacked_is_file(const char *model);
 /* Makes the folder where *model is a GGUF file, and sets *model to it; *dtype NULL becomes "bf16"
  * beside quantize, of what is in no block. Errors: those of ds_gguf_to_folder; ERR_ARG where

@@ -16,7 +16,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM, LlamaConfig,
+                          LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, Qwen3MoeConfig,
+                          Qwen3MoeForCausalLM)
 
 STEPS, ROWS, SEQ_LENGTH, RATE, EPS = 10, 4, 48, 1e-2, 1e-5
 LLAMA = dict(vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
@@ -24,6 +26,16 @@ LLAMA = dict(vocab_size=256, hidden_size=16, intermediate_size=24, num_hidden_la
              bos_token_id=None, eos_token_id=None, pad_token_id=None)
 GPT2 = dict(vocab_size=256, n_embd=16, n_layer=2, n_head=2, n_positions=64, initializer_range=0.1, embd_pdrop=0.0,
             attn_pdrop=0.0, resid_pdrop=0.0, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+ROUTED = dict({**LLAMA, "intermediate_size": 12}, num_experts_per_tok=2)
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**LLAMA)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**GPT2)),
+    "mixtral": lambda: MixtralForCausalLM(MixtralConfig(**ROUTED, num_local_experts=3)),
+    "qwen3_moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**ROUTED, num_experts=4, moe_intermediate_size=10, head_dim=8)),
+    "olmoe": lambda: OlmoeForCausalLM(OlmoeConfig(**ROUTED, num_experts=4)),
+    "gpt_oss": lambda: GptOssForCausalLM(GptOssConfig(**ROUTED, num_local_experts=3, head_dim=8, sliding_window=16, rope_scaling=None)),
+}
+FIRST, LAST = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 CASES = {
     "lora": ("llama", dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "down_proj"])),
     "rslora": ("llama", dict(r=4, lora_alpha=4, target_modules="all-linear", use_rslora=True,
@@ -42,6 +54,11 @@ CASES = {
     "resized": ("llama", dict(r=2, lora_alpha=4, target_modules=["v_proj"], modules_to_save=["embed_tokens", "lm_head"])),
     "lora_table": ("llama", dict(r=3, lora_alpha=6, target_modules=["embed_tokens", "q_proj"])),
     "lora_tables": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["wte", "wpe", "c_attn"], fan_in_fan_out=True)),
+    "experts_mixtral": ("mixtral", dict(r=2, lora_alpha=4, target_modules=["q_proj"], target_parameters=[FIRST, LAST])),
+    "experts_qwen3_moe": ("qwen3_moe", dict(r=3, lora_alpha=4, target_modules=[], target_parameters=[LAST], use_rslora=True)),
+    "experts_olmoe": ("olmoe", dict(r=2, lora_alpha=4, target_modules=["v_proj"], target_parameters=[FIRST],
+                                    rank_pattern={"layers.1." + FIRST: 4}, alpha_pattern={"layers.0." + FIRST: 6})),
+    "experts_gpt_oss": ("gpt_oss", dict(r=2, lora_alpha=4, target_modules=["o_proj"], target_parameters=[FIRST, LAST])),
     "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
 }
 
@@ -83,7 +100,8 @@ def save(model, folder):
 
 
 def base_model(name, base):
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    how = {"experts_implementation": "eager"} if "experts" in name else {}  # torch's own wants widths by 4
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, **how)
     if name in VOCAB:
         model.resize_token_embeddings(VOCAB[name])
     return model
@@ -119,6 +137,13 @@ def train(name, base, model, batch, end=None):
     if end:
         save(model, end)
     before = load_file(base + "/model.safetensors")
+    if "experts" in name:  # by the names that transformers writes, an expert a tensor
+        model.merge_and_unload().save_pretrained("merged.tmp")
+        merged = {k: v for k, v in load_file("merged.tmp/model.safetensors").items() if not torch.equal(v, before[k])}
+        shutil.rmtree("merged.tmp")
+        save_file(merged, name + "/merged.safetensors")
+        os.chmod(name + "/merged.safetensors", 0o644)
+        return losses
     merged = {k: v.clone() for k, v in model.merge_and_unload().state_dict().items()  # of a tied head, which PEFT changes with
               if (k in before or v.data_ptr() != model.get_input_embeddings().weight.data_ptr())  # the embedding: ours stays
               and not torch.equal(v, before[k] if k in before else before["transformer.wte.weight"])}
@@ -127,8 +152,54 @@ def train(name, base, model, batch, end=None):
     return losses
 
 
+def make_model(family):
+    torch.manual_seed(3)
+    MODELS[family]().save_pretrained("models/" + family)
+    os.remove(f"models/{family}/generation_config.json")
+    os.chmod(f"models/{family}/model.safetensors", 0o644)
+
+
+# What add_weighted_adapter makes of adapters: NAME (way, adapters, weights). "more" and "lora" are of one rank.
+COMBINED = {
+    "linear": ("linear", ["lora/end", "more"], [0.75, -1.5]),
+    "cat": ("cat", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
+    "tables": ("cat", ["lora_table/start", "lora/start"], [1.0, 2.0]),
+}
+LENT = {
+    "more": dict(r=4, lora_alpha=12, target_modules=["q_proj", "gate_proj"]),
+    "rslora_list": dict(r=3, lora_alpha=5, target_modules=["v_proj", "up_proj"], use_rslora=True,
+                        rank_pattern={"layers.1.mlp.up_proj": 2}, alpha_pattern={"v_proj": 7}),
+}
+
+
+def combined():
+    """Folders combined/NAME: adapters that no case has, and what PEFT makes of several."""
+    shutil.rmtree("combined", ignore_errors=True)
+    base = "models/llama"
+    for i, (name, fields) in enumerate(LENT.items()):
+        torch.manual_seed(17 + i)
+        model = get_peft_model(base_model(name, base), LoraConfig(task_type="CAUSAL_LM", bias="none", **fields))
+        for key, value in model.named_parameters():
+            if "lora_B" in key:
+                torch.nn.init.normal_(value, std=0.1)
+        save(model, "combined/" + name)
+    for name, (way, folders, weights) in COMBINED.items():
+        folders = [f if "/" in f else "combined/" + f for f in folders]
+        model = PeftModel.from_pretrained(base_model(name, base), folders[0], adapter_name="a0")
+        for i, folder in enumerate(folders[1:], 1):
+            model.load_adapter(folder, adapter_name=f"a{i}")
+        model.add_weighted_adapter([f"a{i}" for i in range(len(folders))], weights, "made", combination_type=way)
+        model.save_pretrained("combined", selected_adapters=["made"])
+        os.rename("combined/made", "combined/" + name)
+        os.chmod(f"combined/{name}/adapter_model.safetensors", 0o644)
+    os.remove("combined/README.md")
+
+
 def some(names):
     torch.set_num_threads(1)
+    for family in {CASES[name][0] for name in names}:
+        if not os.path.exists("models/" + family):
+            make_model(family)
     batch = batch_of([json.loads(line) for line in open("rows.jsonl", encoding="utf-8")])
     steps = json.load(open("steps.json", encoding="utf-8"))
     steps.update({name: case(name, *CASES[name], batch) for name in names})
@@ -146,18 +217,17 @@ def main():
     with open("rows.jsonl", "w", encoding="utf-8") as out:
         out.writelines(json.dumps(row) + "\n" for row in rows)
     shutil.rmtree("models", ignore_errors=True)
-    torch.manual_seed(3)
-    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained("models/llama")
-    GPT2LMHeadModel(GPT2Config(**GPT2)).save_pretrained("models/gpt2")
-    for family in ("llama", "gpt2"):
-        os.remove(f"models/{family}/generation_config.json")
-        os.chmod(f"models/{family}/model.safetensors", 0o644)
+    for family in MODELS:
+        make_model(family)
     batch = batch_of(rows)
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
     write_steps(steps)
+    combined()
 
 
-if sys.argv[1:]:
+if sys.argv[1:] == ["combined"]:
+    combined()
+elif sys.argv[1:]:
     some(sys.argv[1:])
 else:
     main()

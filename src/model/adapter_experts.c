@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What PEFT calls the matrices of experts. See adapter_experts.h. */
+#include "model/adapter_experts.h"
+
+#include "model/adapter.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *end; /* of a stored name, behind "experts" */
+    const char *parameter;
+    int64_t part, parts;
+} ends[] = {
+    {".*.gate_proj.weight", DSI_EXPERTS_FIRST, 0, 2},
+    {".*.up_proj.weight", DSI_EXPERTS_FIRST, 1, 2},
+    {".*.down_proj.weight", DSI_EXPERTS_LAST, 0, 1},
+    {".*.w1.weight", DSI_EXPERTS_FIRST, 0, 2}, /* Mixtral's */
+    {".*.w3.weight", DSI_EXPERTS_FIRST, 1, 2},
+    {".*.w2.weight", DSI_EXPERTS_LAST, 0, 1},
+    {"." DSI_EXPERTS_FIRST, DSI_EXPERTS_FIRST, 0, 1}, /* gpt-oss' */
+    {"." DSI_EXPERTS_LAST, DSI_EXPERTS_LAST, 0, 1},
+};
+
+/* transformers' class has the scope "mlp" where Mixtral's files have another. */
+static void set_module(const char *name, size_t n, char module[DSI_EXPERTS_NAME_BYTES])
+{
+    static const char stored[] = ".block_sparse_moe.experts";
+    const size_t k = sizeof stored - 1;
+    if (n > k && strncmp(name + n - k, stored, k) == 0) {
+        (void)snprintf(module, DSI_EXPERTS_NAME_BYTES, "%.*s.mlp.experts", (int)(n - k), name);
+    } else {
+        (void)snprintf(module, DSI_EXPERTS_NAME_BYTES, "%.*s", (int)n, name);
+    }
+}
+
+bool dsi_expert_matrix_of(const char *param, dsi_expert_matrix *out)
+{
+    static const char experts[] = ".experts";
+    const size_t n = strlen(param), k = sizeof experts - 1;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        const size_t e = strlen(ends[i].end);
+        if (n > e + k && n < DSI_EXPERTS_NAME_BYTES && strcmp(param + n - e, ends[i].end) == 0 &&
+            strncmp(param + n - e - k, experts, k) == 0) {
+            set_module(param, n - e, out->module);
+            out->parameter = ends[i].parameter;
+            out->part = ends[i].part;
+            out->parts = ends[i].parts;
+            return true;
+        }
+    }
+    return false;
+}
+
+ds_status dsi_expert_cells_of(const ds_adapter *a, const dsi_expert_matrix *matrix,
+                              char base[DSI_EXPERTS_NAME_BYTES + 16])
+{
+    char last[DSI_EXPERTS_NAME_BYTES + 16];
+    dsi_adapter_layer layer;
+    bool both = false;
+    (void)snprintf(last, sizeof last, "%s." DSI_EXPERTS_LAST, matrix->module);
+    if (strcmp(matrix->parameter, DSI_EXPERTS_FIRST) == 0) {
+        DS_TRY(dsi_adapter_match_parameter(a, last, &both, &layer));
+    }
+    (void)snprintf(base, DSI_EXPERTS_NAME_BYTES + 16, "%s%s", matrix->module,
+                   both ? ".base_layer" : "");
+    return DS_OK;
+}
