@@ -334,6 +334,7 @@ const ds_family ds_family_t5 = {
                "layer.1.EncDecAttention.relative_attention_bias.weight",
     .config_bytes = sizeof(ds_t5_config),
     .read = ds_t5_read,
+    .ignores = ds_t5_ignores,
     .trace = t5_trace,
     .print = ds_t5_print,
 };

@@ -21,6 +21,8 @@ typedef struct ds_t5_config {
 } ds_t5_config;
 
 ds_status ds_t5_read(const ds_reader *reader, void *config, ds_model_info *info);
+/* What the decoder has, which the encoder alone leaves out. */
+bool ds_t5_ignores(const void *config, const char *name);
 void ds_t5_print(const char *model_type, const void *config, FILE *out);
 
 #endif

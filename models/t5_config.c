@@ -154,6 +154,38 @@ ds_status ds_t5_read(const ds_reader *reader, void *opaque, ds_model_info *info)
     return DS_OK;
 }
 
+bool ds_t5_ignores(const void *opaque, const char *name)
+{
+    static const char *const plain[] = {
+        "layer.0.SelfAttention.q.weight",    "layer.0.SelfAttention.k.weight",
+        "layer.0.SelfAttention.v.weight",    "layer.0.SelfAttention.o.weight",
+        "layer.0.layer_norm.weight",         "layer.1.EncDecAttention.q.weight",
+        "layer.1.EncDecAttention.k.weight",  "layer.1.EncDecAttention.v.weight",
+        "layer.1.EncDecAttention.o.weight",  "layer.1.layer_norm.weight",
+        "layer.2.DenseReluDense.wo.weight",  "layer.2.layer_norm.weight",
+        "layer.2.DenseReluDense.wi.weight",  "layer.2.DenseReluDense.wi_0.weight",
+        "layer.2.DenseReluDense.wi_1.weight"};
+    enum { WI = 12, N = sizeof plain / sizeof plain[0] };
+    const ds_t5_config *c = opaque;
+    long long layer = -1;
+    int at = 0;
+    if (strcmp(name, "decoder.final_layer_norm.weight") == 0 ||
+        (!c->tied && strcmp(name, "lm_head.weight") == 0)) {
+        return true;
+    }
+    if (sscanf(name, "decoder.block.%9lld.%n", &layer, &at) != 1 || at == 0 || layer < 0 ||
+        layer >= c->n_decoder_layers) {
+        return false;
+    }
+    bool found = layer == 0 &&
+                 strcmp(name + at, "layer.0.SelfAttention.relative_attention_bias.weight") == 0;
+    for (int i = 0; i < N && !found; ++i) {
+        const bool is_there = i < WI || (i > WI) == c->gated;
+        found = is_there && strcmp(name + at, plain[i]) == 0;
+    }
+    return found;
+}
+
 void ds_t5_print(const char *model_type, const void *opaque, FILE *out)
 {
     const ds_t5_config *c = opaque;

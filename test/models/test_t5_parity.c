@@ -213,6 +213,28 @@ static void greedy_like_transformers(void **state)
     }
 }
 
+/* The encoder alone. */
+static void hidden_like_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_VARIANTS; ++i) {
+        parity_case p;
+        ds_encoder *encoder = NULL;
+        ds_tensor rows;
+        parity_open_pairs(ctx, variants[i], &p);
+        const ds_encoder_params params = {
+            .model = p.model, .weights = p.folder, .max_length = 20, .task = DS_TASK_HIDDEN};
+        const golden_tensor *want = golden_find(&p.golden, "hidden_13");
+        CHECK_OK(ctx, ds_encoder_create(ctx, &params, &encoder));
+        CHECK_OK(ctx, ds_encoder_run(encoder, (const uint32_t *)golden_i32(&p.golden, "source_13"),
+                                     13, &rows));
+        assert_int_equal(ds_shape_count(rows.meta.shape), want->count);
+        check_close(variants[i], "encoder", error_of(rows.data, want->data, want->count), 1e-5);
+        ds_encoder_destroy(&encoder);
+        parity_close(&p);
+    }
+}
+
 static void what_is_not_built_is_refused(void **state)
 {
     parity_case p;
@@ -250,11 +272,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(buckets_like_transformers),
-        cmocka_unit_test(logits_like_transformers),
-        cmocka_unit_test(training_like_transformers),
-        cmocka_unit_test(export_is_what_was_read),
-        cmocka_unit_test(greedy_like_transformers),
+        cmocka_unit_test(buckets_like_transformers),    cmocka_unit_test(logits_like_transformers),
+        cmocka_unit_test(training_like_transformers),   cmocka_unit_test(export_is_what_was_read),
+        cmocka_unit_test(greedy_like_transformers),     cmocka_unit_test(hidden_like_transformers),
         cmocka_unit_test(what_is_not_built_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -7,7 +7,7 @@ For every variant a folder with
   golden.safetensors               tokens (sources, filled up with padding), targets (what is made of them, filled up
                                    with -100), positions and first (where the pair of each position begins), logits of
                                    the targets' positions in f32, and of bf16 as f32, and sources with what greedy
-                                   decoding makes of them
+                                   decoding and the encoder make of them
   grads.safetensors                gradient of the loss by parameter name
   golden.json                      the loss, and those of twenty AdamW steps
 buckets.safetensors has rows of transformers' buckets for distances of -300 to 300, by their numbers in the names.
@@ -123,7 +123,7 @@ def clear_batch(folder, config, seed):
 
 
 def greedy(model, seed):
-    """Sources of three lengths, and what follows; the ends of texts are no ends here. Without cache, which transformers
+    """Sources of three lengths, what the encoder makes of one, and what follows; the ends of texts are no ends here. Without cache, which transformers
     5.24 makes for as many layers as the encoder has."""
     g = torch.Generator().manual_seed(seed)
     out = {}
@@ -134,6 +134,8 @@ def greedy(model, seed):
                              decoder_start_token_id=model.config.decoder_start_token_id)
         out[f"source_{n}"] = source[0].to(torch.int32)
         out[f"greedy_{n}"] = ids[0, 1:].to(torch.int32).contiguous()
+        if n == 13:
+            out["hidden_13"] = model.encoder(source).last_hidden_state[0].detach()
     return out
 
 
