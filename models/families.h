@@ -8,5 +8,6 @@
 extern const ds_family ds_family_gpt2;
 extern const ds_family ds_family_decoder;
 extern const ds_family ds_family_encoder;
+extern const ds_family ds_family_t5;
 
 #endif

@@ -13,7 +13,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import transformers  # noqa: E402
 from transformers.models.auto import tokenization_auto as auto  # noqa: E402
 
-KINDS = {"LlamaTokenizer": "LLAMA", "Qwen2Tokenizer": "QWEN2", "GPT2Tokenizer": "GPT2", "BertTokenizer": "BERT", "RobertaTokenizer": "ROBERTA"}
+KINDS = {"LlamaTokenizer": "LLAMA", "Qwen2Tokenizer": "QWEN2", "GPT2Tokenizer": "GPT2", "BertTokenizer": "BERT", "RobertaTokenizer": "ROBERTA", "T5Tokenizer": "T5"}
 GENERIC = {"TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "PreTrainedTokenizer", "MistralCommonBackend"}
 
 

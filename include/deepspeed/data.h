@@ -42,8 +42,11 @@ typedef enum ds_dataset_rows {
     DS_ROWS_TEXT,
     DS_ROWS_PAIRS,
     DS_ROWS_LABELLED,
-    DS_ROWS_CLASSES,      /* of encoders: a text and its class, the target of its first token */
-    DS_ROWS_TOKEN_CLASSES /* words with a class each, the target of their first tokens */
+    DS_ROWS_CLASSES,       /* of encoders: a text and its class, the target of its first token */
+    DS_ROWS_TOKEN_CLASSES, /* words with a class each, the target of their first tokens */
+    DS_ROWS_SOURCES /* of ds_model_info.pairs: "prompt" and "completion", texts that are tokenized
+                       apart. seq_length holds both; a row's input_ids have the source from the
+                       document's beginning on, its targets the target, pad_id and -100 the rest */
 } ds_dataset_rows;
 
 /* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
@@ -161,7 +164,8 @@ typedef struct ds_loader_params {
                                         batches; needed then. Borrowed for the call */
     const ds_masking *masking; /* default NULL: the target of a token is the next one. Copied; not
                                   together with preferences */
-    DS_RESERVED(6);
+    int64_t pad_id;            /* of DS_ROWS_SOURCES: stands behind sources; default 0 */
+    DS_RESERVED(5);
 } ds_loader_params;
 
 struct ds_loader_preference;

@@ -42,7 +42,12 @@ typedef struct ds_model_info {
     int64_t stored_vocab; /* default 0: vocab_size; rows of the embedding and of the output
                              projection as they are stored, of a model that ds_model_change made */
     bool stored_tied;     /* the output projection begins as the stored embedding */
-    DS_RESERVED(5);
+    bool
+        pairs; /* with encoder: input_ids are a source, labels are what is made of it, both from the
+                  document's beginning on; pad_id fills up the shorter source, -100 shorter labels.
+                  GENERATE gives the next token, of a source that the task HIDDEN read before */
+    int64_t pad_id, start_id; /* of pairs; start_id: what comes before the first label */
+    DS_RESERVED(3);
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture

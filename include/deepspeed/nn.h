@@ -286,6 +286,32 @@ DS_API ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_val
  * (B,T), that behind its last. Padding is a document of its own. */
 DS_API ds_value ds_nn_document_end(ds_nn *nn, ds_value first);
 
+/* The same with the ids i32 (B,T): ends before the first that is padding. */
+DS_API ds_value ds_nn_filled_end(ds_nn *nn, ds_value first, ds_value ids, int64_t pad);
+/* labels i32 (B,T) → what a decoder that learns them reads, i32 (B,T): at a document's beginning
+ * `start`, behind it the label before, `pad` for -100. */
+DS_API ds_value ds_nn_shift_labels(ds_nn *nn, ds_value labels, ds_value first, int64_t start,
+                                   int64_t pad);
+
+typedef struct ds_relative_params {
+    int64_t n_heads;
+    int64_t n_buckets;    /* rows of the table; with `end` half of them for keys behind a query */
+    int64_t max_distance; /* from which on all distances have one row */
+    double init_std;      /* default 0: 0.02 */
+    DS_RESERVED(4);
+} ds_relative_params;
+/* What attention's scores get by the distance of key and query, (B,H,T,K): rows of
+ * scope.name.weight (n_buckets,H), for single distances and, behind half of them, for ranges that
+ * grow; a number far below any score for keys that a query does not see. It sees keys first ≤ j <
+ * end, all i32 (B,T); end DS_NONE: those up to itself. offset i32 (B): queries stand there in what
+ * ds_nn_kv_write keeps, K is kv_length; DS_NONE: K is T. Source: Raffel et al. 2020. */
+DS_API ds_value ds_nn_relative_bias(ds_nn *nn, const char *name, ds_value first, ds_value end,
+                                    ds_value offset, const ds_relative_params *params);
+/* GENERATE: x (B,T,C) into the scope's KV cell `name` from position offset i32 (B) on → all that it
+ * holds, (B,kv_length,C); and what other traces have put into it. */
+DS_API ds_value ds_nn_kv_write(ds_nn *nn, const char *name, ds_value x, ds_value offset);
+DS_API ds_value ds_nn_kv_read(ds_nn *nn, const char *name, int64_t width);
+
 /* What the router's choice is disturbed by in training. */
 typedef enum ds_moe_noise {
     DS_MOE_NO_NOISE,

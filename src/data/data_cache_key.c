@@ -303,7 +303,8 @@ static ds_status make_key(ds_ctx *ctx, const ds_dataset_params *params, XXH3_sta
                                        [DS_ROWS_PAIRS] = "-pairs",
                                        [DS_ROWS_LABELLED] = "-labelled",
                                        [DS_ROWS_CLASSES] = "-classes",
-                                       [DS_ROWS_TOKEN_CLASSES] = "-token_classes"};
+                                       [DS_ROWS_TOKEN_CLASSES] = "-token_classes",
+                                       [DS_ROWS_SOURCES] = "-sources"};
     (void)snprintf(key->samples, sizeof key->samples, "%s-%lld-%s%s", name,
                    (long long)params->seq_length, too_long[params->too_long], rows[params->rows]);
     return DS_OK;

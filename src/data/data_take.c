@@ -95,7 +95,8 @@ static ds_status take_document(void *user, const dsi_document *document)
         return dsi_take_preference(r->ctx, r->params, r->path, r->take, document);
     }
     const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
-    const bool classes = r->params->rows >= DS_ROWS_CLASSES;
+    const bool sources = r->params->rows == DS_ROWS_SOURCES;
+    const bool classes = r->params->rows >= DS_ROWS_CLASSES && !sources;
     const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
     DS_TRY(r->status);
     DS_TRY(take_kind(r->ctx, r->take, r->path, document->sample));
@@ -106,6 +107,12 @@ static ds_status take_document(void *user, const dsi_document *document)
     if (classes && !document->sample) {
         return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
                        "%s: plain text has no classes, which this objective needs; give rows",
+                       r->path);
+    }
+    if (sources && !document->sample) {
+        return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: plain text has no targets, which this model needs; give rows of "
+                       "\"prompt\" and \"completion\"",
                        r->path);
     }
     if (document->sample && !classes && !has_target(document, n)) {

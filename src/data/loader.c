@@ -50,7 +50,7 @@ static ds_status check_lane(const ds_loader *loader, uint32_t i)
     const dsi_lane *lane = &loader->lanes[i];
     DS_TRY(check_weight(loader->ctx, lane->weight));
     if (loader->params.masking != NULL && lane->dataset->info.rows >= DS_ROWS_CLASSES) {
-        return ds_fail(loader->ctx, DS_ERR_ARG, "rows of classes are not masked");
+        return ds_fail(loader->ctx, DS_ERR_ARG, "rows of classes and of sources are not masked");
     }
     if (lane->dataset->info.samples != loader->samples) {
         return ds_fail(loader->ctx, DS_ERR_ARG,

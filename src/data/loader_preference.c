@@ -43,7 +43,8 @@ static ds_status check_rows(const ds_loader *loader)
                                         [DS_ROWS_PAIRS] = "pairs of preferences (DS_ROWS_PAIRS)",
                                         [DS_ROWS_LABELLED] = "labelled answers (DS_ROWS_LABELLED)",
                                         [DS_ROWS_CLASSES] = "classes",
-                                        [DS_ROWS_TOKEN_CLASSES] = "classes"};
+                                        [DS_ROWS_TOKEN_CLASSES] = "classes",
+                                        [DS_ROWS_SOURCES] = "sources"};
     const ds_preference *p = loader->params.preference;
     const uint8_t want = p == NULL          ? DS_ROWS_TEXT
                          : of_pairs(loader) ? DS_ROWS_PAIRS

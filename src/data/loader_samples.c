@@ -42,6 +42,22 @@ static void place_classes(const ds_dataset *dataset, dsi_row row, int64_t origin
     }
 }
 
+/* The source moves to the beginning of one list, its target to that of the other. */
+static void place_source(const ds_loader *loader, const dsi_store *tokens, dsi_row row,
+                         int64_t origin, uint64_t begin, int64_t n)
+{
+    int64_t source = 0;
+    while (source < n && tokens->counted[begin + (uint64_t)source] == 0) {
+        ++source;
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        row.targets[origin + i] = source + i < n ? row.input_ids[origin + source + i] : -100;
+    }
+    for (int64_t i = source; i < n; ++i) {
+        row.input_ids[origin + i] = (int32_t)loader->params.pad_id;
+    }
+}
+
 /* Writes sample d at position `origin` of the row. */
 static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t d, int64_t origin)
 {
@@ -57,7 +73,9 @@ static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t
         row.positions[origin + i] = (int32_t)i;
         row.first[origin + i] = (int32_t)origin;
     }
-    if (dataset->info.rows >= DS_ROWS_CLASSES) {
+    if (dataset->info.rows == DS_ROWS_SOURCES) {
+        place_source(loader, tokens, row, origin, begin, n);
+    } else if (dataset->info.rows >= DS_ROWS_CLASSES) {
         place_classes(dataset, row, origin, begin, n);
     }
     if (loader->params.masking != NULL) {

@@ -84,6 +84,7 @@ static bool is_wanted(uint64_t rows, dsi_schema schema)
 {
     return rows == DS_ROWS_TEXT       ? schema < DSI_SCHEMA_PREFERENCE
            : rows == DS_ROWS_PAIRS    ? schema == DSI_SCHEMA_PREFERENCE
+           : rows == DS_ROWS_SOURCES  ? schema == DSI_SCHEMA_PAIR
            : rows == DS_ROWS_LABELLED ? schema >= DSI_SCHEMA_PREFERENCE
                                       : schema == DSI_SCHEMA_CLASSES;
 }
@@ -99,7 +100,9 @@ static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const ds
         [DS_ROWS_LABELLED] = "but this objective needs \"prompt\", \"completion\" and a \"label\" "
                              "true or false, or pairs",
         [DS_ROWS_CLASSES] = "but this objective needs rows of a text and its class",
-        [DS_ROWS_TOKEN_CLASSES] = "but this objective needs rows of words and their classes"};
+        [DS_ROWS_TOKEN_CLASSES] = "but this objective needs rows of words and their classes",
+        [DS_ROWS_SOURCES] = "but this model needs a source and its target, \"prompt\" and "
+                            "\"completion\""};
     const uint64_t rows = b->params->rows;
     if (!sink->any_schema && !is_wanted(rows, line->schema)) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s: a row of the schema %s, %s", place,

@@ -120,7 +120,8 @@ typedef enum dsi_norm_kind {
     DSI_NORM_CLEAN, /* BertNormalizer's steps (tokenizer_bert.c), with NFD before MARKS */
     DSI_NORM_APART,
     DSI_NORM_MARKS,
-    DSI_NORM_LOWER /* also Lowercase */
+    DSI_NORM_LOWER,   /* also Lowercase */
+    DSI_NORM_CHARSMAP /* tokenizer_charsmap.c: pattern is the trie, content the texts */
 } dsi_norm_kind;
 
 typedef struct dsi_norm {
@@ -250,6 +251,9 @@ struct ds_tokenizer {
     size_t n_piece_prefix;
     size_t max_word_chars; /* a longer word is unknown */
     size_t longest_piece;  /* bytes of the longest spelling */
+    double *scores;        /* [n_ids] of malloc; not NULL: words by scores (tokenizer_unigram.c) */
+    double lowest_score;   /* of all, as the next, when the vocabulary is whole */
+    dsi_trie pieces;       /* all spellings; a node's token is an id */
     bool byte_fallback, fuse_unk, ignore_merges;
     uint32_t unk_id;        /* DSI_NO_ID: none */
     uint32_t byte_ids[256]; /* byte_level: of the byte's letter; else of "<0xXX>" */
@@ -329,6 +333,13 @@ typedef struct dsi_symbol {
     int32_t prev, next;
 } dsi_symbol;
 
+/* The best way to an end within a word (Unigram). */
+typedef struct dsi_reached {
+    double score;
+    int32_t from; /* where its last piece begins; -1: none leads here yet */
+    uint32_t id;
+} dsi_reached;
+
 typedef struct dsi_candidate {
     uint32_t rank;
     int32_t at; /* left symbol */
@@ -347,6 +358,8 @@ struct ds_tokenizer_scratch {
     dsi_word *words;  /* [DSI_WORD_SLOTS] */
     dsi_symbol *symbols;
     size_t n_symbols, symbols_capacity;
+    dsi_reached *ends; /* of a word's bytes */
+    size_t ends_capacity;
     dsi_candidate *heap;
     size_t n_heap, heap_capacity;
     dsi_made made_norm[2];                 /* normalizers, in turn */
@@ -420,6 +433,11 @@ void dsi_bpe_word(ds_tokenizer_scratch *s, dsi_view word);
 void dsi_bpe_add_symbol(ds_tokenizer_scratch *s, uint32_t id, uint32_t size);
 /* The symbols of a word by WordPiece (tokenizer_bert.c). */
 void dsi_wordpiece_symbols(ds_tokenizer_scratch *s, dsi_view word);
+/* Likewise by Unigram (tokenizer_unigram.c). */
+void dsi_unigram_symbols(ds_tokenizer_scratch *s, dsi_view word);
+/* The normalizer Precompiled (tokenizer_charsmap.c); false as below. */
+bool dsi_charsmap_norm(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_made *made,
+                       dsi_view view);
 /* One of BertNormalizer's steps; false: no memory, or too much of it, recorded. */
 bool dsi_bert_norm(ds_tokenizer_scratch *s, dsi_norm_kind kind, dsi_made *made, dsi_view view);
 
@@ -459,6 +477,10 @@ typedef struct dsi_added_match {
     size_t begin, end; /* with the white space that it takes in */
     size_t next;       /* where to search on */
 } dsi_added_match;
+/* The node below `node` for a byte, 0: none. Inserting needs room for n nodes; false: the pattern
+ * was there already. */
+uint32_t dsi_trie_child(const dsi_trie *trie, uint32_t node, unsigned char byte);
+bool dsi_trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t token);
 /* First match in text[from, n) that counts; `floor`: where the last one ended. */
 dsi_added_match dsi_added_find(const ds_tokenizer *tok, const dsi_trie *trie,
                                const unsigned char *text, size_t n, size_t from, size_t floor,

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t child_of(const dsi_trie *trie, uint32_t node, unsigned char byte)
+uint32_t dsi_trie_child(const dsi_trie *trie, uint32_t node, unsigned char byte)
 {
     if (node == 0) {
         return trie->first[byte];
@@ -22,13 +22,12 @@ static uint32_t child_of(const dsi_trie *trie, uint32_t node, unsigned char byte
     return child;
 }
 
-/* False when the pattern is there already. */
-static bool trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t token)
+bool dsi_trie_insert(dsi_trie *trie, const char *pattern, size_t n, uint32_t token)
 {
     uint32_t node = 0;
     for (size_t i = 0; i < n; ++i) {
         const unsigned char byte = (unsigned char)pattern[i];
-        uint32_t child = child_of(trie, node, byte);
+        uint32_t child = dsi_trie_child(trie, node, byte);
         if (child == 0) {
             child = trie->n++;
             trie->nodes[child] = (dsi_trie_node){.token = DSI_NO_ID, .byte = byte};
@@ -65,7 +64,8 @@ static ds_status trie_build(ds_tokenizer *tok, const char *path, bool normalized
     for (uint32_t i = 0; i < tok->n_added; ++i) {
         const dsi_added_token *added = &tok->added[i];
         if (added->normalized == normalized &&
-            (added->n_pattern == 0 || !trie_insert(trie, added->pattern, added->n_pattern, i))) {
+            (added->n_pattern == 0 ||
+             !dsi_trie_insert(trie, added->pattern, added->n_pattern, i))) {
             return ds_fail(
                 tok->ctx, DS_ERR_FORMAT, "%s: the added token \"%.60s\" is normalized to %s", path,
                 added->content, added->n_pattern == 0 ? "nothing" : "the same text as another one");
@@ -113,7 +113,7 @@ static uint32_t longest(const dsi_trie *trie, const unsigned char *text, size_t 
         if (at == n) {
             break;
         }
-        node = child_of(trie, node, text[at]);
+        node = dsi_trie_child(trie, node, text[at]);
     }
     return token;
 }

@@ -354,6 +354,8 @@ static void encode_word(ds_tokenizer_scratch *s, dsi_view word)
     const uint32_t whole = s->tok->ignore_merges ? whole_word(s, word) : DSI_NO_ID;
     if (whole != DSI_NO_ID) {
         dsi_bpe_add_symbol(s, whole, (uint32_t)word.n);
+    } else if (s->tok->scores != NULL) {
+        dsi_unigram_symbols(s, word);
     } else if (s->tok->word_piece) {
         dsi_wordpiece_symbols(s, word);
     } else if (s->tok->byte_level) {
@@ -361,7 +363,7 @@ static void encode_word(ds_tokenizer_scratch *s, dsi_view word)
     } else {
         symbols_of_characters(s, word);
     }
-    if (s->tok->word_piece) { /* no merges */
+    if (s->tok->word_piece || s->tok->scores != NULL) { /* no merges */
     } else if (s->n_symbols > 1 && s->n_symbols <= SCAN_LIMIT) {
         merge_by_scan(s);
     } else if (s->n_symbols > 1) {

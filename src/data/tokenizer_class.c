@@ -8,6 +8,7 @@
  */
 #include "data/tokenizer_class.h"
 
+#include <stdint.h>
 #include <string.h>
 
 /* ---- which class ---- */
@@ -24,11 +25,9 @@ static dsi_class_kind kind_named(const char *named)
     static const struct {
         const char *name;
         dsi_class_kind kind;
-    } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},
-                 {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
-                 {"GPT2Tokenizer", DSI_CLASS_GPT2},
-                 {"BertTokenizer", DSI_CLASS_BERT},
-                 {"RobertaTokenizer", DSI_CLASS_ROBERTA}};
+    } known[] = {{"LlamaTokenizer", DSI_CLASS_LLAMA},     {"Qwen2Tokenizer", DSI_CLASS_QWEN2},
+                 {"GPT2Tokenizer", DSI_CLASS_GPT2},       {"BertTokenizer", DSI_CLASS_BERT},
+                 {"RobertaTokenizer", DSI_CLASS_ROBERTA}, {"T5Tokenizer", DSI_CLASS_T5}};
     for (size_t i = 0; i < sizeof known / sizeof *known; ++i) {
         if (is_name(named, known[i].name)) {
             return known[i].kind;
@@ -89,6 +88,9 @@ static const char *const roberta_defaults[][2] = {
     {"bos_token", "<s>"},   {"eos_token", "</s>"},  {"sep_token", "</s>"},    {"cls_token", "<s>"},
     {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {"mask_token", "<mask>"}, {NULL, NULL}};
 
+static const char *const t5_defaults[][2] = {
+    {"eos_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}, {NULL, NULL}};
+
 const char *dsi_class_default(dsi_class_kind kind, const char *key)
 {
     static const char end[] = "<|endoftext|>";
@@ -106,6 +108,8 @@ const char *dsi_class_default(dsi_class_kind kind, const char *key)
         return default_in(bert_defaults, key);
     case DSI_CLASS_ROBERTA:
         return default_in(roberta_defaults, key);
+    case DSI_CLASS_T5:
+        return default_in(t5_defaults, key);
     default:
         return NULL;
     }
@@ -219,6 +223,44 @@ static bool rebuild_bert(const json_t *config, json_t *root, const char **bad_ou
            json_object_set_new(model, "continuing_subword_prefix", json_string("##")) == 0;
 }
 
+/* The first Precompiled of a file's normalizer, or null. */
+static json_t *charsmap_of(const json_t *root)
+{
+    const json_t *norm = json_object_get(root, "normalizer");
+    const char *type = json_string_value(json_object_get(norm, "type"));
+    const bool many = type != NULL && strcmp(type, "Sequence") == 0;
+    const json_t *list = json_object_get(norm, "normalizers");
+    for (size_t i = 0; i < (many ? json_array_size(list) : 1); ++i) {
+        const json_t *one = many ? json_array_get(list, i) : norm;
+        const char *name = json_string_value(json_object_get(one, "type"));
+        if (name != NULL && strcmp(name, "Precompiled") == 0) {
+            return json_incref((json_t *)(uintptr_t)one);
+        }
+    }
+    return json_null();
+}
+
+/* Pieces and their scores, and the map; the rest is the class's. */
+static bool rebuild_t5(json_t *root)
+{
+    static const char space[] = "\xE2\x96\x81";
+    json_t *model = json_object_get(root, "model");
+    json_t *norm = charsmap_of(root);
+    json_t *pretok = json_pack("{s:s, s:[{s:s}, {s:s, s:s, s:s, s:b}]}", "type", "Sequence",
+                               "pretokenizers", "type", "WhitespaceSplit", "type", "Metaspace",
+                               "replacement", space, "prepend_scheme", "always", "split", 1);
+    json_t *decoder = json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", space,
+                                "prepend_scheme", "always", "split", 1);
+    return json_object_set_new(root, "normalizer", norm) == 0 &&
+           json_object_set_new(root, "pre_tokenizer", pretok) == 0 &&
+           json_object_set_new(root, "decoder", decoder) == 0 &&
+           json_object_set_new(root, "added_tokens", json_array()) == 0 &&
+           json_object_set_new(root, "post_processor", json_null()) == 0 &&
+           json_object_set_new(model, "type", json_string("Unigram")) == 0 &&
+           json_object_set_new(model, "unk_id", json_integer(2)) == 0 &&
+           json_object_set_new(model, "byte_fallback", json_false()) == 0;
+}
+
 bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
                        const char **bad_out)
 {
@@ -231,6 +273,9 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
     }
     if (kind == DSI_CLASS_BERT) {
         return rebuild_bert(config, root, bad_out);
+    }
+    if (kind == DSI_CLASS_T5) {
+        return rebuild_t5(root);
     }
     if (given && kind != DSI_CLASS_LLAMA && !json_is_boolean(value)) {
         *bad_out = "add_prefix_space";

@@ -15,6 +15,7 @@ typedef enum dsi_class_kind {
     DSI_CLASS_GPT2,
     DSI_CLASS_BERT,    /* its post-processor is made of cls and sep (tokenizer_special.c) */
     DSI_CLASS_ROBERTA, /* likewise; else as GPT2 */
+    DSI_CLASS_T5,      /* its post-processor is made of eos; the map of Precompiled stays */
     DSI_CLASS_OTHER    /* one that is not supported */
 } dsi_class_kind;
 

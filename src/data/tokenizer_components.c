@@ -132,9 +132,12 @@ ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *
         DS_TRY(dsi_form_flag(tok, path, json, "strip_left", &norm->strip_left));
         return dsi_form_flag(tok, path, json, "strip_right", &norm->strip_right);
     }
+    if (strcmp(type, "Precompiled") == 0) {
+        return dsi_charsmap_read(tok, path, json, norm);
+    }
     return dsi_form_unsupported(tok, path, "normalizer", type,
                                 "NFC, NFD, NFKC, NFKD, Lowercase, BertNormalizer, Replace, "
-                                "Prepend, Strip, Sequence");
+                                "Prepend, Precompiled, Strip, Sequence");
 }
 
 /* ---- pre-tokenizers ---- */
@@ -322,6 +325,7 @@ static bool keeps_place(const dsi_norm *norm)
     const unsigned char *text = (const unsigned char *)norm->pattern;
     return norm->kind != DSI_NORM_REPLACE_REGEX && norm->kind != DSI_NORM_CLEAN &&
            norm->kind != DSI_NORM_APART && norm->kind != DSI_NORM_MARKS &&
+           norm->kind != DSI_NORM_CHARSMAP &&
            (norm->kind != DSI_NORM_REPLACE ||
             (norm->n_content > 0 && norm->n_pattern > 0 &&
              dsi_utf8_decode(text, text + norm->n_pattern, &cp) == norm->n_pattern));
@@ -336,7 +340,7 @@ ds_status dsi_tokenizer_check_first(ds_tokenizer *tok, const char *path)
                 return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                                "%s: \"prepend_scheme\": \"first\" of Metaspace behind a normalizer "
                                "Replace of more than one character, or by nothing, or behind "
-                               "BertNormalizer is not supported",
+                               "BertNormalizer or Precompiled is not supported",
                                path);
             }
         }

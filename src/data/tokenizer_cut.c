@@ -227,6 +227,7 @@ static void see_norm(analysis *a, const dsi_norm *norm)
         return; /* not in a part that continues a text */
     case DSI_NORM_REPLACE_REGEX:
     case DSI_NORM_STRIP:
+    case DSI_NORM_CHARSMAP: /* it may change whatever is of a grapheme */
         a->kinds = 0;
         break;
     }

@@ -47,6 +47,7 @@ void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch)
     free(s->ranges);
     free(s->words);
     free(s->symbols);
+    free(s->ends);
     free(s->heap);
     free(s->points);
     made_free(&s->made_norm[0]);

@@ -183,8 +183,8 @@ static bool merges_through_unknown(const ds_tokenizer *tok)
  * fast as words. Not so where unknown characters fuse, bytes merge or a whole word counts. */
 static ds_status build_joins(ds_tokenizer *tok, const char *path)
 {
-    if (tok->word_piece || tok->byte_level || tok->ignore_merges || merges_through_unknown(tok) ||
-        merges_bytes(tok)) {
+    if (tok->scores != NULL || tok->word_piece || tok->byte_level || tok->ignore_merges ||
+        merges_through_unknown(tok) || merges_bytes(tok)) {
         return DS_OK;
     }
     tok->joins = calloc(256 * 256 / 8, 1);
@@ -263,6 +263,12 @@ ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path)
         return ds_fail(tok->ctx, DS_ERR_FORMAT, "%s: the vocabulary is empty", path);
     }
     find_bytes(tok);
+    if (tok->scores != NULL && tok->byte_level) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: a Unigram model behind the pre-tokenizer ByteLevel is not supported",
+                       path);
+    }
+    DS_TRY(tok->scores != NULL ? dsi_unigram_build(tok, path) : DS_OK);
     if (tok->byte_level && tok->byte_fallback && !tok->all_bytes) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                        "%s: \"byte_fallback\" together with ByteLevel and a vocabulary that lacks "

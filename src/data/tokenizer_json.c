@@ -5,6 +5,7 @@
  * tree of it would cost most of the start-up time; so the members "vocab" and "merges" are found by
  * a scanner, read straight into the tables, and left out of the text that jansson parses.
  */
+#include "base/number.h"
 #include "data/json_scan.h"
 #include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
@@ -87,6 +88,59 @@ static ds_status read_vocab(dsi_json_scan *r, dsi_vocab *vocab)
     char *fitted = realloc(text, (size_t)(to - text) + 1);
     status =
         dsi_vocab_build(r->ctx, r->path, all.data, all.n, fitted != NULL ? fitted : text, vocab);
+    text = NULL;
+fail:
+    free(text);
+    free(all.data);
+    return status;
+}
+
+static ds_status read_score(dsi_json_scan *r, double *score_out)
+{
+    char text[64];
+    dsi_json_scan_space(r);
+    const size_t n =
+        (size_t)(r->end - r->p) < sizeof text ? (size_t)(r->end - r->p) : sizeof text - 1;
+    memcpy(text, r->p, n); /* a copy with an end */
+    text[n] = '\0';
+    const char *end = dsi_number_start(text, score_out);
+    if (end == NULL || *end == '\0') {
+        return dsi_json_scan_bad(r, "a piece's score must be a number");
+    }
+    r->p += end - text;
+    return DS_OK;
+}
+
+/* Reads [["piece", score], …] at r->p: a piece's id is its place. */
+static ds_status read_scored(dsi_json_scan *r, ds_tokenizer *tok)
+{
+    entries all = {0};
+    ds_status status = DS_OK;
+    const size_t room = (size_t)(r->end - r->p);
+    char *text = malloc(room + 1);
+    tok->scores = malloc((room / 6 + 1) * sizeof *tok->scores); /* ["",0] */
+    if (text == NULL || tok->scores == NULL) {
+        status = ds_fail(r->ctx, DS_ERR_NOMEM, "%s: no memory for the vocabulary", r->path);
+        goto fail;
+    }
+    char *to = text;
+    DS_TRY_GOTO(status, dsi_json_scan_expect(r, '['), fail);
+    while (!dsi_json_scan_at(r, ']')) {
+        if (all.n > 0) {
+            DS_TRY_GOTO(status, dsi_json_scan_expect(r, ','), fail);
+        }
+        dsi_vocab_entry entry = {.offset = (uint32_t)(to - text), .id = (uint32_t)all.n};
+        DS_TRY_GOTO(status, dsi_json_scan_expect(r, '['), fail);
+        DS_TRY_GOTO(status, dsi_json_scan_string(r, &to), fail);
+        entry.size = (uint32_t)(to - text) - entry.offset;
+        *to++ = '\0';
+        DS_TRY_GOTO(status, dsi_json_scan_expect(r, ','), fail);
+        DS_TRY_GOTO(status, read_score(r, &tok->scores[all.n]), fail);
+        DS_TRY_GOTO(status, dsi_json_scan_expect(r, ']'), fail);
+        DS_TRY_GOTO(status, push_entry(r, &all, entry), fail);
+    }
+    ++r->p;
+    status = dsi_vocab_build(r->ctx, r->path, all.data, all.n, text, &tok->vocab);
     text = NULL;
 fail:
     free(text);
@@ -192,6 +246,11 @@ static ds_status take_model_member(dsi_json_scan *r, const char *key, size_t n_k
     const char *begin = r->p;
     if (is_key(key, n_key, "vocab") && dsi_json_scan_at(r, '{') && parts->vocab.begin == NULL) {
         DS_TRY(read_vocab(r, &parts->tok->vocab));
+        parts->vocab = (span){begin, r->p};
+        return DS_OK;
+    }
+    if (is_key(key, n_key, "vocab") && dsi_json_scan_at(r, '[') && parts->vocab.begin == NULL) {
+        DS_TRY(read_scored(r, parts->tok));
         parts->vocab = (span){begin, r->p};
         return DS_OK;
     }

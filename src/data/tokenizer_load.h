@@ -21,6 +21,11 @@ ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_
 ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *post);
 ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *pretok);
 ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *norm);
+/* The trie of a Unigram model's pieces. */
+ds_status dsi_unigram_build(ds_tokenizer *tok, const char *path);
+/* The normalizer Precompiled: its map out of base64. */
+ds_status dsi_charsmap_read(ds_tokenizer *tok, const char *path, const json_t *json,
+                            dsi_norm *norm);
 /* Refuses normalizers that Metaspace's "first" does not go with; behind both. */
 ds_status dsi_tokenizer_check_first(ds_tokenizer *tok, const char *path);
 /* Adding tokens (tokenizer_tokens.c): begin before each list of them, since a new token's id

@@ -70,14 +70,40 @@ static ds_status read_wordpiece(ds_tokenizer *tok, const char *path, const json_
     return DS_OK;
 }
 
+static ds_status read_unigram(ds_tokenizer *tok, const char *path, const json_t *model)
+{
+    const json_t *unknown = json_object_get(model, "unk_id");
+    if (tok->scores == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: \"model\" must have a list \"vocab\" of pieces with scores", path);
+    }
+    if (!json_is_integer(unknown) || json_integer_value(unknown) < 0 ||
+        json_integer_value(unknown) >= (json_int_t)tok->vocab.n_ids) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the Unigram model's \"unk_id\" must be the id of a piece: without one "
+                       "the package fails at the first unknown character",
+                       path);
+    }
+    tok->unk_id = (uint32_t)json_integer_value(unknown);
+    return dsi_form_option(tok, path, model, "byte_fallback", false, &tok->byte_fallback);
+}
+
 static ds_status read_model(ds_tokenizer *tok, const char *path, const json_t *model)
 {
     const char *type = dsi_form_type(model);
+    if (tok->scores != NULL && strcmp(type, "Unigram") != 0) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: the vocabulary has scores, but the model's \"type\" is \"%.40s\"", path,
+                       type);
+    }
     if (strcmp(type, "WordPiece") == 0) {
         return read_wordpiece(tok, path, model);
     }
+    if (strcmp(type, "Unigram") == 0) {
+        return read_unigram(tok, path, model);
+    }
     if (json_object_get(model, "type") != NULL && strcmp(type, "BPE") != 0) {
-        return dsi_form_unsupported(tok, path, "model", type, "BPE, WordPiece");
+        return dsi_form_unsupported(tok, path, "model", type, "BPE, WordPiece, Unigram");
     }
     if (tok->vocab.slots == NULL || tok->merges.slots == NULL) {
         return ds_fail(tok->ctx, DS_ERR_FORMAT,

@@ -241,6 +241,8 @@ static bool run_norm(ds_tokenizer_scratch *s, const dsi_norm *norm, dsi_made *ma
     case DSI_NORM_MARKS:
     case DSI_NORM_LOWER:
         return dsi_bert_norm(s, norm->kind, made, view);
+    case DSI_NORM_CHARSMAP:
+        return dsi_charsmap_norm(s, norm, made, view);
     default:
         return unicode_form(s, norm->kind, made, view);
     }

@@ -203,6 +203,8 @@ void ds_tokenizer_close(ds_tokenizer **tok_inout)
     free(tok->raw_size);
     free(tok->raw_text);
     free(tok->joins);
+    free(tok->scores);
+    dsi_trie_free(&tok->pieces);
     free(tok->added_of_id);
     free(tok->added);
     free(tok->added_slots);

@@ -130,6 +130,65 @@ static ds_status frame_of_bert(dsi_said_reader *r, const int64_t *ids)
     return DS_OK;
 }
 
+/* T5's class: eos stands behind the text. */
+static ds_status frame_of_t5(dsi_said_reader *r, int64_t eos)
+{
+    ds_tokenizer *tok = r->tok;
+    uint32_t *behind = dsi_arena_array(tok->arena, 1, sizeof *behind);
+    if (eos < 0) {
+        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: \"eos_token\" names no token, which the class T5Tokenizer needs",
+                       r->files->folder);
+    }
+    if (behind == NULL) {
+        return ds_fail(tok->ctx, DS_ERR_NOMEM, "no memory for the special tokens");
+    }
+    behind[0] = (uint32_t)eos;
+    tok->template_pieces[0] = (dsi_template_piece){.sequence = true};
+    tok->template_pieces[1] = (dsi_template_piece){.ids = behind, .n_ids = 1};
+    tok->n_template = 2;
+    return DS_OK;
+}
+
+/* T5's class has "extra_ids" (100) tokens for gaps by itself, where tokenizer_config.json has no
+ * list; they follow what special_tokens_map.json has. */
+static ds_status add_gaps(dsi_said_reader *r)
+{
+    const json_t *most = json_object_get(r->members, "extra_ids");
+    const json_int_t n = most == NULL ? 100 : json_is_integer(most) ? json_integer_value(most) : -1;
+    if (n < 0 || n > DSI_TOK_MAX_ID) {
+        return dsi_said_wrong(r, "tokenizer_config.json", "extra_ids", "a whole number from 0 on");
+    }
+    if (json_is_array(json_object_get(r->files->config, "extra_special_tokens")) ||
+        json_is_array(json_object_get(r->files->config, "additional_special_tokens"))) {
+        return DS_OK;
+    }
+    json_int_t found = 0; /* of special_tokens_map.json */
+    for (size_t i = 0; i < r->further.n; ++i) {
+        const dsi_added_token *token = &r->further.data[i].token;
+        found += memmem(token->content, token->n_content, "<extra_id_", 10) != NULL;
+    }
+    if (found > 0 && n > 0 && found != n) {
+        return dsi_said_wrong(r, "special_tokens_map.json", "additional_special_tokens",
+                              "a list of none or of all tokens that \"extra_ids\" counts");
+    }
+    if (found > 0) {
+        return DS_OK;
+    }
+    for (json_int_t i = 0; i < n; ++i) {
+        char name[32];
+        const int length = snprintf(name, sizeof name, "<extra_id_%lld>", (long long)i);
+        dsi_said gap = {.plain = true};
+        gap.token.content = dsi_arena_strndup(r->tok->arena, name, (size_t)length);
+        gap.token.n_content = (uint32_t)length;
+        if (gap.token.content == NULL) {
+            return ds_fail(r->tok->ctx, DS_ERR_NOMEM, "no memory for the special tokens");
+        }
+        DS_TRY(dsi_said_push(r, &r->further, gap));
+    }
+    return DS_OK;
+}
+
 static ds_status note_ids(dsi_said_reader *r)
 {
     const dsi_said *found = r->found;
@@ -146,6 +205,9 @@ static ds_status note_ids(dsi_said_reader *r)
     }
     if (r->files->kind == DSI_CLASS_BERT || r->files->kind == DSI_CLASS_ROBERTA) {
         DS_TRY(frame_of_bert(r, ids));
+    }
+    if (r->files->kind == DSI_CLASS_T5) {
+        DS_TRY(frame_of_t5(r, ids[DSI_SAID_EOS]));
     }
     tok->bos = ids[DSI_SAID_BOS];
     tok->unk = ids[DSI_SAID_UNK];
@@ -200,6 +262,7 @@ static ds_status put_around(dsi_said_reader *r)
 static ds_status apply(dsi_said_reader *r, const json_t *tree)
 {
     DS_TRY(dsi_said_read(r, tree));
+    DS_TRY(r->files->kind == DSI_CLASS_T5 ? add_gaps(r) : DS_OK);
     DS_TRY(add_all(r));
     if (r->files->kind == DSI_CLASS_QWEN2) {
         DS_TRY(add_again(r));
@@ -210,7 +273,8 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
         return dsi_said_wrong(r, "tokenizer_config.json", "split_special_tokens", "true or false");
     }
     r->tok->split_special = json_is_true(split);
-    r->tok->tidy = r->tok->word_piece && is_on(r, "clean_up_tokenization_spaces");
+    r->tok->tidy =
+        (r->tok->word_piece || r->tok->scores != NULL) && is_on(r, "clean_up_tokenization_spaces");
     return r->files->has_file || r->files->kind == DSI_CLASS_ROBERTA ? DS_OK : put_around(r);
 }
 
@@ -262,12 +326,13 @@ ds_status dsi_special_check(ds_tokenizer *tok, const dsi_folder_files *files)
                        files->folder);
     }
     if (files->kind == DSI_CLASS_OTHER) {
-        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: transformers reads this folder with the class %.60s, which builds a "
-                       "tokenizer of its own and is not supported; known: LlamaTokenizer, "
-                       "Qwen2Tokenizer, GPT2Tokenizer, BertTokenizer, and the general class "
-                       "(PreTrainedTokenizerFast), which takes tokenizer.json as it stands",
-                       files->folder, files->class_name);
+        return ds_fail(
+            tok->ctx, DS_ERR_UNSUPPORTED,
+            "%s: transformers reads this folder with the class %.60s, which builds a "
+            "tokenizer of its own and is not supported; known: LlamaTokenizer, "
+            "Qwen2Tokenizer, GPT2Tokenizer, BertTokenizer, T5Tokenizer, and the general class "
+            "(PreTrainedTokenizerFast), which takes tokenizer.json as it stands",
+            files->folder, files->class_name);
     }
     return DS_OK;
 }

@@ -37,7 +37,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     return status;
 }
 
-static ds_trace piece_trace(const ds_generator *g, int64_t length, int64_t longest)
+ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t longest)
 {
     return (ds_trace){.mode = DS_TRACE_GENERATE,
                       .dtype = g->dtype,
@@ -64,7 +64,7 @@ static ds_status declare_piece(ds_generator *g, const ds_trace *trace)
 
 static ds_status build_piece(ds_generator *g, int64_t length, int64_t longest)
 {
-    const ds_trace trace = piece_trace(g, length, longest);
+    const ds_trace trace = dsi_generator_trace(g, length, longest);
     g->n_pieces += 1;
     return dsi_generator_build_piece(g, &trace, &g->pieces[g->n_pieces - 1]);
 }
@@ -77,7 +77,7 @@ static ds_status build_pieces(ds_generator *g)
     }
     for (uint32_t i = 0; i < LENGTHS && dsi_generator_n_stages(g) > 1; ++i) {
         if (piece_lengths[i] <= longest) {
-            const ds_trace trace = piece_trace(g, piece_lengths[i], longest);
+            const ds_trace trace = dsi_generator_trace(g, piece_lengths[i], longest);
             DS_TRY(declare_piece(g, &trace));
         }
     }
@@ -144,7 +144,10 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
         DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
     }
     const bool paged = g->paged.blocks > 0;
-    DS_TRY(paged ? dsi_paged_build_pieces(g) : g->encodes ? build_encoder(g) : build_pieces(g));
+    DS_TRY(paged        ? dsi_paged_build_pieces(g)
+           : g->pairs   ? dsi_pairs_build_pieces(g)
+           : g->encodes ? build_encoder(g)
+                        : build_pieces(g));
     DS_TRY(dsi_generator_place(g));
     if (g->plans_only) {
         return DS_OK;
@@ -163,7 +166,9 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_generator_convert_weights(g));
     }
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
-        DS_TRY(paged ? dsi_paged_find_inputs(g, &g->pieces[i]) : find_inputs(g, &g->pieces[i]));
+        DS_TRY(paged      ? dsi_paged_find_inputs(g, &g->pieces[i])
+               : g->pairs ? dsi_pairs_find_inputs(g, &g->pieces[i])
+                          : find_inputs(g, &g->pieces[i]));
     }
     const size_t longest = (size_t)g->pieces[g->n_pieces - 1].length;
     g->ids = malloc(2 * longest * sizeof *g->ids);
@@ -269,7 +274,10 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (info->vocab_size == 0) {
         return ds_fail(g->ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
     }
-    if (info->encoder && !g->encodes) {
+    g->pairs = info->pairs && !g->encodes;
+    if (g->pairs) {
+        DS_TRY(dsi_pairs_check(g, params));
+    } else if (info->encoder && !g->encodes) {
         return ds_fail(g->ctx, DS_ERR_ARG,
                        "%s is an encoder: it has no next token to generate (ds_encode reads it)",
                        info->architecture);
@@ -477,12 +485,18 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
 {
     DS_TRY(check_prompt(g, ids, n));
     g->length = 0;
-    return run_prompt(g, ids, (int64_t)n);
+    return g->pairs ? dsi_pairs_prompt(g, ids, (int64_t)n) : run_prompt(g, ids, (int64_t)n);
 }
 
 ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n, size_t *kept_out)
 {
     DS_TRY(check_prompt(g, ids, n));
+    if (g->pairs) {
+        if (kept_out != NULL) {
+            *kept_out = 0;
+        }
+        return dsi_pairs_prompt(g, ids, (int64_t)n);
+    }
     g->length = common_begin(g, ids, (int64_t)n);
     if (kept_out != NULL) {
         *kept_out = (size_t)g->length;

@@ -21,6 +21,7 @@ typedef struct dsi_piece {
     uint32_t id; /* in the executor */
     ds_cell input_ids, positions, kv_offset, last;
     ds_cell first;                      /* of an encoder, in the place of the last two */
+    ds_cell source_end;                 /* of the half of pairs that decodes */
     ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
     int64_t rows; /* of logits; of many sequences in a row, as the cells below */
@@ -43,6 +44,7 @@ struct ds_generator {
     ds_paged paged; /* blocks 0: one sequence; else generator_paged.c */
     int64_t budget; /* of tokens, of many sequences in a row */
     bool encodes;   /* encoder.c: no keys and values are kept */
+    bool pairs;     /* generator_pairs.c: piece 0 decodes, the others read a source */
     dsi_encoder_task task;
     ds_cells *cells;
     ds_cells *local; /* their parts of this rank; of one rank the same table */
@@ -98,6 +100,15 @@ ds_status dsi_generator_build_piece(ds_generator *generator, const ds_trace *tra
                                     dsi_piece *piece);
 ds_status dsi_generator_input(const ds_generator *generator, const char *prefix, const char *name,
                               ds_cell *cell_out);
+/* The pieces of a model of sources and what is made of them, and their inputs' cells. A prompt is a
+ * source of at most max_length ids, behind which the decoder begins anew: ids that it makes are
+ * counted from 0. */
+ds_status dsi_pairs_check(const ds_generator *generator, const ds_generator_params *params);
+ds_status dsi_pairs_build_pieces(ds_generator *generator);
+ds_status dsi_pairs_find_inputs(ds_generator *generator, dsi_piece *piece);
+ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t n);
+/* The trace of a piece of one sequence; longest: the most positions of a piece. */
+ds_trace dsi_generator_trace(const ds_generator *generator, int64_t length, int64_t longest);
 /* The pieces of many sequences, and their inputs' cells. */
 ds_status dsi_paged_build_pieces(ds_generator *generator);
 ds_status dsi_paged_find_inputs(ds_generator *generator, dsi_piece *piece);

@@ -274,20 +274,45 @@ ds_value dsi_nn_noise(ds_nn *nn, ds_value x, int64_t kind, double amount)
     return ds_nn_apply(nn, &dsi_op_noise, &attrs, in, rows == DS_NONE ? 2 : 3);
 }
 
-/* Writes k or v behind what the scope's KV cell holds; the cell's new version. */
-static ds_value write_kv(ds_nn *nn, const char *name, ds_value x, ds_value offset)
+static ds_value kv_cell(ds_nn *nn, const char *name, ds_dtype dtype, int64_t width)
 {
     char path[DSI_NN_PATH_BYTES];
     dsi_nn_path(nn, name, path, sizeof path);
-    const ds_meta meta = ds_nn_meta(nn, x);
     const ds_cell_info info = {
         .name = path,
         .kind = DS_CELL_KV,
-        .meta = {meta.dtype,
-                 ds_shape_3d(nn->trace.batch, nn->trace.kv_length, ds_shape_last(meta.shape))},
+        .meta = {dtype, ds_shape_3d(nn->trace.batch, nn->trace.kv_length, width)},
         .of = DS_NONE};
-    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, offset};
+    return dsi_nn_cell(nn, &info);
+}
+
+/* Writes k or v behind what the scope's KV cell holds; the cell's new version. */
+static ds_value write_kv(ds_nn *nn, const char *name, ds_value x, ds_value offset)
+{
+    const ds_meta meta = ds_nn_meta(nn, x);
+    const ds_value in[3] = {kv_cell(nn, name, meta.dtype, ds_shape_last(meta.shape)), x, offset};
     return ds_nn_apply(nn, &dsi_op_kv_write, NULL, in, 3);
+}
+
+/* Whether the trace keeps keys and values, which else is the error. */
+static bool keeps(ds_nn *nn, const char *call)
+{
+    if (ds_nn_status(nn) >= 0 && (nn->trace.mode != DS_TRACE_GENERATE || nn->trace.kv_length < 1 ||
+                                  nn->trace.paged != NULL)) {
+        ds_nn_fail(nn, DS_ERR_STATE, "%s: this trace keeps no keys and values of one sequence",
+                   call);
+    }
+    return ds_nn_status(nn) >= 0;
+}
+
+ds_value ds_nn_kv_write(ds_nn *nn, const char *name, ds_value x, ds_value offset)
+{
+    return keeps(nn, "ds_nn_kv_write") ? write_kv(nn, name, x, offset) : DS_NONE;
+}
+
+ds_value ds_nn_kv_read(ds_nn *nn, const char *name, int64_t width)
+{
+    return keeps(nn, "ds_nn_kv_read") ? kv_cell(nn, name, nn->trace.dtype, width) : DS_NONE;
 }
 
 static ds_value slice_last(ds_nn *nn, ds_value x, int64_t start, int64_t length)
@@ -447,6 +472,43 @@ ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value
 ds_value ds_nn_document_end(ds_nn *nn, ds_value first)
 {
     return ds_nn_apply(nn, &dsi_op_document_end, NULL, &first, 1);
+}
+
+ds_value ds_nn_filled_end(ds_nn *nn, ds_value first, ds_value ids, int64_t pad)
+{
+    const dsi_filled_attrs attrs = {.pad = pad};
+    const ds_value in[2] = {first, ids};
+    return ds_nn_apply(nn, &dsi_op_filled_end, &attrs, in, 2);
+}
+
+ds_value ds_nn_shift_labels(ds_nn *nn, ds_value labels, ds_value first, int64_t start, int64_t pad)
+{
+    const dsi_shift_labels_attrs attrs = {.start = start, .pad = pad};
+    const ds_value in[2] = {labels, first};
+    return ds_nn_apply(nn, &dsi_op_shift_labels, &attrs, in, 2);
+}
+
+ds_value ds_nn_relative_bias(ds_nn *nn, const char *name, ds_value first, ds_value end,
+                             ds_value offset, const ds_relative_params *params)
+{
+    if (!dsi_nn_ok(nn, DSI_RESERVED_CHECK(ds_graph_ctx(nn->graph), "ds_relative_params", params)) ||
+        (offset != DS_NONE && !keeps(nn, "ds_nn_relative_bias"))) {
+        return DS_NONE;
+    }
+    const dsi_relative_attrs attrs = {.n_buckets = params->n_buckets,
+                                      .max_distance = params->max_distance,
+                                      .both = end != DS_NONE ? 1 : 0,
+                                      .n_keys = offset != DS_NONE ? nn->trace.kv_length : 0};
+    ds_nn_push(nn, "%s", name);
+    const ds_value in[4] = {ds_nn_param(nn, "weight",
+                                        ds_shape_2d(params->n_buckets, params->n_heads),
+                                        normal(params->init_std), false),
+                            first, end, offset};
+    ds_nn_pop(nn);
+    return ds_nn_apply(nn, &dsi_op_relative_bias, &attrs, in,
+                       offset != DS_NONE ? 4
+                       : end != DS_NONE  ? 3
+                                         : 2);
 }
 
 /* How many inputs there are up to the last that is there; those of the layout in use. */

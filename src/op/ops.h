@@ -305,6 +305,18 @@ extern const ds_op dsi_op_attention_backward;
 /* document_end: first i32 (B,T), the first position of each one's document → end i32 (B,T), that
  * behind its last. Documents are runs of the same `first`. */
 extern const ds_op dsi_op_document_end;
+typedef struct dsi_filled_attrs {
+    int64_t pad; /* the id of padding */
+} dsi_filled_attrs;
+/* filled_end: first, ids i32 (B,T) → end i32 (B,T): where the document of each position ends, or
+ * before that its first id that is padding stands. */
+extern const ds_op dsi_op_filled_end;
+typedef struct dsi_shift_labels_attrs {
+    int64_t start, pad;
+} dsi_shift_labels_attrs;
+/* shift_labels: labels, first i32 (B,T) → i32 (B,T): `start` where a document begins, else the
+ * label before, or `pad` for -100. */
+extern const ds_op dsi_op_shift_labels;
 
 /* ---- attention_part.c ---------------------------------------------------------------------- */
 typedef struct dsi_turn_attrs {
@@ -347,6 +359,19 @@ typedef struct dsi_sinks_attrs {
  * y·sigmoid(lse - sink). attention_sinks_backward: dy, y, lse, sinks → dy of attention, dlse f32
  * (B,H,T), dsinks f32 (H), in the order of samples and positions. */
 extern const ds_op dsi_op_attention_sinks, dsi_op_attention_sinks_backward;
+
+/* ---- relative_bias.c ----------------------------------------------------------------------- */
+typedef struct dsi_relative_attrs {
+    int64_t n_buckets;    /* rows of the table */
+    int64_t max_distance; /* from which on all are of one bucket */
+    int64_t both;   /* 1: keys behind a query too, which have the second half of the buckets */
+    int64_t n_keys; /* with `offset`: K; else 0: T */
+} dsi_relative_attrs;
+/* relative_bias: table (N,H), first i32 (B,T), [end i32 (B,T), with `both`], [offset i32 (B)] →
+ * (B,H,T,K): table[bucket(j - i)][h] (op/relative_buckets.h) where query i sees key j, else a
+ * number far below any score. relative_bias_backward: dy, first, [end] → dtable f32 (N,H), in the
+ * order of samples, queries and keys. */
+extern const ds_op dsi_op_relative_bias, dsi_op_relative_bias_backward;
 
 /* ---- cross_entropy.c ----------------------------------------------------------------------- */
 typedef struct dsi_ce_attrs {

@@ -56,6 +56,11 @@ void parity_open_encoder(ds_ctx *ctx, const char *name, parity_case *p)
     open_case(ctx, "encoder", name, p);
 }
 
+void parity_open_pairs(ds_ctx *ctx, const char *name, parity_case *p)
+{
+    open_case(ctx, "t5", name, p);
+}
+
 void parity_close(parity_case *p)
 {
     ds_model_destroy(&p->model);

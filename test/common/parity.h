@@ -26,6 +26,8 @@ typedef struct parity_case {
 void parity_open(ds_ctx *ctx, const char *name, parity_case *p);
 /* One of encoders, of test/golden/encoder; its targets are the input `labels`. */
 void parity_open_encoder(ds_ctx *ctx, const char *name, parity_case *p);
+/* One of sources and what is made of them, of test/golden/t5. */
+void parity_open_pairs(ds_ctx *ctx, const char *name, parity_case *p);
 void parity_close(parity_case *p);
 
 /* AdamW as the goldens were made: lr 1e-3, decay 0.01 on everything, no clipping. */

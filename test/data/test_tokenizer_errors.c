@@ -51,7 +51,7 @@ static const bad_case cases[] = {
     {"{" MODEL ", \"normalizer\": nul}", DS_ERR_FORMAT, "tokenizer.json:1:"},
     {"{\"model\": {\"type\": \"BPE\", " VOCAB "}}", DS_ERR_FORMAT, "the list \"merges\""},
     {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {}}}", DS_ERR_UNSUPPORTED,
-     "model \"WordLevel\" is not supported; known: BPE, WordPiece"},
+     "model \"WordLevel\" is not supported; known: BPE, WordPiece, Unigram"},
     {"{\"model\": {\"type\": \"WordPiece\"}}", DS_ERR_FORMAT, "the object \"vocab\""},
     {"{\"model\": {\"type\": \"WordPiece\", " VOCAB "}}", DS_ERR_FORMAT,
      "\"max_input_chars_per_word\" must be a whole number"},
@@ -93,7 +93,28 @@ static const bad_case cases[] = {
      "normalizer \"StripAccents\""},
     {"{" MODEL ", \"normalizer\": {\"type\": \"BertNormalizer\", \"clean_text\": true}}",
      DS_ERR_FORMAT, "\"handle_chinese_chars\" of BertNormalizer must be true or false"},
-    {"{" MODEL ", \"normalizer\": {\"type\": \"Precompiled\"}}", DS_ERR_UNSUPPORTED, "Precompiled"},
+    {"{" MODEL ", \"normalizer\": {\"type\": \"Precompiled\"}}", DS_ERR_FORMAT,
+     "lacks the text \"precompiled_charsmap\""},
+    {"{" MODEL
+     ", \"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAQAAAA!\"}}",
+     DS_ERR_FORMAT, "no map of SentencePiece"},
+    {"{" MODEL
+     ", \"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"AAQAAAAA\"}}",
+     DS_ERR_FORMAT, "no map of SentencePiece"},
+    {"{\"model\": {\"type\": \"Unigram\"}}", DS_ERR_FORMAT, "a list \"vocab\""},
+    {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0]], \"unk_id\": 1}}",
+     DS_ERR_UNSUPPORTED, "\"unk_id\" must be the id of a piece"},
+    {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", nan]], \"unk_id\": 0}}",
+     DS_ERR_FORMAT, "score must be a number"},
+    {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0], [\"\", 1]], \"unk_id\": 0}}",
+     DS_ERR_UNSUPPORTED, "a piece of no characters"},
+    {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", 0]], \"unk_id\": 0}, "
+     "\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": "
+     "true, "
+     "\"use_regex\": false}}",
+     DS_ERR_UNSUPPORTED, "behind the pre-tokenizer ByteLevel"},
+    {"{\"model\": {\"type\": \"BPE\", \"vocab\": [[\"a\", 0]], \"merges\": []}}", DS_ERR_FORMAT,
+     "the vocabulary has scores"},
     {"{" MODEL ", \"normalizer\": {\"type\": \"Prepend\"}}", DS_ERR_FORMAT, "lacks the text"},
     {"{" MODEL ", \"normalizer\": {\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(\"}, "
      "\"content\": \"\"}}",

@@ -308,6 +308,7 @@ static void folders_are_read_as_transformers_does(void **state)
     if (path == NULL) {
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_bert.jsonl");
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_roberta.jsonl");
+        check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_t5.jsonl");
     }
 }
 

@@ -294,6 +294,7 @@ ds_status train_data_loaders(train_run *run)
                                .preference = preference_of(run),
                                .masking = run->masking.tokenizer != NULL ? &run->masking : NULL,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
+                               .pad_id = ds_model_get_info(run->model)->pad_id,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
                                .n_ranks = dsi_mesh_data_size(&run->mesh)};
     DS_TRY(

@@ -17,6 +17,7 @@ uint64_t train_preference_rows(const train_run *run)
     const uint32_t task = train_task(run->options);
     return task == DS_TASK_SEQUENCE_CLASSES                ? DS_ROWS_CLASSES
            : task == DS_TASK_TOKEN_CLASSES                 ? DS_ROWS_TOKEN_CLASSES
+           : ds_model_get_info(run->model)->pairs          ? DS_ROWS_SOURCES
            : !train_has_preference(run)                    ? DS_ROWS_TEXT
            : ds_preference_is_paired(run->preference.loss) ? DS_ROWS_PAIRS
                                                            : DS_ROWS_LABELLED;

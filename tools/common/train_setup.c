@@ -16,7 +16,7 @@ enum { DEFAULT_SEQ_LENGTH = 1024, PATH_BYTES = 4096 };
 int64_t train_seq_length(const train_options *o, const ds_model *model)
 {
     const int64_t limit = ds_model_get_info(model)->max_positions;
-    const int64_t usual = limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
+    const int64_t usual = limit > 0 && limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
     return o->seq_length > 0 ? o->seq_length : usual;
 }
 
@@ -25,8 +25,14 @@ static ds_status check_objective(const train_run *run)
     const train_options *o = run->options;
     const ds_model_info *info = ds_model_get_info(run->model);
     const bool encodes = train_is_mlm(o) || train_task(o) != DS_TASK_TOKENS;
-    if (info->encoder == encodes) {
+    if (info->pairs ? !encodes && !train_has_preference(run) : info->encoder == encodes) {
         return DS_OK;
+    }
+    if (info->pairs) {
+        return ds_fail(run->ctx, DS_ERR_ARG,
+                       "--objective %s: %s learns targets of sources, rows of \"prompt\" and "
+                       "\"completion\"; leave the flag out",
+                       o->preference.objective, info->architecture);
     }
     return ds_fail(run->ctx, DS_ERR_ARG,
                    encodes ? "%s is no encoder: --objective mlm and classification are not for it"

@@ -15,6 +15,7 @@
  *                     counts
  *   preference        {"prompt","chosen","rejected"}, the prompt may be within both
  *   unpaired          {"prompt","completion","label"}, label true or false
+ *   prompt-completion of sources: texts alone, tokenized apart, where these are asked for
  *   classes           {"text","label"} or {"tokens","tags"}, where these are asked for
  */
 #ifndef DSI_DATA_SCHEMA_H
@@ -118,6 +119,9 @@ enum { DSI_ROW_TEXT_MAX = 1 << 30 }; /* bytes of a text put together */
 
 /* Reads and tokenizes a row of classes (schema_classes.c). */
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
+
+/* Likewise of a source and its target (schema_sources.c). */
+bool dsi_schema_sources(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
 
 bool dsi_form_tokenize(const dsi_schema_row *r, ds_tokenizer_scratch *scratch,
                        const dsi_form *form);

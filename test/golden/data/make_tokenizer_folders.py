@@ -3,7 +3,7 @@
 AutoTokenizer.from_pretrained(folder) makes of them: ids with and without special tokens, decoded texts with and without
 them, and the ids of bos, eos, pad and unk. test_tokenizer_folder compares the library with it.
 
-Usage: make_tokenizer_folders.py [--bert | --roberta] [--count N] [--seed S] [--out FILE]
+Usage: make_tokenizer_folders.py [--bert | --roberta | --t5] [--count N] [--seed S] [--out FILE]
 Without --out it writes tokenizer_folders.jsonl beside itself, the set of `make check`. The first line holds the
 vocabularies, which the folders name as "@NAME"; each other line is a folder:
 {"what": [changes], "files": {name: JSON or text}, "texts": [...], "answer": {...} or null, "error": "..."}
@@ -112,6 +112,71 @@ def roberta():
                         "tokenizer_config.json": {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>",
                                                   "cls_token": "<s>", "unk_token": "<unk>", "pad_token": "<pad>", "mask_token": mask,
                                                   "add_prefix_space": False}}}
+
+
+def nmt_nfkc():
+    """The map that T5's own tokenizer has, out of SentencePiece."""
+    import base64
+    import sentencepiece as spm
+    from sentencepiece import sentencepiece_model_pb2 as pb
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "text").write_text("\n".join(CORPUS))
+        spm.SentencePieceTrainer.train(input=f"{folder}/text", model_prefix=f"{folder}/m", vocab_size=500, hard_vocab_limit=False, minloglevel=2,
+                                       normalization_rule_name="nmt_nfkc")
+        model = pb.ModelProto()
+        model.ParseFromString((pathlib.Path(folder) / "m.model").read_bytes())
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.normalizer_spec.precompiled_charsmap).decode()}
+
+
+def t5_nfkc():
+    bases = t5()
+    norm = nmt_nfkc()
+    for files in bases.values():
+        files["tokenizer.json"]["normalizer"] = norm
+    return bases
+
+
+def t5():
+    """With the map of texts of tokenizer-t5.json, which make_tokenizers.py makes."""
+    special = ["<pad>", "</s>", "<unk>"]
+    tok = Tokenizer(models.Unigram())
+    tok.pre_tokenizer = pre_tokenizers.Metaspace()
+    tok.train_from_iterator(CORPUS, trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token="<unk>", show_progress=False))
+    vocab = json.loads(tok.to_str())["model"]["vocab"]
+    gaps = [f"<extra_id_{i}>" for i in range(3)]
+    norm = json.loads((HERE / "tokenizer-t5.json").read_text())["normalizer"]
+    meta = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    post = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    tok = Tokenizer(models.Unigram([(p, round(s, 6)) for p, s in vocab] + [(g, 0.0) for g in reversed(gaps)], unk_id=2))
+    tok.post_processor = post
+    tree = json.loads(tok.to_str())
+    tree |= {"normalizer": norm, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, meta]}, "decoder": meta,
+             "added_tokens": [added(i, s) for i, s in enumerate(special)] + [added(len(vocab) + 2 - i, g) for i, g in enumerate(gaps)]}
+    config = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "extra_ids": 3, "extra_special_tokens": gaps}
+    return {"t5": {"tokenizer.json": tree, "config.json": {"model_type": "t5"}, "tokenizer_config.json": {**config, "tokenizer_class": "T5Tokenizer"}},
+            "t5-file": {"tokenizer.json": copy.deepcopy(tree), "config.json": {"model_type": "umt5"}, "tokenizer_config.json": dict(config)}}
+
+
+def change_t5(r, case, _):
+    tree, config = tree_of(case), config_of(case)
+    kind = r.choice(["norm", "norm", "unk", "bytes", "class", "gaps", "eos"])
+    if kind == "norm":
+        norm = tree["normalizer"]
+        tree["normalizer"] = r.choice([None, {"type": "Sequence", "normalizers": [norm, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "\u2581"}]}, {"type": "NFKC"}])
+    elif kind == "unk":
+        tree["model"]["unk_id"] = r.choice([0, 2, 5])
+    elif kind == "bytes":
+        tree["model"]["byte_fallback"] = r.choice([True, False])
+    elif kind == "class":
+        config["tokenizer_class"] = r.choice(["T5Tokenizer", "T5TokenizerFast", "PreTrainedTokenizerFast", None])
+    elif kind == "gaps":
+        config["extra_ids"] = r.choice([0, 2, 3, 5])
+        config["extra_special_tokens"] = r.choice([config.get("extra_special_tokens", []), [f"<extra_id_{i}>" for i in range(config["extra_ids"])], []])
+        if r.random() < 0.3:
+            del config["extra_special_tokens"]
+    else:
+        config["eos_token"] = r.choice(["</s>", "<pad>", "the", None])
+    return "t5." + kind
 
 
 def change_bert(r, case, _):
@@ -328,7 +393,8 @@ def change_config(r, case, _):
         config[r.choice(["add_bos_token", "add_eos_token"])] = r.choice([True, False])
     elif kind == "class":
         # a class of BPE beside WordPiece makes merges of its own: refused, and not drawn
-        config["tokenizer_class"] = r.choice(["BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if case["files"].get("tokenizer.json", {}).get("model", {}).get("type") == "WordPiece" else ["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
+        config["tokenizer_class"] = r.choice(["BertTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if case["files"].get("tokenizer.json", {}).get("model", {}).get("type") == "WordPiece" else
+                                              ["T5Tokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", "NoSuchTokenizer", None] if case["files"].get("tokenizer.json", {}).get("model", {}).get("type") == "Unigram" else ["LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "Qwen2TokenizerFast", "GPT2Tokenizer", "GPT2TokenizerFast",
                                               "PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "NoSuchTokenizer", None])
     elif kind == "drop" and config:
         del config[r.choice(list(config))]
@@ -474,7 +540,7 @@ def fixed():
 
 def make(count, seed, n_texts, write, only):
     bases = only() if only else families()
-    changes = [*CHANGES, (change_bert, 10)] if only == bert else CHANGES
+    changes = [*CHANGES, (change_bert, 10)] if only == bert else [*CHANGES, (change_t5, 15)] if only == t5 else CHANGES
     vocabularies = {}
     for name, files in bases.items():
         model = files["tokenizer.json"]["model"]
@@ -486,7 +552,7 @@ def make(count, seed, n_texts, write, only):
         r = random.Random(f"{seed} {number}")
         name = r.choice(list(bases)) if number >= len(bases) else list(bases)[number]
         case = {"what": [name], "files": copy.deepcopy(bases[name])}
-        for _ in range(0 if number < len(bases) else r.choice([1, 1, 2, 2, 3, 4])):
+        for _ in range(0 if number < len(bases) or only == t5_nfkc else r.choice([1, 1, 2, 2, 3, 4])):
             if "tokenizer.json" not in case["files"]:
                 case["what"].append(change_config(r, case, vocabularies))
                 continue
@@ -513,14 +579,17 @@ def main():
     parser.add_argument("--texts", type=int, default=4)
     parser.add_argument("--bert", action="store_true", help="BERT's folders alone, by default into tokenizer_folders_bert.jsonl")
     parser.add_argument("--roberta", action="store_true", help="RoBERTa's alone, by default into tokenizer_folders_roberta.jsonl")
+    parser.add_argument("--t5", action="store_true", help="T5's alone, by default into tokenizer_folders_t5.jsonl")
+    parser.add_argument("--nfkc", action="store_true", help="with --t5: SentencePiece's nmt_nfkc, and no changes of folders; for many --texts")
     parser.add_argument("--out")
     args = parser.parse_args()
     import transformers
     transformers.logging.set_verbosity(100)
-    out_path = args.out or HERE / ("tokenizer_folders_bert.jsonl" if args.bert else "tokenizer_folders_roberta.jsonl" if args.roberta else "tokenizer_folders.jsonl")
+    out_path = args.out or HERE / ("tokenizer_folders_bert.jsonl" if args.bert else "tokenizer_folders_roberta.jsonl" if args.roberta
+                               else "tokenizer_folders_t5.jsonl" if args.t5 else "tokenizer_folders.jsonl")
     with open(out_path, "w", encoding="utf-8") as out:
         make(args.count, args.seed, args.texts, lambda row: out.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n"),
-             bert if args.bert else roberta if args.roberta else None)
+             bert if args.bert else roberta if args.roberta else t5_nfkc if args.t5 and args.nfkc else t5 if args.t5 else None)
 
 
 if __name__ == "__main__":

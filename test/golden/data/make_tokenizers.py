@@ -3,12 +3,14 @@
 with the ids and decoded texts that the `tokenizers` package gives for each of them.
 
 Usage: make_tokenizers.py [--keep] (in this folder's place; needs data/tinyshakespeare.txt)
---keep: the tokenizers that are there are not trained again (training is not the same in each version of the package)
+--keep: the tokenizers that are there are not trained again (training is not the same in each version of the package);
+with --unigram those of Unigram are
 """
 import json
 import pathlib
 import random
 import sys
+import tempfile
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -137,6 +139,48 @@ def wordpiece(name, lower, accents, chinese, post, cleanup, longest, extra=()):
     save(name, tok)
 
 
+def charsmap():
+    """SentencePiece's map of a few rules: single characters, several, of a grapheme and across one, and to nothing."""
+    import sentencepiece as spm
+    rules = {"\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "\r": " ", "\u200b": "", "\ufb01": "fi", "\u2126": "\u03a9", "\u00bd": "1\u20442", "\u2167": "VIII",
+             "e\u0301": "\u00e9", "a\u0323": "\u1ea1", "\u1112\u1161": "\ud558", "x'": "y", "\u2028": " ", "\uff21": "A", "\u0958": "\u0915\u093c", "\u1f44d": "+", "\U0001f600": ":)"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder)
+        (path / "rules.tsv").write_text("".join("%s\t%s\n" % (" ".join(f"{ord(c):X}" for c in a), " ".join(f"{ord(c):X}" for c in b)) for a, b in rules.items()))
+        (path / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 50)
+        spm.SentencePieceTrainer.train(input=str(path / "text"), model_prefix=str(path / "m"), vocab_size=40, hard_vocab_limit=False,
+                                       normalization_rule_tsv=str(path / "rules.tsv"), minloglevel=2)
+        from sentencepiece import sentencepiece_model_pb2 as pb
+        model = pb.ModelProto()
+        model.ParseFromString((path / "m.model").read_bytes())
+        return model.normalizer_spec.precompiled_charsmap
+
+
+def unigram(name, pre, norm, fallback=False, extra=()):
+    special = ["<pad>", "</s>", "<unk>"] + ([f"<0x{i:02X}>" for i in range(256)] if fallback else [])
+    tok = Tokenizer(models.Unigram())
+    tok.normalizer = norm
+    tok.pre_tokenizer = pre_tokenizers.Metaspace()
+    tok.train_from_iterator(CORPUS, trainers.UnigramTrainer(vocab_size=VOCAB, special_tokens=special, unk_token="<unk>", show_progress=False))
+    model = json.loads(tok.to_str())["model"]
+    few = [r for i, r in enumerate(model["vocab"]) if i < len(special) or ord(max(r[0])) < 0x2600]  # others are unknown
+    tok = Tokenizer(models.Unigram([(p, round(s, 6)) for p, s in few], unk_id=2, byte_fallback=fallback))
+    if norm:
+        tok.normalizer = norm
+    tok.pre_tokenizer = pre
+    tok.decoder = D.Metaspace()
+    tok.add_tokens([AddedToken(s, special=True, normalized=False) for s in special[:3]])
+    tok.add_tokens(list(extra))
+    tok.post_processor = processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)])
+    save(name, tok)
+
+
+def make_unigrams():
+    unigram("t5", Seq([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]), normalizers.Precompiled(charsmap()), extra=[AddedToken("<extra_id_0>", special=True, normalized=False)])
+    unigram("unigram", pre_tokenizers.Metaspace(prepend_scheme="first", split=False), None, fallback=True, extra=[AddedToken("word", single_word=True)])
+    unigram("unigram-whole", None, normalizers.Sequence([normalizers.Precompiled(charsmap()), normalizers.Replace(Regex(" {2,}"), " ")]))
+
+
 def make():
     byte_level("gpt2", B(add_prefix_space=False), special=["<|endoftext|>"], post=lambda t: processors.ByteLevel())
     byte_level("llama3", Seq([S(LLAMA3), B(add_prefix_space=False, use_regex=False)]), special=["<|begin_of_text|>", "<|im_start|>", "<|im_end|>"], post=llama_post, ignore=True)
@@ -163,6 +207,9 @@ def real_gpt2():
 def main():
     if "--keep" not in sys.argv:
         make()
+        make_unigrams()
+    if "--unigram" in sys.argv:
+        make_unigrams()
     r = random.Random(7)
     texts = TEXTS + [chance(r) for _ in range(60)] + EDGES
     out = {"texts": texts, "tokenizers": {}}

@@ -429,8 +429,60 @@ static ds_status document_end_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* ---- filled_end, shift_labels ------------------------------------------------------------------
+ */
+static void filled_rows(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const int64_t length = call->in[0].meta.shape.dims[1];
+    const int64_t pad = ((const dsi_filled_attrs *)call->sig->attrs)->pad;
+    (void)slot;
+    for (int64_t b = begin; b < end; ++b) {
+        const int32_t *first = (const int32_t *)call->in[0].data + b * length;
+        const int32_t *ids = (const int32_t *)call->in[1].data + b * length;
+        int32_t *out = (int32_t *)call->out[0].data + b * length;
+        for (int64_t from = 0, to = 0; from < length; from = to) {
+            int64_t filled = from;
+            for (to = from; to < length && first[to] == first[from]; ++to) {
+                filled += filled == to && ids[to] != pad ? 1 : 0;
+            }
+            for (int64_t i = from; i < to; ++i) {
+                out[i] = (int32_t)filled;
+            }
+        }
+    }
+}
+
+static void shifted_rows(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const dsi_shift_labels_attrs *a = call->sig->attrs;
+    const int64_t length = call->in[0].meta.shape.dims[1];
+    (void)slot;
+    for (int64_t at = begin * length; at < end * length; ++at) {
+        const int32_t *labels = call->in[0].data;
+        const int32_t *first = call->in[1].data;
+        const bool begins = at % length == 0 || first[at] != first[at - 1];
+        const int32_t before = begins ? (int32_t)a->start : labels[at - 1];
+        ((int32_t *)call->out[0].data)[at] = before == -100 ? (int32_t)a->pad : before;
+    }
+}
+
+static ds_status shift_labels_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, call->in[0].meta.shape.dims[0], shifted_rows);
+    return DS_OK;
+}
+
+static ds_status filled_end_run(const ds_kernel_call *call)
+{
+    dsi_ref_for(call, call->in[0].meta.shape.dims[0], filled_rows);
+    return DS_OK;
+}
+
 REF_KERNEL(attention, attention_run, attention_work);
 REF_KERNEL(attention_backward, attention_backward_run, attention_backward_work);
 REF_KERNEL(document_end, document_end_run, NULL);
-const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel, &attention_backward_kernel,
-                                               &document_end_kernel, NULL};
+REF_KERNEL(filled_end, filled_end_run, NULL);
+REF_KERNEL(shift_labels, shift_labels_run, NULL);
+const ds_kernel *const DSI_REF(attention)[] = {&attention_kernel,    &attention_backward_kernel,
+                                               &document_end_kernel, &filled_end_kernel,
+                                               &shift_labels_kernel, NULL};

@@ -18,6 +18,7 @@
     X(rope)                                                                                        \
     X(attention)                                                                                   \
     X(attention_sinks)                                                                             \
+    X(relative_bias)                                                                               \
     X(cross_entropy)                                                                               \
     X(distillation)                                                                                \
     X(preference)                                                                                  \
