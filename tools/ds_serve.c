@@ -23,7 +23,8 @@ enum { EXIT_USE = 2, PATH_BYTES = 4096, KEY_CEILING = 1 << 20 };
 static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
-    "/v1/completions, /v1/responses, /v1/models, with streams; also /tokenize, /detokenize, "
+    "/v1/completions, /v1/responses, /v1/models, with streams, and /v1/embeddings (of an encoder "
+    "those alone); also /tokenize, /detokenize, "
     "/apply-template, "
     "/health, /ready, /slots and /metrics. Requests share batches; a request gets the same text "
     "alone and in any "
@@ -206,6 +207,26 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .max = DS_SERVE_MOST_DRAFT,
          .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "
                 "before. No text changes; those that repeat their prompt come sooner."},
+        {.type = DSI_ARG_HEADING, .doc = "Vectors"},
+        {.name = "pooling",
+         .type = DSI_ARG_TEXT,
+         .out = &o->pooling,
+         .value = "NAME",
+         .def = "auto",
+         .choices = SENTENCE_POOLINGS,
+         .doc = SENTENCE_POOLING_DOC},
+        {.name = "normalize",
+         .type = DSI_ARG_TEXT,
+         .out = &o->normalize,
+         .value = "auto|yes|no",
+         .def = "auto",
+         .choices = "auto|yes|no",
+         .doc = "Scale vectors to length 1; auto: as the folder says (modules.json), else yes."},
+        {.name = "no_embeddings",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->no_embeddings,
+         .doc = "Of a decoder: build no plans for /v1/embeddings."},
+        {.type = DSI_ARG_HEADING, .doc = "Machine"},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -357,10 +378,56 @@ static ds_status read_tls(ds_ctx *ctx, const serve_options *o, front *f, parts *
     return DS_OK;
 }
 
+static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
+{
+    f->sentence.pool = ds_model_get_info(p->model)->encoder ? DS_POOL_MEAN : DS_POOL_LAST;
+    f->sentence.normalize = true;
+    if (o->no_embeddings) {
+        return DS_OK;
+    }
+    DS_TRY(sentence_folder(ctx, o->model, o->pooling, &f->sentence));
+    if (strcmp(o->normalize, "auto") != 0) {
+        f->sentence.normalize = strcmp(o->normalize, "yes") == 0;
+    }
+    return DS_OK;
+}
+
+static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
+{
+    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->no_embeddings) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s is an encoder: --quantize, --adapter, --draft and --no_embeddings do "
+                       "not go with it",
+                       o->model);
+    }
+    const ds_encoder_params params = {.model = p->model,
+                                      .weights = o->model,
+                                      .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
+                                                                : DS_DTYPE_NONE,
+                                      .max_length = o->max_length,
+                                      .task = DS_TASK_HIDDEN,
+                                      .accelerator = o->accelerator};
+    DS_TRY(ds_encoder_create(ctx, &params, &f->encoder));
+    f->max_length = ds_encoder_max_length(f->encoder);
+    f->vocab_size = ds_model_get_info(p->model)->vocab_size;
+    f->width = ds_encoder_width(f->encoder);
+    f->metrics.stats = (ds_serve_stats){.max_sequences = o->max_sequences,
+                                        .max_length = f->max_length,
+                                        .vocab_size = f->vocab_size,
+                                        .width = f->width};
+    ds_log(ctx, DS_LOG_JOB, "an encoder: vectors of %lld numbers, texts of up to %lld tokens",
+           (long long)f->width, (long long)f->max_length);
+    return DS_OK;
+}
+
 static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     enum { LONGEST = 8192 };
     const int64_t model_most = ds_model_get_info(p->model)->max_positions;
+    DS_TRY(open_sentence(ctx, o, f, p));
+    if (ds_model_get_info(p->model)->encoder) {
+        return open_encoder(ctx, o, f, p);
+    }
     const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
     const ds_serve_params params = {
         .source = {.model = p->model,
@@ -375,11 +442,13 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .max_batch_tokens = o->max_batch_tokens,
         .kv_tokens = o->kv_tokens,
         .no_prefix_cache = o->no_prefix_cache,
-        .max_draft = o->draft};
+        .max_draft = o->draft,
+        .embeddings = !o->no_embeddings};
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
     f->max_length = s->max_length;
+    f->width = s->width;
     f->vocab_size = s->vocab_size;
     ds_log(ctx, DS_LOG_JOB,
            "weights %.1f MB; %lld blocks of %lld positions, %.1f KB a position: %.1f MB; texts of "
@@ -486,6 +555,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     unpacked_remove(&p.unpacked);
     status = status < 0 ? status : serve(ctx, f);
     ds_serve_destroy(&f->server);
+    ds_encoder_destroy(&f->encoder);
     ds_chat_destroy(&p.chat);
     ds_tokenizer_scratch_destroy(&p.scratch);
     ds_tokenizer_close(&p.tokenizer);

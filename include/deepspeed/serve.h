@@ -19,6 +19,7 @@
 #ifndef DEEPSPEED_SERVE_H
 #define DEEPSPEED_SERVE_H
 
+#include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 
 #ifdef __cplusplus
@@ -43,7 +44,8 @@ typedef struct ds_serve_params {
      * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
      * differs ends the guess: so no id changes. Default 0 */
     int64_t max_draft;
-    DS_RESERVED(7);
+    bool embeddings; /* build plans for ds_serve_embed, too */
+    DS_RESERVED(6);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -132,7 +134,8 @@ typedef enum ds_serve_finish {
     DS_SERVE_GOES_ON,
     DS_SERVE_STOP,   /* a stop id */
     DS_SERVE_LENGTH, /* max_new_tokens */
-    DS_SERVE_ERROR   /* logits that are not finite: there is no id */
+    DS_SERVE_ERROR,  /* logits that are not finite: there is no id */
+    DS_SERVE_VECTOR  /* of ds_serve_embed */
 } ds_serve_finish;
 
 /* A new id of a request. */
@@ -145,13 +148,20 @@ typedef struct ds_serve_event {
     int32_t n_top;
     uint32_t top_ids[DS_SERVE_MOST_TOP];
     float top_logprobs[DS_SERVE_MOST_TOP];
-    DS_RESERVED(8);
+    const float *vector; /* of VECTOR: ds_serve_stats.width numbers; borrowed until the next call */
+    DS_RESERVED(7);
 } ds_serve_event;
 
 /* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than
  * max_length); ERR_NOMEM. */
 DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *request,
                                  uint64_t *uid_out);
+/* Queues a document of n >= 1 ids, at most max_length, whose vector is wanted: what the last layer
+ * gives of its ids (behind the final norm), pooled. Its one event is a VECTOR, or an ERROR where
+ * that is not finite; the vector's bits do not depend on what else runs. Errors: ERR_STATE without
+ * ds_serve_params.embeddings; those of ds_serve_submit. */
+DS_API ds_status ds_serve_embed(ds_server *server, const uint32_t *ids, size_t n, ds_pool pool,
+                                uint64_t *uid_out);
 /* Runs one batch of what is queued and running. events: room for max_sequences * (1 + max_draft);
  * *n_out of them are filled, in the order of submission, those of a request in the order of its
  * text. Nothing to do: *n_out 0 and nothing runs (see n_running). */
@@ -169,7 +179,8 @@ typedef struct ds_serve_stats {
     double weight_bytes, kv_token_bytes;
     int64_t n_drafted, n_accepted; /* ids that were guessed, and those that were drawn, too */
     int64_t max_draft;
-    DS_RESERVED(5);
+    int64_t width; /* of a vector; 0 without ds_serve_params.embeddings */
+    DS_RESERVED(4);
 } ds_serve_stats;
 DS_API void ds_serve_get_stats(const ds_server *server, ds_serve_stats *stats_out);
 

@@ -323,7 +323,7 @@ static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                               ds_generator **generator_out)
 {
-    return dsi_generator_create(ctx, params, NULL, 0, generator_out);
+    return dsi_generator_create(ctx, params, NULL, generator_out);
 }
 
 ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
@@ -333,17 +333,23 @@ ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
     return create(ctx, params, &start, generator_out);
 }
 
-ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
-                               const ds_paged *paged, int64_t budget, ds_generator **generator_out)
+static ds_generator start_of(const dsi_many *many)
 {
-    const ds_generator start = {.paged = paged != NULL ? *paged : (ds_paged){0}, .budget = budget};
+    return (ds_generator){.paged = many->paged, .budget = many->budget, .embeds = many->embeds};
+}
+
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                               ds_generator **generator_out)
+{
+    const ds_generator start = many != NULL ? start_of(many) : (ds_generator){0};
     return create(ctx, params, &start, generator_out);
 }
 
-ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
-                             int64_t budget, ds_generator **generator_out)
+ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                             ds_generator **generator_out)
 {
-    const ds_generator start = {.paged = *paged, .budget = budget, .plans_only = true};
+    ds_generator start = start_of(many);
+    start.plans_only = true;
     return create(ctx, params, &start, generator_out);
 }
 

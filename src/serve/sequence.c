@@ -34,6 +34,8 @@ void dsi_sequence_destroy(dsi_sequence **sequence)
     if (q != NULL) {
         free(q->ids);
         free(q->blocks);
+        free(q->pooled);
+        free(q->vector);
         free((void *)(uintptr_t)q->request.stop_ids);
         free((void *)(uintptr_t)q->request.bias);
         free(q);

@@ -87,13 +87,15 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
     DS_TRY(size_server(s, params, &tokens));
     ds_generator_params source = params->source;
     source.max_length = s->max_length;
-    const ds_paged paged = {.blocks = tokens / s->block,
-                            .block = s->block,
-                            .sequences = s->max_sequences,
-                            .table = (s->max_length + s->block - 1) / s->block,
-                            .rows = most_rows(s)};
-    return (plans_only ? dsi_generator_plan : dsi_generator_create)(
-        s->ctx, &source, &paged, s->max_batch_tokens, &s->generator);
+    const dsi_many many = {.paged = {.blocks = tokens / s->block,
+                                     .block = s->block,
+                                     .sequences = s->max_sequences,
+                                     .table = (s->max_length + s->block - 1) / s->block,
+                                     .rows = most_rows(s)},
+                           .budget = s->max_batch_tokens,
+                           .embeds = params->embeddings};
+    return (plans_only ? dsi_generator_plan : dsi_generator_create)(s->ctx, &source, &many,
+                                                                    &s->generator);
 }
 
 static ds_status create(ds_server *s, const ds_serve_params *params)
@@ -101,6 +103,7 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     DS_TRY(make_generator(s, params, false));
     const ds_paged *paged = &s->generator->paged;
     s->vocab_size = s->generator->vocab_size;
+    s->width = dsi_embed_width(s->generator);
     DS_TRY(dsi_block_pool_create(s->ctx, paged->blocks, s->block, &s->pool));
     count_bytes(s, paged->blocks * s->block);
     DS_TRY(dsi_batch_create(s));
@@ -140,6 +143,7 @@ void ds_serve_destroy(ds_server **server)
     dsi_sequences_clear(&s->waiting);
     dsi_sequences_clear(&s->running);
     dsi_sequences_clear(&s->put);
+    dsi_sequences_clear(&s->embedding);
     dsi_sequences_clear(&s->done);
     dsi_draw_destroy(s);
     dsi_batch_destroy(s);
@@ -224,7 +228,7 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
         (void)dsi_sequence_grow(s, q, (int64_t)lengths[i]);
         dsi_batch_add(s, q, (int64_t)lengths[i]);
     }
-    return dsi_batch_run(s, logits_out);
+    return dsi_batch_run(s, false, logits_out);
 }
 
 void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_t max_blocks,
@@ -256,8 +260,9 @@ ds_status ds_serve_flush(ds_server *s, uint64_t uid)
 void ds_serve_get_stats(const ds_server *s, ds_serve_stats *stats_out)
 {
     *stats_out = s->stats;
-    stats_out->n_running = s->running.n;
-    stats_out->n_waiting = s->waiting.n;
+    stats_out->n_running = s->running.n + s->n_embedding;
+    stats_out->n_waiting = s->waiting.n + s->embedding.n - s->n_embedding;
+    stats_out->width = s->width;
     stats_out->block = s->block;
     stats_out->n_blocks = s->generator->paged.blocks;
     stats_out->n_free_blocks = dsi_block_pool_n_free(s->pool);

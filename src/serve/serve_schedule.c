@@ -6,7 +6,8 @@
  * overtakes another one that waits. Where no block is left, the youngest running sequence gives its
  * blocks up and waits again, with the ids that it has; they run again later, mostly from the prefix
  * cache. The oldest is never the one while another runs, and submit refuses what could not run
- * alone: so every step brings the oldest on, and nothing waits forever.
+ * alone: so every step brings the oldest on, and nothing waits forever. Documents whose vectors
+ * are wanted have batches of their own (embed.c), in turn with those of texts.
  */
 #include "base/reserved.h"
 #include "serve/server.h"
@@ -82,6 +83,11 @@ ds_status ds_serve_cancel(ds_server *s, uint64_t uid)
     if (q == NULL) {
         list = &s->waiting;
         q = dsi_sequences_find(list, uid);
+    }
+    if (q == NULL) {
+        list = &s->embedding;
+        q = dsi_sequences_find(list, uid);
+        s->n_embedding -= q != NULL && q->n_blocks > 0;
     }
     if (q == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOT_FOUND, "ds_serve_cancel: there is no request %llu",
@@ -169,7 +175,8 @@ static bool admit(ds_server *s)
 {
     dsi_sequence *q = s->waiting.first;
     int64_t n_free = 0;
-    if (q == NULL || s->running.n == s->max_sequences || s->batch.n == s->max_batch_tokens) {
+    if (q == NULL || s->running.n == s->max_sequences || s->batch.n == s->max_batch_tokens ||
+        (dsi_embed_waits(s) && s->running.n > 0)) {
         return false;
     }
     const int64_t shared = dsi_sequence_match(s, q, &n_free);
@@ -251,11 +258,19 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
     *n_out = 0;
+    if (s->embedding.n > 0 && !s->embedded) {
+        DS_TRY(dsi_embed_step(s, events, n_out));
+        s->embedded = s->batch.n > 0;
+        if (s->embedded) {
+            return DS_OK;
+        }
+    }
+    s->embedded = false;
     make_batch(s);
     if (s->batch.n == 0) {
         return DS_OK;
     }
-    DS_TRY(dsi_batch_run(s, &logits));
+    DS_TRY(dsi_batch_run(s, false, &logits));
     dsi_draw(s, logits, events);
     for (int64_t i = 0; i < s->batch.n_last;) {
         i = take_rows(s, i, events, n_out);

@@ -23,6 +23,10 @@ typedef struct dsi_sequence {
     int64_t n_batch;      /* ids in the batch that is put together */
     int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
     bool of_put;
+    bool embeds; /* of ds_serve_embed */
+    ds_pool pool;
+    double *pooled;           /* [width]: of the rows so far */
+    float *vector;            /* [width] */
     ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
 } dsi_sequence;
 
@@ -57,7 +61,10 @@ struct ds_server {
     bool cache;
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
-    dsi_sequences done;                  /* freed outside of steps */
+    dsi_sequences embedding;             /* the first n_embedding have all their blocks */
+    int64_t n_embedding, width;
+    bool embedded;      /* by the newest step */
+    dsi_sequences done; /* freed outside of steps */
     dsi_serve_batch batch;
     dsi_draw_room *rooms; /* [n_threads] */
     uint32_t n_rooms;
@@ -95,8 +102,17 @@ void dsi_batch_begin(ds_server *server);
 /* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. n may
  * count its guesses: then each of them has logits, too. */
 void dsi_batch_add(ds_server *server, dsi_sequence *sequence, int64_t n);
-/* Runs what was added; logits [n_last][V]. */
-ds_status dsi_batch_run(ds_server *server, const float **logits_out);
+/* Runs what was added; logits [n_last][V], or hidden states of all tokens [n][width]. */
+ds_status dsi_batch_run(ds_server *server, bool embeds, const float **rows_out);
+
+/* ---- embed.c ---- */
+/* Numbers of a hidden state; 0: there are no plans for them. */
+int64_t dsi_embed_width(const ds_generator *generator);
+/* A batch of documents whose vectors are wanted; *n_out events of those that are ready. Nothing
+ * runs where the first of them waits for blocks: then batch.n is 0. */
+ds_status dsi_embed_step(ds_server *server, ds_serve_event *events, size_t *n_out);
+/* Whether the first one that waits needs blocks that texts hold. */
+bool dsi_embed_waits(const ds_server *server);
 
 /* ---- draft.c ---- */
 /* Guesses what follows the sequence's ids, at most `most` of them; they stand behind its ids. */

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL"""
 import atexit
+import base64
 import http.client
 import json
+import math
 import os
 import re
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -597,6 +600,57 @@ def tools():
         s.end()
 
 
+def head_of(folder):
+    """The output projection of a small model, as rows of numbers."""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        data = f.read()
+    size = int.from_bytes(data[:8], "little")
+    names = json.loads(data[8:8 + size])
+    at = names.get("lm_head.weight") or names["model.embed_tokens.weight"]
+    expect(at["dtype"] == "BF16", at)
+    begin, end = (8 + size + x for x in at["data_offsets"])
+    rows, width = at["shape"]
+    flat = struct.unpack(f"<{rows * width}f", b"".join(b"\0\0" + data[i:i + 2] for i in range(begin, end, 2)))
+    return [flat[i * width:(i + 1) * width] for i in range(rows)]
+
+
+def embeddings(s):
+    """A vector is the hidden state that the logits are of; alone and among texts the same."""
+    raw = Server("--normalize", "no", "--max_batch_tokens", "32", "--max_sequences", "3", "--dtype", "f32", template=())
+    prompts = ["the quick brown fox ju", "x", "over the lazy dog. " * 15]
+    status, got = raw.post("/v1/embeddings", model="m", input=prompts)
+    expect(status == 200 and [d["index"] for d in got["data"]] == [0, 1, 2] and got["object"] == "list", got)
+    expect(got["usage"] == {"prompt_tokens": sum(map(len, prompts)), "total_tokens": sum(map(len, prompts))}, got["usage"])
+    vectors = [d["embedding"] for d in got["data"]]
+    head = head_of(MODEL)
+    for vector, prompt in zip(vectors, prompts):
+        z = [sum(a * b for a, b in zip(row, vector)) for row in head]
+        below = math.log(sum(map(math.exp, z)))
+        top = raw.complete(prompt, max_tokens=1, logprobs=5, temperature=0)["choices"][0]["logprobs"]["top_logprobs"][0]
+        for piece, logprob in top.items():
+            expect(len(piece) != 1 or abs(z[ord(piece)] - below - logprob) < 1e-4, piece, z[ord(piece[0])] - below, logprob)
+    _, coded = raw.post("/v1/embeddings", model="m", input=[list(p.encode()) for p in prompts], encoding_format="base64")
+    for vector, d in zip(vectors, coded["data"]):
+        found = struct.unpack(f"<{len(vector)}f", base64.b64decode(d["embedding"]))
+        expect(all(a == struct.unpack("<f", struct.pack("<f", b))[0] for a, b in zip(found, vector)))
+    _, crowd = s.post("/v1/embeddings", model="m", input=prompts * 20)
+    for i, d in enumerate(crowd["data"]):
+        expect(abs(sum(x * x for x in d["embedding"]) - 1) < 1e-6, i)
+        expect(d["embedding"] == crowd["data"][i % 3]["embedding"], i)
+    for prompt, d in zip(prompts, crowd["data"]):
+        expect(s.post("/v1/embeddings", model="m", input=prompt)[1]["data"][0]["embedding"] == d["embedding"], prompt)
+    _, short = s.post("/v1/embeddings", model="m", input="x", dimensions=3)
+    expect(len(short["data"][0]["embedding"]) == 3 and abs(sum(x * x for x in short["data"][0]["embedding"]) - 1) < 1e-6, short)
+    for fields in (dict(), dict(input=None), dict(input=""), dict(input=["a", 3]), dict(input=[999]), dict(input="x" * 513), dict(input="a", dimensions=33),
+                   dict(input="a", encoding_format="int8"), dict(input="a", what=1)):
+        status, got = s.post("/v1/embeddings", model="m", **fields)
+        expect(status == 400 and got["error"]["message"], fields, got)
+    raw.end()
+    off = Server("--no_embeddings", template=())
+    expect(off.post("/v1/embeddings", model="m", input="a")[0] == 400)
+    off.end()
+
+
 def main():
     alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
     s = Server()
@@ -610,6 +664,7 @@ def main():
     drafts(s)
     slots(s)
     answers(s)
+    embeddings(s)
     s.settle()
     hostile(s)
     s.settle()

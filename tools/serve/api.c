@@ -10,7 +10,7 @@
 #include <time.h>
 
 /* ---- rows ---- */
-static bool read_model(api_reader *r, json_t *v)
+bool api_check_model(api_reader *r, json_t *v)
 {
     if (!json_is_string(v)) {
         return api_wrong(r, "model", "a name");
@@ -277,7 +277,7 @@ typedef struct row {
 } row;
 
 static const row rows[] = {
-    {"model", BOTH, read_model},
+    {"model", BOTH, api_check_model},
     {"messages", CHAT, read_later},
     {"prompt", COMPLETION, read_later},
     {"max_tokens", BOTH, read_most},

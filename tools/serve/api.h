@@ -26,6 +26,9 @@ bool api_whole(api_reader *r, const char *name, json_t *v, int64_t least, int64_
 bool api_number(api_reader *r, const char *name, json_t *v, double least, double most, double *out);
 bool api_boolean(api_reader *r, const char *name, json_t *v, bool *out);
 
+/* ---- api.c ---- */
+bool api_check_model(api_reader *r, json_t *v);
+
 /* ---- api_prompt.c ---- */
 /* The choices of the job, with the ids that they go on from. */
 bool api_take_prompts(api_reader *r, json_t *prompt);

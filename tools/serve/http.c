@@ -403,6 +403,13 @@ static enum MHD_Result begin_stream(exchange *x, struct MHD_Connection *c)
 /* Reads the body of a job; that of a response becomes one of a chat first. */
 static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error *e)
 {
+    if (j->embeds) {
+        return embed_read(x->f, body, j, &x->ignored, e);
+    }
+    if (x->f->server == NULL) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, "unsupported", "model",
+                        "the model is an encoder: it gives no text; ask /v1/embeddings");
+    }
     if (!j->of_response) {
         return api_read(x->f, body, of_chat, j, &x->ignored, e);
     }
@@ -428,6 +435,7 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const ch
     job *j = make_job(x, c, kind);
     if (j != NULL) {
         j->of_response = strcmp(kind, "resp") == 0;
+        j->embeds = strcmp(kind, "embd") == 0;
     }
     const bool ok = j != NULL && read_job(x, j, body, strcmp(kind, "chatcmpl") == 0, &e);
     json_decref(body);
@@ -500,6 +508,12 @@ static enum MHD_Result answer_completion(exchange *x, struct MHD_Connection *c, 
     return begin_job(x, c, "cmpl");
 }
 
+static enum MHD_Result answer_embeddings(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    (void)path;
+    return begin_job(x, c, "embd");
+}
+
 static enum MHD_Result answer_response(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
@@ -510,6 +524,7 @@ static const route routes[] = {
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
     {"POST", "/v1/responses", answer_response, false, false},
+    {"POST", "/v1/embeddings", answer_embeddings, false, false},
     {"GET", "/v1/models", answer_models, false, false},
     {"GET", "/v1/models/", answer_model, false, true},
     {"GET", "/health", answer_health, true, false},

@@ -21,6 +21,7 @@ static void free_choice(choice *c)
     ds_detokenizer_destroy(&c->decoder);
     dsi_buf_free(&c->text);
     dsi_buf_free(&c->pending);
+    dsi_buf_free(&c->vector);
     dsi_buf_free(&c->drawn);
     dsi_buf_free(&c->calls);
     dsi_buf_free(&c->arguments);
@@ -543,6 +544,10 @@ void job_end(job *j)
     }
     j->done = true;
     j->status = MHD_HTTP_OK;
+    if (j->embeds) {
+        embed_end(j);
+        return;
+    }
     if (j->of_response) {
         response_end(j);
         return;
