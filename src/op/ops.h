@@ -599,9 +599,11 @@ typedef struct dsi_paged_attrs {
     int64_t n_heads, n_kv_heads, head_dim;
     int64_t window; /* keys that a query sees, itself included; 0: all before it */
     double scale;
+    double cap, alibi; /* as those of attention */
 } dsi_paged_attrs;
 /* paged_attention: q (1,T,H·D), k, v (N,P,KV·D), tables i32 (S,M), sequence i32 (T), positions i32
- * (1,T) → y (1,T,H·D): causal attention of each token over its own sequence. No gradient. */
+ * (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's: causal attention of each token over its own
+ * sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
 
 /* ---- gradnorm.c (phase norm) ----------------------------------------------------------------- */

@@ -24,7 +24,9 @@ static ds_server *open_server(ds_ctx *ctx, const parity_case *p, const ds_serve_
 {
     ds_server *server = NULL;
     ds_serve_params params = *sizes;
-    params.source = (ds_generator_params){.model = p->model, .weights = p->folder, .dtype = dtype};
+    params.source.model = p->model;
+    params.source.weights = p->folder;
+    params.source.dtype = dtype;
     CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
     return server;
 }
@@ -64,9 +66,9 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {"gpt2",      "llama3_tied", "mixtral",
-                                        "qwen3_moe", "stablelm",    "gpt_neox",
-                                        "phi3",      "glm4",        "cohere"};
+    static const char *const names[] = {
+        "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3",
+        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -158,6 +160,7 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     ds_ctx *ctx = check_ctx(w->threads);
     ds_serve_params sizes = w->sizes;
     sizes.source.quantize = blocks;
+    sizes.source.max_length = 256;
     ds_server *server = open_server(ctx, p, &sizes, dtype);
     ds_serve_event events[EVENTS];
     uint64_t uids[REQUESTS] = {0};
@@ -268,6 +271,9 @@ static void same_bits(void **state)
     same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "phi3_heads", DS_DTYPE_F16, DS_DTYPE_NONE);
     same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "bloom", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "gpt_oss", DS_DTYPE_F32, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);
