@@ -108,6 +108,19 @@ typedef struct ds_serve_bias {
 typedef void (*ds_serve_guide_fn)(void *user, const uint32_t *text, size_t n, float *logits,
                                   int64_t n_logits);
 
+/* Repetitions become the less likely the longer they are (dry.c): with the newest ids repeating
+ * `length` >= allowed_length earlier ones, the logit of what followed those is lowered by
+ * multiplier·base^(length - allowed_length). Source: llama.cpp's sampler "dry". */
+typedef struct ds_dry {
+    double multiplier;        /* above 0 */
+    double base;              /* at least 1; 1.75 is usual */
+    int64_t allowed_length;   /* at least 1; 2 is usual */
+    int64_t last_n;           /* ids of prompt and text that are looked at; 0: all */
+    const uint32_t *breakers; /* no repetition goes over one of these ids */
+    size_t n_breakers;
+    DS_RESERVED(4);
+} ds_dry;
+
 /* All texts and arrays are copied. */
 typedef struct ds_serve_request {
     const uint32_t *ids; /* the prompt: n >= 1 */
@@ -127,7 +140,8 @@ typedef struct ds_serve_request {
     int32_t n_top; /* of the likeliest ids, 0 to DS_SERVE_MOST_TOP */
     ds_serve_guide_fn guide; /* default NULL; after all else that changes logits */
     void *guide_user;        /* borrowed while the request lives */
-    DS_RESERVED(6);
+    const ds_dry *dry;       /* copied; default NULL; after the penalties */
+    DS_RESERVED(5);
 } ds_serve_request;
 
 typedef enum ds_serve_finish {

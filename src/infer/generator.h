@@ -5,6 +5,7 @@
 
 #include "ckpt/gguf_blocks.h"
 #include "exec/exec.h"
+#include "infer/sampler.h"
 #include "place/part.h"
 #include "place/stage_cut.h"
 #include "place/zero.h"
@@ -49,15 +50,15 @@ struct ds_generator {
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
-    uint32_t n_texts;    /* of many sequences: the pieces behind these give hidden states */
-    bool embeds;         /* there are such */
-    int64_t length;      /* ids in the KV cells */
-    uint32_t *held;      /* they; [max_length] */
-    int64_t first_step;  /* ids from here on were run one by one */
-    const float *logits; /* behind the newest id; NULL before a prompt */
-    int32_t *ids;        /* of a piece, and their positions: the longest piece each */
-    uint32_t *order;     /* scratch of the sampler: vocab_size each */
-    float *weight;
+    uint32_t n_texts;          /* of many sequences: the pieces behind these give hidden states */
+    bool embeds;               /* there are such */
+    int64_t length;            /* ids in the KV cells */
+    uint32_t *held;            /* they; [max_length] */
+    int64_t first_step;        /* ids from here on were run one by one */
+    const float *logits;       /* behind the newest id; NULL before a prompt */
+    int32_t *ids;              /* of a piece, and their positions: the longest piece each */
+    dsi_sample_room room;      /* of the sampler: vocab_size each */
+    double surprise;           /* of mirostat; NAN: the text begins */
     const ds_adapter *adapter; /* NULL: none */
     dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none, or all are read */
     ds_weight_types types;     /* of gguf */

@@ -38,6 +38,7 @@ void dsi_sequence_destroy(dsi_sequence **sequence)
         free(q->vector);
         free((void *)(uintptr_t)q->request.stop_ids);
         free((void *)(uintptr_t)q->request.bias);
+        free((void *)(uintptr_t)q->request.dry);
         free(q);
         *sequence = NULL;
     }

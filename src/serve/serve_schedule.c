@@ -63,9 +63,12 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
     q->request = *r;
     q->request.ids = NULL;
     q->request.bias = NULL;
+    q->request.dry = r->dry != NULL ? dsi_dry_copy(r->dry) : NULL;
+    q->surprise = 2.0 * r->sampling.tau;
     if (!copy(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids,
               (const void **)&q->request.stop_ids) ||
-        !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias)) {
+        !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias) ||
+        (r->dry != NULL && q->request.dry == NULL)) {
         dsi_sequence_destroy(&q);
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
     }
@@ -113,38 +116,50 @@ static int64_t pending(const dsi_sequence *q)
     return q->n_ids - q->n_computed;
 }
 
-/* The next id of a sequence, and what it guesses of those behind it, where blocks and budget leave
- * room when each that runs has its own. */
-static void add_step(ds_server *s, dsi_sequence *q)
+/* Blocks that the prompts of running sequences lack. */
+static int64_t promised(const ds_server *s)
+{
+    int64_t n = 0;
+    for (const dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        n += pending(q) > 1 ? dsi_sequence_lacks(s, q, pending(q)) : 0;
+    }
+    return n;
+}
+
+/* Guesses of a sequence: as many as budget and blocks leave room for when all that run have their
+ * own. Mirostat must see each id before the next one is drawn. */
+static void guess(ds_server *s, dsi_sequence *q)
 {
     const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
     const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
     int64_t most = s->max_draft < left ? s->max_draft : left;
     most = most < room ? most : room;
-    if (most > 0) {
-        dsi_draft(q, most);
+    if (most < 1 || q->request.sampling.mirostat != 0) {
+        return;
     }
-    if (q->n_draft > 0 && !dsi_sequence_grow(s, q, 1 + q->n_draft)) {
+    dsi_draft(q, most);
+    const int64_t lacks = dsi_sequence_lacks(s, q, 1 + q->n_draft);
+    if (q->n_draft > 0 && (lacks > dsi_block_pool_n_free(s->pool) - promised(s) ||
+                           !dsi_sequence_grow(s, q, 1 + q->n_draft))) {
         q->n_draft = 0;
     }
     s->stats.n_drafted += q->n_draft;
-    dsi_batch_add(s, q, 1 + q->n_draft);
 }
 
-/* The next id of those that lack one. The victims come later in the list, so none is in the batch.
- */
+/* The next id of those that lack one: first the blocks of all of them, then with guesses. The
+ * victims come later in the list, so none is in the batch. */
 static void add_steps(ds_server *s)
 {
-    for (dsi_sequence *q = s->running.first, *next = NULL; q != NULL; q = next) {
-        if (pending(q) == 1) {
-            while (!dsi_sequence_grow(s, q, 1) && s->running.last != q) {
-                preempt(s, s->running.last);
-            }
-            if (dsi_sequence_grow(s, q, 1)) {
-                add_step(s, q);
-            }
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        while (pending(q) == 1 && !dsi_sequence_grow(s, q, 1) && s->running.last != q) {
+            preempt(s, s->running.last);
         }
-        next = q->next;
+    }
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        if (pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0) {
+            guess(s, q);
+            dsi_batch_add(s, q, 1 + q->n_draft);
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #define DSI_SERVE_SERVER_H
 
 #include "infer/generator.h"
+#include "infer/sampler.h"
 #include "serve/block_pool.h"
 
 #include <deepspeed/serve.h>
@@ -27,6 +28,7 @@ typedef struct dsi_sequence {
     ds_pool pool;
     double *pooled;           /* [width]: of the rows so far */
     float *vector;            /* [width] */
+    double surprise;          /* of mirostat */
     ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
 } dsi_sequence;
 
@@ -48,9 +50,10 @@ typedef struct dsi_serve_batch {
 
 /* A thread's scratch for drawing an id. */
 typedef struct dsi_draw_room {
-    float *logits, *weight; /* [vocab_size] */
-    uint32_t *order;
-    uint16_t *seen; /* how often an id is in the text, +1 in the prompt; zero between draws */
+    float *logits; /* [vocab_size] */
+    dsi_sample_room sample;
+    int32_t *matches; /* [max_length]: of dry */
+    uint16_t *seen;   /* how often an id is in the text, +1 in the prompt; zero between draws */
 } dsi_draw_room;
 
 struct ds_server {
@@ -117,6 +120,12 @@ bool dsi_embed_waits(const ds_server *server);
 /* ---- draft.c ---- */
 /* Guesses what follows the sequence's ids, at most `most` of them; they stand behind its ids. */
 void dsi_draft(dsi_sequence *sequence, int64_t most);
+
+/* ---- dry.c ---- */
+/* Lowers the logits of what would go on a repetition of the n ids. */
+void dsi_dry(const ds_dry *dry, const uint32_t *ids, int64_t n, dsi_draw_room *room);
+/* A copy that free() frees, breakers in order; NULL: no memory. */
+ds_dry *dsi_dry_copy(const ds_dry *dry);
 
 /* ---- draw.c ---- */
 ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);

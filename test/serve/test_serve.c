@@ -80,6 +80,7 @@ typedef struct asked {
     size_t n;
     ds_serve_request request;
     ds_serve_bias bias;
+    ds_dry dry;
 } asked;
 
 typedef struct answer {
@@ -105,6 +106,12 @@ static void ask(asked *a, int64_t vocab, uint64_t seed)
             q->ids[i] = (later ? i >= 64 : i < same) ? shared[i] : below(&seed, (uint32_t)vocab);
         }
         q->bias = (ds_serve_bias){below(&seed, (uint32_t)vocab), 3.0f};
+        q->dry = (ds_dry){.multiplier = 0.9,
+                          .base = 1.5,
+                          .allowed_length = 1,
+                          .breakers = &q->bias.id,
+                          .n_breakers = 1};
+        const bool mirostat = k % 12 == 1;
         q->request = (ds_serve_request){.ids = q->ids,
                                         .n = q->n,
                                         .max_new_tokens = 1 + below(&seed, MOST_NEW),
@@ -112,15 +119,20 @@ static void ask(asked *a, int64_t vocab, uint64_t seed)
                                         .n_stop_ids = k % 4 == 0,
                                         .min_new_tokens = k % 8 == 0 ? 9 : 0,
                                         .sampling = {.temperature = k % 2 == 0 ? 0.0 : 0.9,
-                                                     .top_p = k % 5 == 0 ? 0.8 : 1.0,
-                                                     .top_k = k % 7 == 0 ? 11 : 0,
+                                                     .top_p = k % 5 == 0 && !mirostat ? 0.8 : 1.0,
+                                                     .top_k = k % 7 == 0 && !mirostat ? 11 : 0,
                                                      .min_p = k % 6 == 5 ? 0.05 : 0.0,
+                                                     .typical_p = k % 12 == 9 ? 0.7 : 0.0,
+                                                     .mirostat = mirostat ? 1 + k / 12 : 0,
+                                                     .tau = 3.0,
+                                                     .eta = 0.2,
                                                      .seed = seed},
                                         .repetition = k % 9 == 4 ? 1.3 : 0.0,
                                         .presence = k % 10 == 3 ? 0.5 : 0.0,
                                         .frequency = k % 10 == 7 ? 0.4 : 0.0,
                                         .bias = &q->bias,
                                         .n_bias = k % 3 == 1,
+                                        .dry = k % 4 == 2 ? &q->dry : NULL,
                                         .logprobs = true,
                                         .n_top = 3};
     }

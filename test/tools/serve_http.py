@@ -176,6 +176,28 @@ def sampling(s):
     expect(half["text"] == "\ufffd" and half["logprobs"]["tokens"] == ["bytes:\\xc3"], half)
 
 
+def samplers(s):
+    """llama.cpp's: each has an effect, is seeded, or is an error."""
+    hot = dict(max_tokens=40, temperature=1.5, seed=7)
+    text = lambda **fields: s.complete("the ", **{**hot, **fields})["choices"][0]["text"]
+    plain = text()
+    for fields in (dict(typical_p=0.3), dict(mirostat=1, mirostat_tau=0.5), dict(mirostat=2, mirostat_tau=0.5, mirostat_eta=0.3)):
+        expect(text(**fields) == text(**fields) != plain, fields)
+    greedy = dict(max_tokens=60, temperature=0)
+    loop = s.complete("the quick the quick the quick ", **greedy)["choices"][0]["text"]
+    dry = s.complete("the quick the quick the quick ", **greedy, dry_multiplier=5.0, dry_base=2.0, dry_allowed_length=1, dry_sequence_breakers=[])
+    expect(dry["choices"][0]["text"] != loop, loop)
+    grams = [dry["choices"][0]["text"][i:i + 12] for i in range(48)]
+    expect(len(set(grams)) == len(grams), dry)
+    broken = s.complete("the quick the quick the quick ", **greedy, dry_multiplier=5.0, dry_base=2.0, dry_allowed_length=9, dry_sequence_breakers=[" "])
+    expect(broken["choices"][0]["text"] == loop, broken)
+    for fields in (dict(typical_p=0), dict(typical_p=2), dict(dry_base=2), dict(dry_multiplier=1, dry_base=0.5), dict(dry_multiplier=1, dry_allowed_length=0),
+                   dict(dry_multiplier=1, dry_penalty_last_n=0), dict(dry_multiplier=1, dry_sequence_breakers=["ab"]), dict(mirostat=3),
+                   dict(mirostat_tau=5), dict(mirostat=2, temperature=0), dict(mirostat=2, top_k=4)):
+        status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
+        expect(status == 400 and got["error"]["param"], fields, got)
+
+
 def objects(s):
     """JSON objects, whatever is drawn."""
     whole = 0
@@ -657,6 +679,7 @@ def main():
     expect(texts(s) == texts(alone))
     chats(s)
     sampling(s)
+    samplers(s)
     objects(s)
     forms(s)
     refusals(s)

@@ -16,7 +16,8 @@ typedef struct generate_options {
     const char *adapter, *chat_template, *model_revision, *tokenizer_revision, *accelerator;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
     int64_t max_new_tokens, top_k, seed, max_length, threads, stages;
-    double temperature, top_p;
+    int64_t mirostat;
+    double temperature, top_p, min_p, typical_p, tau, eta;
     bool chat, stats, no_echo;
     packing_flags packing;
     unpacked unpacked; /* a GGUF file's model, and --quantize */

@@ -334,6 +334,12 @@ static bool read_rows(api_reader *r, json_t *body)
     json_t *value = NULL;
     json_object_foreach(body, key, value)
     {
+        if (api_is_sampler(key)) {
+            if (!json_is_null(value) && !api_read_sampler(r, key, value)) {
+                return false;
+            }
+            continue;
+        }
         const row *at = find_row(key, r->j->of_chat ? CHAT : COMPLETION);
         if (at == NULL) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", key,
@@ -471,7 +477,7 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
         return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
     if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
-        !api_take_form(&r) || !api_take_tools(&r)) {
+        !api_take_samplers(&r) || !api_take_form(&r) || !api_take_tools(&r)) {
         return false;
     }
     json_t *prompt = json_object_get(body, "prompt");

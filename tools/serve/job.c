@@ -44,6 +44,10 @@ void job_release(job *j)
     free(j->choices);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
+    if (j->request.dry != NULL) {
+        free((void *)(uintptr_t)j->request.dry->breakers);
+        free((void *)(uintptr_t)j->request.dry);
+    }
     dsi_guide_destroy(&j->guide);
     dsi_buf_free(&j->echoed);
     dsi_buf_free(&j->out);
