@@ -28,7 +28,8 @@ extern "C" {
 
 typedef struct ds_server ds_server;
 
-enum { DS_SERVE_MOST_TOP = 20 };   /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_TOP = 20 }; /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_BEAMS = 64 };
 enum { DS_SERVE_MOST_DRAFT = 16 }; /* ids that a sequence guesses in a step */
 
 typedef struct ds_serve_params {
@@ -121,6 +122,23 @@ typedef struct ds_dry {
     DS_RESERVED(4);
 } ds_dry;
 
+/* When a search ends. */
+typedef enum ds_beam_end {
+    DS_BEAM_LIKELY, /* no running text of its present length beats the worst of n that ended */
+    DS_BEAM_EARLY,  /* n texts have ended */
+    DS_BEAM_NEVER   /* as LIKELY, but of the length that would be best for it */
+} ds_beam_end;
+
+/* Beam search: the n likeliest texts are gone on with at a time. The score of a text is the sum of
+ * its ids' log-probabilities, divided by length^length_penalty. Source: transformers' beam search,
+ * whose texts these are; ends: its early_stopping false, true and "never". */
+typedef struct ds_beams {
+    int64_t n;             /* 2 to DS_SERVE_MOST_BEAMS, at most max_sequences */
+    double length_penalty; /* 1 is usual; 0: none */
+    ds_beam_end end;
+    DS_RESERVED(4);
+} ds_beams;
+
 /* All texts and arrays are copied. */
 typedef struct ds_serve_request {
     const uint32_t *ids; /* the prompt: n >= 1 */
@@ -141,7 +159,9 @@ typedef struct ds_serve_request {
     ds_serve_guide_fn guide; /* default NULL; after all else that changes logits */
     void *guide_user;        /* borrowed while the request lives */
     const ds_dry *dry;       /* copied; default NULL; after the penalties */
-    DS_RESERVED(5);
+    const ds_beams *beams;   /* copied; default NULL. Beside it only ids, max_new_tokens,
+                                min_new_tokens and stop_ids; its one event is of BEAMS */
+    DS_RESERVED(4);
 } ds_serve_request;
 
 typedef enum ds_serve_finish {
@@ -149,8 +169,17 @@ typedef enum ds_serve_finish {
     DS_SERVE_STOP,   /* a stop id */
     DS_SERVE_LENGTH, /* max_new_tokens */
     DS_SERVE_ERROR,  /* logits that are not finite: there is no id */
-    DS_SERVE_VECTOR  /* of ds_serve_embed */
+    DS_SERVE_VECTOR, /* of ds_serve_embed */
+    DS_SERVE_BEAMS   /* of a request with beams: all its texts */
 } ds_serve_finish;
+
+/* A text of a beam search. */
+typedef struct ds_beam {
+    const uint32_t *ids; /* [n]: without the prompt, with the stop id that ended it */
+    int64_t n;
+    double score;
+    bool stopped; /* by a stop id; else by max_new_tokens */
+} ds_beam;
 
 /* A new id of a request. */
 typedef struct ds_serve_event {
@@ -163,7 +192,9 @@ typedef struct ds_serve_event {
     uint32_t top_ids[DS_SERVE_MOST_TOP];
     float top_logprobs[DS_SERVE_MOST_TOP];
     const float *vector; /* of VECTOR: ds_serve_stats.width numbers; borrowed until the next call */
-    DS_RESERVED(7);
+    const ds_beam *beams; /* of BEAMS: the best first; borrowed until the next call */
+    int64_t n_beams;
+    DS_RESERVED(5);
 } ds_serve_event;
 
 /* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than

@@ -34,6 +34,7 @@ ds_status dsi_draw_check(ds_server *s, const ds_serve_request *r)
 {
     DS_TRY(dsi_sampling_check(s->ctx, "ds_serve_request.sampling", &r->sampling));
     DS_TRY(check_dry(s, r->dry));
+    DS_TRY(r->beams != NULL ? dsi_beams_check(s, r) : DS_OK);
     if (!isfinite(r->presence) || !isfinite(r->frequency) || !(r->repetition >= 0.0) ||
         !isfinite(r->repetition)) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -220,6 +221,10 @@ static void draw_row(void *arg, uint32_t task, uint32_t thread)
     ds_serve_event *event = &job->events[task];
     const float *logits = job->logits + (int64_t)task * s->vocab_size;
     *event = (ds_serve_event){.finish = DS_SERVE_GOES_ON};
+    if (q->group != NULL) {
+        dsi_beams_rank(s, q, logits);
+        return;
+    }
     if (dsi_sample(s->ctx, adjust(s, q, n, logits, room), s->vocab_size, &q->request.sampling,
                    (uint64_t)n, &room->sample, &q->surprise, &event->id) < 0) {
         event->finish = DS_SERVE_ERROR;

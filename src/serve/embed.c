@@ -42,6 +42,7 @@ ds_status ds_serve_embed(ds_server *s, const uint32_t *ids, size_t n, ds_pool po
         }
     }
     dsi_sequences_clear(&s->done);
+    dsi_beams_clear(s, false);
     dsi_sequence *q = NULL;
     DS_TRY(dsi_sequence_create(s, s->last_uid + 1, ids, n, (int64_t)n, &q));
     q->embeds = true;

@@ -31,9 +31,10 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
 void dsi_sequence_destroy(dsi_sequence **sequence)
 {
     dsi_sequence *q = *sequence;
-    if (q != NULL) {
+    if (q != NULL && q->group == NULL) {
         free(q->ids);
         free(q->blocks);
+        free(q->nexts);
         free(q->pooled);
         free(q->vector);
         free((void *)(uintptr_t)q->request.stop_ids);
@@ -79,6 +80,15 @@ void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *q)
     *at = q->next;
     list->last = list->last == q ? before : list->last;
     list->n -= 1;
+}
+
+bool dsi_sequences_has(const dsi_sequences *list, const dsi_sequence *sequence)
+{
+    const dsi_sequence *q = list->first;
+    while (q != NULL && q != sequence) {
+        q = q->next;
+    }
+    return q != NULL;
 }
 
 dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid)

@@ -144,6 +144,7 @@ void ds_serve_destroy(ds_server **server)
     dsi_sequences_clear(&s->running);
     dsi_sequences_clear(&s->put);
     dsi_sequences_clear(&s->embedding);
+    dsi_beams_clear(s, true);
     dsi_sequences_clear(&s->done);
     dsi_draw_destroy(s);
     dsi_batch_destroy(s);

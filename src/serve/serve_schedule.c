@@ -57,6 +57,12 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
     DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_serve_request", r));
     DS_TRY(check_request(s, r));
     dsi_sequences_clear(&s->done);
+    dsi_beams_clear(s, false);
+    if (r->beams != NULL) {
+        DS_TRY(dsi_beams_submit(s, r));
+        *uid_out = s->last_uid;
+        return DS_OK;
+    }
     dsi_sequence *q = NULL;
     DS_TRY(dsi_sequence_create(s, s->last_uid + 1, r->ids, r->n, (int64_t)r->n + r->max_new_tokens,
                                &q));
@@ -81,6 +87,9 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
 
 ds_status ds_serve_cancel(ds_server *s, uint64_t uid)
 {
+    if (dsi_beams_cancel(s, uid)) {
+        return DS_OK;
+    }
     dsi_sequences *list = &s->running;
     dsi_sequence *q = dsi_sequences_find(list, uid);
     if (q == NULL) {
@@ -134,7 +143,7 @@ static void guess(ds_server *s, dsi_sequence *q)
     const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
     int64_t most = s->max_draft < left ? s->max_draft : left;
     most = most < room ? most : room;
-    if (most < 1 || q->request.sampling.mirostat != 0) {
+    if (most < 1 || q->group != NULL || q->request.sampling.mirostat != 0) {
         return;
     }
     dsi_draft(q, most);
@@ -218,9 +227,11 @@ static void make_batch(ds_server *s)
     add_pieces(s);
     while (admit(s)) {
     }
-    while (s->batch.n == 0 && s->running.n > 1) {
+    while (s->batch.n == 0 && s->running.n > 1) { /* beams wait for beams of their search, too */
         preempt(s, s->running.last);
         add_pieces(s);
+        while (s->batch.n == 0 && s->waiting.first->uid < s->running.last->uid && admit(s)) {
+        }
     }
 }
 
@@ -252,6 +263,13 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
 {
     dsi_sequence *q = s->batch.wanting[i];
     const int64_t n = q->n_draft;
+    if (q->group != NULL) {
+        ds_serve_event event;
+        if (dsi_beams_go_on(s, q->group, &event)) {
+            events[(*n_out)++] = event;
+        }
+        return i + 1;
+    }
     bool goes_on = true;
     q->n_draft = 0;
     for (int64_t k = 0; k <= n && goes_on; ++k) {

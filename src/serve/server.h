@@ -9,6 +9,8 @@
 
 #include <deepspeed/serve.h>
 
+typedef struct dsi_beam_group dsi_beam_group; /* beam.c */
+
 /* A sequence: of put, or of a request. In one list of the server's, by `next`. */
 typedef struct dsi_sequence {
     struct dsi_sequence *next;
@@ -24,7 +26,12 @@ typedef struct dsi_sequence {
     int64_t n_batch;      /* ids in the batch that is put together */
     int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
     bool of_put;
-    bool embeds; /* of ds_serve_embed */
+    dsi_beam_group *group;       /* which owns it; NULL: none */
+    struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
+    double score;
+    bool ranked;  /* they are found */
+    bool spoiled; /* its logits were not finite */
+    bool embeds;  /* of ds_serve_embed */
     ds_pool pool;
     double *pooled;           /* [width]: of the rows so far */
     float *vector;            /* [width] */
@@ -64,6 +71,7 @@ struct ds_server {
     bool cache;
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
+    dsi_beam_group *groups;              /* all, and those that ended until the next submit */
     dsi_sequences embedding;             /* the first n_embedding have all their blocks */
     int64_t n_embedding, width;
     bool embedded;      /* by the newest step */
@@ -82,6 +90,7 @@ void dsi_sequences_append(dsi_sequences *list, dsi_sequence *sequence);
 /* In front of those with a larger uid. */
 void dsi_sequences_insert(dsi_sequences *list, dsi_sequence *sequence);
 void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *sequence);
+bool dsi_sequences_has(const dsi_sequences *list, const dsi_sequence *sequence);
 dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid);
 void dsi_sequences_clear(dsi_sequences *list);
 /* Blocks that the sequence lacks to hold n more ids than are computed. */
@@ -116,6 +125,19 @@ int64_t dsi_embed_width(const ds_generator *generator);
 ds_status dsi_embed_step(ds_server *server, ds_serve_event *events, size_t *n_out);
 /* Whether the first one that waits needs blocks that texts hold. */
 bool dsi_embed_waits(const ds_server *server);
+
+/* ---- beam.c ---- */
+ds_status dsi_beams_check(const ds_server *server, const ds_serve_request *request);
+/* Makes a group of request->beams->n texts, with one sequence that waits. */
+ds_status dsi_beams_submit(ds_server *server, const ds_serve_request *request);
+/* The likeliest ids behind a sequence of a group; of any thread, a sequence each. */
+void dsi_beams_rank(const ds_server *server, dsi_sequence *q, const float *logits);
+/* After its logits were ranked: goes on with the group where all its sequences are. True: it ended,
+ * and *event says how. */
+bool dsi_beams_go_on(ds_server *server, dsi_beam_group *group, ds_serve_event *event);
+bool dsi_beams_cancel(ds_server *server, uint64_t uid);
+/* Frees the groups that ended; all: every one. */
+void dsi_beams_clear(ds_server *server, bool all);
 
 /* ---- draft.c ---- */
 /* Guesses what follows the sequence's ids, at most `most` of them; they stand behind its ids. */

@@ -198,6 +198,24 @@ def samplers(s):
         expect(status == 400 and got["error"]["param"], fields, got)
 
 
+def beams(s):
+    """Beam search (test_beams has transformers' texts): the best first, the same in a crowd; fields that it has no place for are errors."""
+    ask = dict(max_tokens=12, use_beam_search=True, n=2, best_of=4)
+    got = s.complete("the quick ", **ask)
+    texts = [c["text"] for c in got["choices"]]
+    expect(len(set(texts)) == 2 and got["usage"]["completion_tokens"] == 24, got)
+    expect(s.complete(["the quick ", "lazy "], **ask)["choices"][0]["text"] == texts[0])
+    wide = [c["text"] for c in s.complete("the quick ", **{**ask, "n": 4})["choices"]]
+    expect(wide[:2] == texts and len(set(wide)) == 4, wide)
+    frames = s.stream("/v1/completions", prompt="the quick ", **ask)
+    expect("".join(f["choices"][0]["text"] for f in frames if f["choices"] and f["choices"][0]["index"] == 0) == texts[0], frames)
+    for fields in (dict(length_penalty=2), dict(early_stopping=True), dict(best_of=2), dict(use_beam_search=True), dict(use_beam_search=True, n=17),
+                   dict(use_beam_search=True, n=3, best_of=2), dict(use_beam_search=True, n=2, temperature=1), dict(use_beam_search=True, n=2, stop="a"),
+                   dict(use_beam_search=True, n=2, logprobs=1), dict(use_beam_search=True, n=2, early_stopping="soon")):
+        status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
+        expect(status == 400 and got["error"]["param"], fields, got)
+
+
 def objects(s):
     """JSON objects, whatever is drawn."""
     whole = 0
@@ -680,6 +698,7 @@ def main():
     chats(s)
     sampling(s)
     samplers(s)
+    beams(s)
     objects(s)
     forms(s)
     refusals(s)

@@ -3,6 +3,8 @@
 #include "common/args.h"
 #include "common/generate.h"
 
+#include <deepspeed/serve.h>
+
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -194,6 +196,29 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .def = "0.1",
          .max = 1000,
          .doc = "How fast it learns."},
+        {.name = "num_beams",
+         .type = DSI_ARG_INT,
+         .out = &o->num_beams,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = DS_SERVE_MOST_BEAMS,
+         .doc = "Above 1: the likeliest text that a search with N beams finds."},
+        {.name = "length_penalty",
+         .type = DSI_ARG_REAL,
+         .out = &o->length_penalty,
+         .value = "X",
+         .def = "1",
+         .min = -100,
+         .max = 100,
+         .doc = "Of beams: a text's log-probability is divided by its length to this power."},
+        {.name = "early_stopping",
+         .type = DSI_ARG_TEXT,
+         .out = &o->early_stopping,
+         .value = "false|true|never",
+         .def = "false",
+         .choices = "false|true|never",
+         .doc = "Of beams: when a search ends, as in transformers."},
         {.name = "seed",
          .type = DSI_ARG_INT,
          .out = &o->seed,
@@ -248,6 +273,12 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     }
     if (!o->chat && (o->system != NULL || o->chat_template != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "--system and --chat_template need --chat");
+    }
+    if (o->num_beams > 1 &&
+        (o->chat || o->stats || o->checkpoint != NULL || o->temperature > 0.0)) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "--num_beams goes with --model and temperature 0, without --chat and --stats");
     }
     if (o->prompt != NULL && o->prompt_file != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --prompt or --prompt_file");

@@ -205,14 +205,7 @@ static bool read_echo(api_reader *r, json_t *v)
 
 static bool read_best_of(api_reader *r, json_t *v)
 {
-    int64_t n = 0;
-    if (!api_whole(r, "best_of", v, 1, INT32_MAX, &n)) {
-        return false;
-    }
-    return n == 1 ? true
-                  : api_unsupported(r, "best_of",
-                                    "choosing the best of several is not built; "
-                                    "ask for n texts");
+    return api_whole(r, "best_of", v, 1, INT32_MAX, &r->best_of);
 }
 
 static bool read_format(api_reader *r, json_t *v)
@@ -336,6 +329,12 @@ static bool read_rows(api_reader *r, json_t *body)
     {
         if (api_is_sampler(key)) {
             if (!json_is_null(value) && !api_read_sampler(r, key, value)) {
+                return false;
+            }
+            continue;
+        }
+        if (api_is_beam(key)) {
+            if (!json_is_null(value) && !api_read_beam(r, key, value)) {
                 return false;
             }
             continue;
@@ -477,7 +476,8 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
         return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
     if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
-        !api_take_samplers(&r) || !api_take_form(&r) || !api_take_tools(&r)) {
+        !api_take_samplers(&r) || !api_take_beams(&r, body) || !api_take_form(&r) ||
+        !api_take_tools(&r)) {
         return false;
     }
     json_t *prompt = json_object_get(body, "prompt");

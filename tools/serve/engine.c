@@ -32,6 +32,9 @@ static void submit(engine *e, job *j)
             }
             continue;
         }
+        if (j->request.beams != NULL && i % j->n_of_each != 0) {
+            continue; /* of the search of the first of the prompt */
+        }
         ds_serve_request r = j->request;
         r.ids = c->ids;
         r.n = c->n_ids;
@@ -147,6 +150,24 @@ static bool all_ended(const job *j)
     return true;
 }
 
+/* The best texts of a search, id by id, to the choices of its prompt. */
+static void give_beams(job *j, choice *first, const ds_serve_event *event)
+{
+    for (size_t i = 0; i < j->n_of_each && !j->done; ++i) {
+        const ds_beam *beam = &event->beams[i];
+        choice *c = first + i;
+        for (int64_t k = 0; k < beam->n && c->finish == NULL && !j->done; ++k) {
+            bool stop = false;
+            const ds_serve_event one = {.id = beam->ids[k],
+                                        .n_cached = event->n_cached,
+                                        .finish = k + 1 < beam->n ? DS_SERVE_GOES_ON
+                                                  : beam->stopped ? DS_SERVE_STOP
+                                                                  : DS_SERVE_LENGTH};
+            job_take(j, c, &one, &stop);
+        }
+    }
+}
+
 static void give(engine *e, const ds_serve_event *event)
 {
     job *j = NULL;
@@ -165,6 +186,8 @@ static void give(engine *e, const ds_serve_event *event)
     }
     if (j->embeds) {
         embed_take(j, c, event->vector);
+    } else if (event->finish == DS_SERVE_BEAMS) {
+        give_beams(j, c, event);
     } else {
         job_take(j, c, event, &stop);
     }

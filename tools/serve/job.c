@@ -44,6 +44,7 @@ void job_release(job *j)
     free(j->choices);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
+    free((void *)(uintptr_t)j->request.beams);
     if (j->request.dry != NULL) {
         free((void *)(uintptr_t)j->request.dry->breakers);
         free((void *)(uintptr_t)j->request.dry);
