@@ -67,6 +67,33 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->adapter,
          .value = "DIR",
          .doc = "A folder of PEFT's: the adapter of --model."},
+        {.name = "lora",
+         .type = DSI_ARG_LIST,
+         .out = &o->lora,
+         .value = "NAME=DIR",
+         .doc =
+             "A folder of PEFT's LoRA that requests may name as their model, or as lora; several "
+             "times."},
+        {.name = "max_loras",
+         .type = DSI_ARG_INT,
+         .out = &o->max_loras,
+         .value = "N",
+         .def = "0",
+         .max = 1024,
+         .doc = "Slots for such adapters; default: as many as --lora names."},
+        {.name = "max_lora_rank",
+         .type = DSI_ARG_INT,
+         .out = &o->max_lora_rank,
+         .value = "N",
+         .def = "16",
+         .min = 1,
+         .max = 4096,
+         .doc = "The largest rank of one."},
+        {.name = "lora_updates",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->lora_updates,
+         .doc = "Requests may load and unload adapters from folders of this machine: "
+                "/v1/load_lora_adapter and /v1/unload_lora_adapter."},
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
@@ -250,6 +277,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
     if (!*help_out && o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give --model DIR");
     }
+    const int64_t named = (int64_t)o->lora.n;
+    if (o->max_loras > 0 && o->max_loras < named) {
+        return ds_fail(ctx, DS_ERR_ARG, "--max_loras %lld, but --lora names %lld",
+                       (long long)o->max_loras, (long long)named);
+    }
+    o->max_loras = o->max_loras > 0 ? o->max_loras : named;
     return DS_OK;
 }
 
@@ -394,11 +427,13 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->no_embeddings) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "%s is an encoder: --quantize, --adapter, --draft and --no_embeddings do "
-                       "not go with it",
-                       o->model);
+    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->no_embeddings ||
+        o->max_loras > 0) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "%s is an encoder: --quantize, --adapter, --lora, --draft and --no_embeddings do "
+            "not go with it",
+            o->model);
     }
     const ds_encoder_params params = {.model = p->model,
                                       .weights = o->model,
@@ -424,6 +459,9 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
 {
     enum { LONGEST = 8192 };
     const int64_t model_most = ds_model_get_info(p->model)->max_positions;
+    if (o->lora_updates && o->max_loras == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--lora_updates needs slots: --max_loras N");
+    }
     DS_TRY(open_sentence(ctx, o, f, p));
     if (ds_model_get_info(p->model)->encoder) {
         return open_encoder(ctx, o, f, p);
@@ -443,8 +481,11 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .kv_tokens = o->kv_tokens,
         .no_prefix_cache = o->no_prefix_cache,
         .max_draft = o->draft,
-        .embeddings = !o->no_embeddings};
+        .embeddings = !o->no_embeddings,
+        .adapters = o->max_loras,
+        .adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0};
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
+    DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
     f->max_length = s->max_length;
@@ -518,6 +559,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
     (void)pthread_mutex_lock(&f->lock);
     f->stop = true;
     (void)pthread_cond_signal(&f->wake);
+    (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
     if (f->daemon != NULL) {
@@ -541,6 +583,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     }
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->wake, NULL);
+    (void)pthread_cond_init(&f->answered, NULL);
     const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
     ds_status status = ds_ctx_create(&one, &f->http_ctx);
     status = status < 0 ? status : read_keys(ctx, o, f, &p);
@@ -566,6 +609,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     dsi_buf_free(&p.tls_key);
     free(f->keys);
     free(f->stop_ids);
+    lora_close(f);
     dsi_vocabulary_destroy(&f->words);
     ds_ctx_destroy(&f->http_ctx);
     return status;
@@ -597,6 +641,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "ds_serve: %s\n", ds_ctx_error(ctx));
     }
     free(o.model_found);
+    dsi_arg_list_free(&o.lora);
     ds_ctx_destroy(&ctx);
     return code;
 }

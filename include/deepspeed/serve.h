@@ -45,8 +45,10 @@ typedef struct ds_serve_params {
      * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
      * differs ends the guess: so no id changes. Default 0 */
     int64_t max_draft;
-    bool embeddings; /* build plans for ds_serve_embed, too */
-    DS_RESERVED(6);
+    bool embeddings;      /* build plans for ds_serve_embed, too */
+    int64_t adapters;     /* slots for adapters of requests (ds_serve_adapter_load); default 0 */
+    int64_t adapter_rank; /* the largest rank of such */
+    DS_RESERVED(4);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -161,7 +163,8 @@ typedef struct ds_serve_request {
     const ds_dry *dry;       /* copied; default NULL; after the penalties */
     const ds_beams *beams;   /* copied; default NULL. Beside it only ids, max_new_tokens,
                                 min_new_tokens and stop_ids; its one event is of BEAMS */
-    DS_RESERVED(4);
+    uint64_t adapter;        /* of ds_serve_adapter_load; default 0: the model itself */
+    DS_RESERVED(3);
 } ds_serve_request;
 
 typedef enum ds_serve_finish {
@@ -213,6 +216,16 @@ DS_API ds_status ds_serve_embed(ds_server *server, const uint32_t *ids, size_t n
 DS_API ds_status ds_serve_step(ds_server *server, ds_serve_event *events, size_t *n_out);
 /* Ends a request without an event; its blocks are free at once. Errors: ERR_NOT_FOUND. */
 DS_API ds_status ds_serve_cancel(ds_server *server, uint64_t uid);
+
+/* Loads a folder of PEFT's LoRA or rsLoRA of the model into a free slot; *id_out is for
+ * ds_serve_request.adapter. Requests of several adapters and of none share batches, and each has
+ * the bits that it has alone. Between steps; nothing else changes. Errors: ERR_LIMIT (no free slot,
+ * or a rank above adapter_rank), ERR_UNSUPPORTED (DoRA, PiSSA, a module that has no slots: an
+ * embedding, a head), those of ds_adapter_open and of its weights. */
+DS_API ds_status ds_serve_adapter_load(ds_server *server, const char *folder, uint64_t *id_out);
+/* No new request has it; its slot is free when the last one that has it ended. Errors:
+ * ERR_NOT_FOUND. */
+DS_API ds_status ds_serve_adapter_unload(ds_server *server, uint64_t id);
 
 /* Counters since creation, and gauges. */
 typedef struct ds_serve_stats {

@@ -31,6 +31,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
+    status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     ds_graph_destroy(&graph);
@@ -286,7 +287,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
                        "ds_generator_params: max_length is needed, %s has no most positions",
                        info->architecture);
     }
-    g->vocab_size = info->vocab_size;
+    g->vocab_size = g->slots.vocab_size = info->vocab_size;
     g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
     g->dtype = params->dtype;
     g->quantize = params->quantize;
@@ -338,7 +339,10 @@ ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
 
 static ds_generator start_of(const dsi_many *many)
 {
-    return (ds_generator){.paged = many->paged, .budget = many->budget, .embeds = many->embeds};
+    return (ds_generator){.paged = many->paged,
+                          .budget = many->budget,
+                          .embeds = many->embeds,
+                          .slots = {.n = many->slots, .rank = many->slot_rank}};
 }
 
 ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,

@@ -143,7 +143,8 @@ ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
     DS_TRY(dsi_generator_input(g, prefix, "sequence", &piece->of_token));
     DS_TRY(dsi_generator_input(g, prefix, "slots", &piece->slots));
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
-    piece->sequence = piece->kv_offset = DS_NONE;
+    piece->sequence = piece->kv_offset = piece->adapters = DS_NONE;
+    DS_TRY(g->slots.n > 0 ? dsi_generator_input(g, prefix, "adapters", &piece->adapters) : DS_OK);
     return DS_OK;
 }
 
@@ -177,6 +178,9 @@ ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const flo
     DS_TRY(write_padded(g, piece->positions, batch->positions, n, length, 0));
     DS_TRY(write_padded(g, piece->of_token, batch->of_token, n, length, -1));
     DS_TRY(write_padded(g, piece->slots, batch->slots, n, length, -1));
+    if (piece->adapters != DS_NONE) {
+        DS_TRY(write_padded(g, piece->adapters, batch->adapters, n, length, -1));
+    }
     DS_TRY(write_padded(g, piece->last, batch->last, batch->n_last, piece->rows, 0));
     DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables,
                           (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t)));

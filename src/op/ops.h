@@ -606,6 +606,11 @@ typedef struct dsi_paged_attrs {
  * sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
 
+/* ---- slot_adapter.c -------------------------------------------------------------------------- */
+/* slot_adapter: y (1,T,N), x (1,T,C), a (S,C,R), b (S,R,N), slots i32 (T) → y + (x·a[s])·b[s], y
+ * where a token's slot is -1. No gradient. */
+extern const ds_op dsi_op_slot_adapter;
+
 /* ---- gradnorm.c (phase norm) ----------------------------------------------------------------- */
 /* abs_max: x → f32 (): largest magnitude; NaN when any element is NaN, Inf when any is infinite. */
 extern const ds_op dsi_op_abs_max;

@@ -10,7 +10,7 @@ ds_status dsi_batch_create(ds_server *s)
     const size_t tokens = (size_t)s->max_batch_tokens;
     const size_t sequences = (size_t)s->max_sequences;
     const size_t rows = (size_t)s->generator->paged.rows;
-    b->ids = malloc(4 * tokens * sizeof *b->ids);
+    b->ids = malloc(5 * tokens * sizeof *b->ids);
     b->last = malloc((s->width > 0 ? tokens : rows) * sizeof *b->last);
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
@@ -23,6 +23,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->positions = b->ids + tokens;
     b->of_token = b->positions + tokens;
     b->slots = b->of_token + tokens;
+    b->adapters = b->slots + tokens;
     b->wanting = b->members + sequences;
     return DS_OK;
 }
@@ -54,6 +55,7 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         b->ids[b->n] = (int32_t)q->ids[position];
         b->positions[b->n] = (int32_t)position;
         b->of_token[b->n] = (int32_t)row;
+        b->adapters[b->n] = q->slot;
         b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
         b->n += 1;
     }
@@ -81,6 +83,7 @@ ds_status dsi_batch_run(ds_server *s, bool embeds, const float **rows_out)
                                    .slots = b->slots,
                                    .tables = b->tables,
                                    .last = b->last,
+                                   .adapters = b->adapters,
                                    .n = b->n,
                                    .n_last = embeds ? b->n : b->n_last,
                                    .embeds = embeds};

@@ -103,6 +103,7 @@ static ds_status make_sequence(ds_server *s, dsi_beam_group *g, const ds_serve_r
 {
     DS_TRY(dsi_sequence_create(s, g->uid, r->ids, r->n, (int64_t)r->n + r->max_new_tokens, to));
     dsi_sequence *q = *to;
+    dsi_serve_adapter_begin(s, q, r->adapter);
     q->request.max_new_tokens = r->max_new_tokens;
     q->request.min_new_tokens = r->min_new_tokens;
     q->request.n_stop_ids = r->n_stop_ids;

@@ -24,6 +24,7 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
     q->uid = uid;
     q->n_ids = q->n_prompt = (int64_t)n;
     q->most = most;
+    q->slot = -1;
     *sequence_out = q;
     return DS_OK;
 }
@@ -135,13 +136,13 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
         dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
     }
     q->n_computed = q->n_registered = 0;
-    q->serial = 0;
+    q->serial = q->begin;
 }
 
 int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
 {
     const int64_t most = s->cache ? (q->n_ids - 1) / s->block : 0; /* the last id runs anyway */
-    uint64_t serial = 0;
+    uint64_t serial = q->begin;
     int64_t n = 0;
     *n_free_out = 0;
     while (n < most) {

@@ -44,6 +44,9 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
+    DS_TRY(bound(s->ctx, "adapters", p->adapters, 0, 1024));
+    DS_TRY(bound(s->ctx, "adapter_rank", p->adapter_rank, p->adapters > 0 ? 1 : 0, 4096));
+    s->n_slots = p->adapters;
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
     const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
@@ -93,7 +96,9 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                      .table = (s->max_length + s->block - 1) / s->block,
                                      .rows = most_rows(s)},
                            .budget = s->max_batch_tokens,
-                           .embeds = params->embeddings};
+                           .embeds = params->embeddings,
+                           .slots = params->adapters,
+                           .slot_rank = params->adapter_rank};
     return (plans_only ? dsi_generator_plan : dsi_generator_create)(s->ctx, &source, &many,
                                                                     &s->generator);
 }
@@ -106,6 +111,13 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     s->width = dsi_embed_width(s->generator);
     DS_TRY(dsi_block_pool_create(s->ctx, paged->blocks, s->block, &s->pool));
     count_bytes(s, paged->blocks * s->block);
+    s->slots = calloc((size_t)s->n_slots + 1, sizeof *s->slots);
+    if (s->slots == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for slots of adapters");
+    }
+    for (int64_t i = 0; i < s->n_slots; ++i) {
+        DS_TRY(dsi_generator_slot_clear(s->generator, i));
+    }
     DS_TRY(dsi_batch_create(s));
     return dsi_draw_create(s);
 }
@@ -148,6 +160,7 @@ void ds_serve_destroy(ds_server **server)
     dsi_sequences_clear(&s->done);
     dsi_draw_destroy(s);
     dsi_batch_destroy(s);
+    free(s->slots);
     dsi_block_pool_destroy(&s->pool);
     ds_generator_destroy(&s->generator);
     free(s);

@@ -38,6 +38,7 @@ static ds_status check_request(ds_server *s, const ds_serve_request *r)
                            (long long)s->vocab_size);
         }
     }
+    DS_TRY(dsi_serve_adapter_check(s, r->adapter));
     return dsi_draw_check(s, r);
 }
 
@@ -78,6 +79,7 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
         dsi_sequence_destroy(&q);
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
     }
+    dsi_serve_adapter_begin(s, q, r->adapter);
     q->n_cached = -1;
     s->last_uid += 1;
     dsi_sequences_append(&s->waiting, q);

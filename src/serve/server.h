@@ -25,6 +25,8 @@ typedef struct dsi_sequence {
     int64_t n_cached;     /* of the prompt, at the first run */
     int64_t n_batch;      /* ids in the batch that is put together */
     int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
+    int32_t slot;         /* of its adapter; -1: none */
+    uint64_t begin;       /* the serial before its first block */
     bool of_put;
     dsi_beam_group *group;       /* which owns it; NULL: none */
     struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
@@ -46,12 +48,12 @@ typedef struct dsi_sequences {
 
 /* The batch that is put together: what dsi_paged_run takes. */
 typedef struct dsi_serve_batch {
-    int32_t *ids, *positions, *of_token, *slots; /* [budget] */
-    int32_t *tables;                             /* [sequences][table] */
-    int32_t *last;                               /* [rows] */
-    dsi_sequence **members;                      /* [sequences], in order of their rows */
-    dsi_sequence **wanting;                      /* [rows]: whose logits row i is, */
-    int64_t *behind;                             /* [rows]: and behind how many of its ids */
+    int32_t *ids, *positions, *of_token, *slots, *adapters; /* [budget] */
+    int32_t *tables;                                        /* [sequences][table] */
+    int32_t *last;                                          /* [rows] */
+    dsi_sequence **members; /* [sequences], in order of their rows */
+    dsi_sequence **wanting; /* [rows]: whose logits row i is, */
+    int64_t *behind;        /* [rows]: and behind how many of its ids */
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
 
@@ -63,6 +65,11 @@ typedef struct dsi_draw_room {
     uint16_t *seen;   /* how often an id is in the text, +1 in the prompt; zero between draws */
 } dsi_draw_room;
 
+typedef struct dsi_serve_slot {
+    uint64_t id; /* of the adapter; 0: free */
+    bool leaves; /* free when no sequence of it is left */
+} dsi_serve_slot;
+
 struct ds_server {
     ds_ctx *ctx;
     ds_generator *generator;
@@ -71,8 +78,11 @@ struct ds_server {
     bool cache;
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
-    dsi_beam_group *groups;              /* all, and those that ended until the next submit */
-    dsi_sequences embedding;             /* the first n_embedding have all their blocks */
+    dsi_serve_slot *slots;               /* [n_slots], for adapters */
+    int64_t n_slots;
+    uint64_t last_adapter;
+    dsi_beam_group *groups;  /* all, and those that ended until the next submit */
+    dsi_sequences embedding; /* the first n_embedding have all their blocks */
     int64_t n_embedding, width;
     bool embedded;      /* by the newest step */
     dsi_sequences done; /* freed outside of steps */
@@ -125,6 +135,13 @@ int64_t dsi_embed_width(const ds_generator *generator);
 ds_status dsi_embed_step(ds_server *server, ds_serve_event *events, size_t *n_out);
 /* Whether the first one that waits needs blocks that texts hold. */
 bool dsi_embed_waits(const ds_server *server);
+
+/* ---- adapters.c ---- */
+/* The slot of a loaded adapter; -1: there is none. */
+int32_t dsi_serve_adapter_slot(const ds_server *server, uint64_t id);
+ds_status dsi_serve_adapter_check(ds_server *server, uint64_t id);
+/* A sequence is of an adapter, 0: of the model itself. */
+void dsi_serve_adapter_begin(const ds_server *server, dsi_sequence *q, uint64_t id);
 
 /* ---- beam.c ---- */
 ds_status dsi_beams_check(const ds_server *server, const ds_serve_request *request);

@@ -691,6 +691,60 @@ def embeddings(s):
     off.end()
 
 
+def loras():
+    """Adapters by the request: the texts of the merged models; one's keys are not another's; loaded and unloaded."""
+    prompt = "the quick brown fox jumps over the lazy dog. zigzag " * 2
+    many = dict(max_tokens=24, temperature=0)
+
+    def of(s, adapter, field="model"):
+        body = dict(many, prompt=prompt, model="m", **{}) if adapter is None or field == "lora" else dict(many, prompt=prompt, model=adapter)
+        if field == "lora":
+            body["lora"] = adapter
+        status, got = s.post("/v1/completions", **body)
+        expect(status == 200 and got["model"] == (adapter or "m"), got)
+        return got["choices"][0]["text"]
+
+    def generated(folder):
+        return subprocess.run([PROGRAM.replace("ds_serve", "ds_generate"), "--model", folder, "--dtype", "f32", "--prompt", prompt, "--no_echo",
+                               "--max_new_tokens", "24"], capture_output=True, check=True, text=True).stdout[:-1]
+
+    want = {None: generated(MODEL), "a": generated("merged1"), "b": generated("merged2")}
+    expect(len(set(want.values())) == 3, want)
+    s = Server("--dtype", "f32", "--lora", "a=lora1", "--lora", "b=lora2", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates", template=())
+    for name in (None, "a", "b", "a", None):
+        expect(of(s, name) == want[name], name, want[name])
+    expect(of(s, "b", "lora") == want["b"])
+    found = {}
+    threads = [threading.Thread(target=lambda k=k, n=n: found.update({(k, n): of(s, n)})) for k in range(6) for n in want]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    expect(len(found) == 18 and all(text == want[n] for (_, n), text in found.items()), found)
+    models = json.loads(s.ask("GET", "/v1/models")[1])["data"]
+    expect([m["id"] for m in models] == ["m", "a", "b"] and models[1]["parent"] == "m", models)
+    expect(s.post("/v1/completions", model="c", prompt="a")[0] == 404)
+    expect(s.post("/v1/completions", model="m", lora="c", prompt="a")[0] == 404)
+    expect(s.post("/v1/completions", model="a", lora="b", prompt="a")[0] == 400)
+    expect(s.post("/v1/embeddings", model="a", input="a")[0] == 400)
+    expect(s.post("/v1/load_lora_adapter", lora_name="c", lora_path="lora1")[0] == 200)
+    expect(of(s, "c") == want["a"])
+    for fields, what in ((dict(lora_name="c", lora_path="lora1"), "there already"), (dict(lora_name="d", lora_path="lora1"), "slots"), (dict(lora_name="d"), "folder"),
+                         (dict(lora_name="d", lora_path="lora1", more=1), "no field")):
+        status, got = s.post("/v1/load_lora_adapter", **fields)
+        expect(status == 400 and what in got["error"]["message"], fields, got)
+    expect(s.post("/v1/unload_lora_adapter", lora_name="a")[0] == 200)
+    expect(s.post("/v1/unload_lora_adapter", lora_name="a")[0] == 404 and s.post("/v1/completions", model="a", prompt="a")[0] == 404)
+    status, got = s.post("/v1/load_lora_adapter", lora_name="d", lora_path="nowhere")
+    expect(status == 400 and "nowhere" in got["error"]["message"], got)
+    expect(s.post("/v1/load_lora_adapter", lora_name="d", lora_path="lora2")[0] == 200)
+    expect(of(s, "d") == want["b"] and of(s, "c") == want["a"] and of(s, None) == want[None])
+    s.end()
+    shut = Server("--lora", "a=lora1", template=())
+    expect(shut.post("/v1/load_lora_adapter", lora_name="b", lora_path="lora2")[0] == 403)
+    shut.end()
+
+
 def main():
     alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
     s = Server()
@@ -713,6 +767,7 @@ def main():
     expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
     s.end()
     alone.end()
+    loras()
     tools()
     secure()
     keys_and_limits()

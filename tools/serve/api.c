@@ -10,10 +10,38 @@
 #include <time.h>
 
 /* ---- rows ---- */
+/* By `model` or by `lora`. */
+static bool choose_adapter(api_reader *r, const char *field, const front_adapter *adapter)
+{
+    job *j = r->j;
+    if (j->request.adapter != 0 && j->request.adapter != adapter->id) {
+        return api_wrong(r, field, "one adapter, but model and lora name two");
+    }
+    j->request.adapter = adapter->id;
+    j->model = j->model != NULL ? j->model : strdup(adapter->name);
+    return j->model != NULL;
+}
+
+static bool read_lora(api_reader *r, json_t *v)
+{
+    const front_adapter *adapter = json_is_string(v) ? lora_find(r->f, json_string_value(v)) : NULL;
+    return adapter != NULL
+               ? choose_adapter(r, "lora", adapter)
+               : api_fail(r->e, MHD_HTTP_NOT_FOUND, "model_not_found", "lora",
+                          "lora: expected the name of an adapter, as /v1/models lists them");
+}
+
 bool api_check_model(api_reader *r, json_t *v)
 {
     if (!json_is_string(v)) {
         return api_wrong(r, "model", "a name");
+    }
+    const front_adapter *adapter = lora_find(r->f, json_string_value(v));
+    if (adapter != NULL && r->j->embeds) {
+        return api_unsupported(r, "model", "vectors are of the model itself, not of an adapter");
+    }
+    if (adapter != NULL) {
+        return choose_adapter(r, "model", adapter);
     }
     if (strcmp(json_string_value(v), r->f->name) != 0) {
         return api_fail(r->e, MHD_HTTP_NOT_FOUND, "model_not_found", "model",
@@ -271,6 +299,7 @@ typedef struct row {
 
 static const row rows[] = {
     {"model", BOTH, api_check_model},
+    {"lora", BOTH, read_lora},
     {"messages", CHAT, read_later},
     {"prompt", COMPLETION, read_later},
     {"max_tokens", BOTH, read_most},

@@ -287,19 +287,39 @@ static void turn(engine *e)
     find_gone(e);
 }
 
+/* What the HTTP thread waits for. With the lock, but while it is done. */
+static void obey(front *f)
+{
+    front_command *c = f->command;
+    if (c == NULL || c->done) {
+        return;
+    }
+    (void)pthread_mutex_unlock(&f->lock);
+    const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &c->id)
+                                               : ds_serve_adapter_unload(f->server, c->id);
+    (void)pthread_mutex_lock(&f->lock);
+    c->status = status;
+    if (status < 0) {
+        (void)snprintf(c->error, sizeof c->error, "%s", ds_ctx_error(f->ctx));
+    }
+    c->done = true;
+    (void)pthread_cond_signal(&f->answered);
+}
+
 static void loop(engine *e)
 {
     front *f = e->f;
     for (;;) {
         (void)pthread_mutex_lock(&f->lock);
         tidy(e);
+        obey(f);
         if (f->server != NULL) {
             ds_serve_get_stats(f->server, &f->metrics.stats);
         }
         if (f->stop) {
             break;
         }
-        if (e->f->running == NULL) {
+        if (e->f->running == NULL && f->queued == NULL) {
             (void)pthread_cond_wait(&f->wake, &f->lock);
         } else if (f->server == NULL) {
             encode_one(e);

@@ -10,6 +10,7 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
+#include "common/args.h"
 #include "common/sentence_folder.h"
 #include "guide/guide.h"
 
@@ -28,11 +29,13 @@ typedef struct job job;
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
     const char *pooling, *normalize;
+    dsi_arg_list lora; /* NAME=FOLDER */
+    int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
-    bool no_prefix_cache, no_embeddings;
+    bool no_prefix_cache, no_embeddings, lora_updates;
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
@@ -43,6 +46,22 @@ typedef struct front_metrics {
     double ttft_sum, step_seconds;
     int64_t ttft_count;
 } front_metrics;
+
+/* An adapter, as clients call it. */
+typedef struct front_adapter {
+    char *name;
+    uint64_t id; /* of ds_serve_adapter_load */
+    int64_t created;
+} front_adapter;
+
+/* What the HTTP thread wants of the engine's between two steps. */
+typedef struct front_command {
+    const char *folder; /* of an adapter to load; NULL: unload id */
+    uint64_t id;
+    ds_status status;
+    char error[512];
+    bool done;
+} front_command;
 
 typedef struct front {
     ds_ctx *ctx; /* of the engine thread */
@@ -67,7 +86,10 @@ typedef struct front {
     struct MHD_Daemon *daemon;
     const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, answered;
+    front_command *command;  /* NULL: none waits */
+    front_adapter *adapters; /* [n_adapters]; of the HTTP thread, once that runs */
+    size_t n_adapters;
     job *queued, **queued_end; /* new jobs, for the engine thread */
     job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
@@ -141,6 +163,7 @@ struct job {
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
     bool of_response; /* of /v1/responses: a chat whose answer is told otherwise */
+    char *model;      /* what the client called it, an adapter; NULL: the model's own name */
     bool embeds;      /* of /v1/embeddings */
     bool base64;      /* its vectors are */
     int64_t dimensions;
@@ -201,6 +224,15 @@ bool embed_read(front *f, json_t *body, job *j, dsi_buf *ignored, api_error *e);
 void embed_take(job *j, choice *c, const float *vector);
 /* All have theirs: the answer. With the lock. */
 void embed_end(job *j);
+
+/* ---- lora.c: adapters that clients choose, load and unload; of the HTTP thread ---- */
+const front_adapter *lora_find(const front *f, const char *name);
+/* Before the threads run: the adapters of the command line. */
+ds_status lora_open(ds_ctx *ctx, front *f);
+void lora_close(front *f);
+/* Bodies {"lora_name", "lora_path"} and {"lora_name"}; false: *e is filled. */
+bool lora_load(front *f, json_t *body, api_error *e);
+bool lora_unload(front *f, json_t *body, api_error *e);
 
 /* ---- responses.c ---- */
 /* The body as that of a chat, a new reference, and what the answer repeats. NULL: *e is filled. */

@@ -42,6 +42,7 @@ void job_release(job *j)
         free_choice(&j->choices[i]);
     }
     free(j->choices);
+    free(j->model);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
     free((void *)(uintptr_t)j->request.beams);
@@ -72,7 +73,8 @@ static void put_head(job *j, const char *object)
 {
     dsi_buf_printf(&j->out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", j->id,
                    object, (long long)j->created);
-    put_text(&j->out, j->f->name, strlen(j->f->name));
+    const char *model = j->model != NULL ? j->model : j->f->name;
+    put_text(&j->out, model, strlen(model));
     dsi_buf_printf(&j->out, ",\"system_fingerprint\":\"%s\",\"choices\":[", j->f->fingerprint);
 }
 
