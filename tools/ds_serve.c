@@ -226,6 +226,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_SWITCH,
          .out = &o->no_prefix_cache,
          .doc = "Compute the begin of a prompt anew that another one had."},
+        {.name = "draft_model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->draft_model,
+         .value = "DIR",
+         .doc = "Folder of a smaller model with the same tokenizer, which makes the guesses of "
+                "--draft (then 4 by default) in the place of what stood before. No text changes."},
         {.name = "draft",
          .type = DSI_ARG_INT,
          .out = &o->draft,
@@ -288,7 +294,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
 
 /* ---- what is served ---- */
 typedef struct parts {
-    ds_model *model;
+    ds_model *model, *draft;
     ds_adapter *adapter;
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;
@@ -304,6 +310,24 @@ static void hold_signals(sigset_t *signals)
     (void)sigaddset(signals, SIGTERM);
     (void)sigaddset(signals, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
+}
+
+static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
+{
+    char path[PATH_BYTES];
+    if (o->draft_model == NULL) {
+        return DS_OK;
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", o->draft_model);
+    DS_TRY(ds_model_from_config(ctx, path, &p->draft));
+    const int64_t own = ds_model_get_info(p->draft)->vocab_size;
+    const int64_t target = ds_model_get_info(p->model)->vocab_size;
+    return own == target
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_ARG,
+                         "--draft_model %s has a vocabulary of %lld, the model's is %lld: take one "
+                         "with the same tokenizer",
+                         o->draft_model, (long long)own, (long long)target);
 }
 
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
@@ -326,6 +350,7 @@ static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
                          &o->model_found));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model);
     DS_TRY(ds_model_from_config(ctx, path, &p->model));
+    DS_TRY(open_draft(ctx, o, p));
     DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &p->adapter) : DS_OK);
     return ds_adapter_fit(p->adapter, &p->model);
 }
@@ -427,8 +452,8 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->no_embeddings ||
-        o->max_loras > 0) {
+    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->draft_model != NULL ||
+        o->no_embeddings || o->max_loras > 0) {
         return ds_fail(
             ctx, DS_ERR_ARG,
             "%s is an encoder: --quantize, --adapter, --lora, --draft and --no_embeddings do "
@@ -467,7 +492,14 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         return open_encoder(ctx, o, f, p);
     }
     const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
+    const ds_generator_params draft = {.model = p->draft,
+                                       .weights = o->draft_model,
+                                       .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
+                                                                 : DS_DTYPE_NONE,
+                                       .accelerator = o->accelerator};
+    const int64_t most_draft = p->draft != NULL && o->draft == 0 ? 4 : o->draft;
     const ds_serve_params params = {
+        .draft = p->draft != NULL ? &draft : NULL,
         .source = {.model = p->model,
                    .weights = o->model,
                    .gguf = unpacked_gguf(&p->unpacked),
@@ -480,7 +512,7 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .max_batch_tokens = o->max_batch_tokens,
         .kv_tokens = o->kv_tokens,
         .no_prefix_cache = o->no_prefix_cache,
-        .max_draft = o->draft,
+        .max_draft = most_draft,
         .embeddings = !o->no_embeddings,
         .adapters = o->max_loras,
         .adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0};
@@ -604,6 +636,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     ds_tokenizer_close(&p.tokenizer);
     ds_adapter_destroy(&p.adapter);
     ds_model_destroy(&p.model);
+    ds_model_destroy(&p.draft);
     dsi_buf_free(&p.keys);
     dsi_buf_free(&p.tls_cert);
     dsi_buf_free(&p.tls_key);

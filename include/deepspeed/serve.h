@@ -48,7 +48,10 @@ typedef struct ds_serve_params {
     bool embeddings;      /* build plans for ds_serve_embed, too */
     int64_t adapters;     /* slots for adapters of requests (ds_serve_adapter_load); default 0 */
     int64_t adapter_rank; /* the largest rank of such */
-    DS_RESERVED(4);
+    /* A smaller model with the same vocabulary, which makes the guesses in the place of prompt
+     * lookup; borrowed for the call, its model as source's. It has as many blocks. Default NULL */
+    const ds_generator_params *draft;
+    DS_RESERVED(3);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;

@@ -35,6 +35,7 @@ void dsi_sequence_destroy(dsi_sequence **sequence)
     if (q != NULL && q->group == NULL) {
         free(q->ids);
         free(q->blocks);
+        dsi_sequence_destroy(&q->shadow);
         free(q->nexts);
         free(q->pooled);
         free(q->vector);
@@ -137,6 +138,7 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
     }
     q->n_computed = q->n_registered = 0;
     q->serial = q->begin;
+    dsi_shadow_drop(s, q);
 }
 
 int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)

@@ -103,6 +103,24 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                                                     &s->generator);
 }
 
+static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+{
+    const ds_paged *paged = &s->generator->paged;
+    ds_serve_params own = {.source = *params->draft,
+                           .max_sequences = s->max_sequences,
+                           .max_batch_tokens = s->max_batch_tokens,
+                           .kv_tokens = paged->blocks * paged->block,
+                           .kv_block = paged->block,
+                           .no_prefix_cache = true}; /* what was guessed wrong is overwritten */
+    if (s->max_draft == 0 || own.source.model == NULL) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_params: draft needs a model and max_draft of at least 1");
+    }
+    const int64_t most = ds_model_get_info(own.source.model)->max_positions;
+    own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
+    return ds_serve_create(s->ctx, &own, &s->drafter);
+}
+
 static ds_status create(ds_server *s, const ds_serve_params *params)
 {
     DS_TRY(make_generator(s, params, false));
@@ -119,6 +137,7 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
         DS_TRY(dsi_generator_slot_clear(s->generator, i));
     }
     DS_TRY(dsi_batch_create(s));
+    DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
     return dsi_draw_create(s);
 }
 
@@ -163,6 +182,7 @@ void ds_serve_destroy(ds_server **server)
     free(s->slots);
     dsi_block_pool_destroy(&s->pool);
     ds_generator_destroy(&s->generator);
+    ds_serve_destroy(&s->drafter);
     free(s);
     *server = NULL;
 }

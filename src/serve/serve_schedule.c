@@ -79,6 +79,11 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
         dsi_sequence_destroy(&q);
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
     }
+    const ds_status status = dsi_shadow_create(s, q);
+    if (status < 0) {
+        dsi_sequence_destroy(&q);
+        return status;
+    }
     dsi_serve_adapter_begin(s, q, r->adapter);
     q->n_cached = -1;
     s->last_uid += 1;
@@ -137,18 +142,39 @@ static int64_t promised(const ds_server *s)
     return n;
 }
 
+/* Mirostat must see each id before the next one is drawn. */
+static bool may_guess(const dsi_sequence *q)
+{
+    return q->group == NULL && q->request.sampling.mirostat == 0;
+}
+
+/* Guesses of all by the drafter, which the batch may take or leave. */
+static ds_status draft_all(ds_server *s)
+{
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
+        const bool steps = pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0 && may_guess(q);
+        q->n_wanted = !steps ? 0 : s->max_draft < left ? s->max_draft : left;
+    }
+    return dsi_draft_by_model(s);
+}
+
 /* Guesses of a sequence: as many as budget and blocks leave room for when all that run have their
- * own. Mirostat must see each id before the next one is drawn. */
+ * own. */
 static void guess(ds_server *s, dsi_sequence *q)
 {
     const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
     const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
     int64_t most = s->max_draft < left ? s->max_draft : left;
     most = most < room ? most : room;
-    if (most < 1 || q->group != NULL || q->request.sampling.mirostat != 0) {
+    if (most < 1 || !may_guess(q)) {
+        q->n_draft = 0;
         return;
     }
-    dsi_draft(q, most);
+    if (s->drafter == NULL) {
+        dsi_draft(q, most);
+    }
+    q->n_draft = q->n_draft < most ? q->n_draft : most;
     const int64_t lacks = dsi_sequence_lacks(s, q, 1 + q->n_draft);
     if (q->n_draft > 0 && (lacks > dsi_block_pool_n_free(s->pool) - promised(s) ||
                            !dsi_sequence_grow(s, q, 1 + q->n_draft))) {
@@ -159,19 +185,21 @@ static void guess(ds_server *s, dsi_sequence *q)
 
 /* The next id of those that lack one: first the blocks of all of them, then with guesses. The
  * victims come later in the list, so none is in the batch. */
-static void add_steps(ds_server *s)
+static ds_status add_steps(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
         while (pending(q) == 1 && !dsi_sequence_grow(s, q, 1) && s->running.last != q) {
             preempt(s, s->running.last);
         }
     }
+    DS_TRY(s->drafter != NULL ? draft_all(s) : DS_OK);
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
         if (pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0) {
             guess(s, q);
             dsi_batch_add(s, q, 1 + q->n_draft);
         }
     }
+    return DS_OK;
 }
 
 /* As much of the prompt as budget and blocks leave room for. */
@@ -222,10 +250,10 @@ static bool admit(ds_server *s)
     return true;
 }
 
-static void make_batch(ds_server *s)
+static ds_status make_batch(ds_server *s)
 {
     dsi_batch_begin(s);
-    add_steps(s);
+    DS_TRY(add_steps(s));
     add_pieces(s);
     while (admit(s)) {
     }
@@ -235,6 +263,7 @@ static void make_batch(ds_server *s)
         while (s->batch.n == 0 && s->waiting.first->uid < s->running.last->uid && admit(s)) {
         }
     }
+    return DS_OK;
 }
 
 /* What came of a row. */
@@ -301,7 +330,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
         }
     }
     s->embedded = false;
-    make_batch(s);
+    DS_TRY(make_batch(s));
     if (s->batch.n == 0) {
         return DS_OK;
     }

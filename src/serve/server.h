@@ -25,8 +25,10 @@ typedef struct dsi_sequence {
     int64_t n_cached;     /* of the prompt, at the first run */
     int64_t n_batch;      /* ids in the batch that is put together */
     int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
-    int32_t slot;         /* of its adapter; -1: none */
-    uint64_t begin;       /* the serial before its first block */
+    int64_t n_wanted;     /* of the drafter: guesses that it may make in this step */
+    struct dsi_sequence *shadow, *shadows; /* in the drafter, and of such a one what it follows */
+    int32_t slot;                          /* of its adapter; -1: none */
+    uint64_t begin;                        /* the serial before its first block */
     bool of_put;
     dsi_beam_group *group;       /* which owns it; NULL: none */
     struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
@@ -81,6 +83,7 @@ struct ds_server {
     dsi_serve_slot *slots;               /* [n_slots], for adapters */
     int64_t n_slots;
     uint64_t last_adapter;
+    ds_server *drafter;      /* NULL: guesses are what followed before */
     dsi_beam_group *groups;  /* all, and those that ended until the next submit */
     dsi_sequences embedding; /* the first n_embedding have all their blocks */
     int64_t n_embedding, width;
@@ -165,6 +168,13 @@ void dsi_draft(dsi_sequence *sequence, int64_t most);
 void dsi_dry(const ds_dry *dry, const uint32_t *ids, int64_t n, dsi_draw_room *room);
 /* A copy that free() frees, breakers in order; NULL: no memory. */
 ds_dry *dsi_dry_copy(const ds_dry *dry);
+
+/* ---- draft_model.c ---- */
+ds_status dsi_shadow_create(ds_server *server, dsi_sequence *q);
+/* The sequence begins anew, or ends. */
+void dsi_shadow_drop(ds_server *server, dsi_sequence *q);
+/* Up to n_wanted guesses behind the ids of each running sequence: n_draft of them. */
+ds_status dsi_draft_by_model(ds_server *server);
 
 /* ---- draw.c ---- */
 ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);

@@ -173,6 +173,9 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     ds_serve_params sizes = w->sizes;
     sizes.source.quantize = blocks;
     sizes.source.max_length = 256;
+    const ds_generator_params draft = {.model = p->model, .weights = p->folder, .dtype = dtype};
+    const bool by_model = strncmp(w->name, "draft model", 11) == 0;
+    sizes.draft = by_model ? &draft : NULL; /* the model itself, rounded: mostly right */
     ds_server *server = open_server(ctx, p, &sizes, dtype);
     ds_serve_event events[EVENTS];
     uint64_t uids[REQUESTS] = {0};
@@ -250,6 +253,12 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
          2,
          1,
          1},
+        {"draft model", {.max_sequences = 6, .max_batch_tokens = 200, .max_draft = 4}, 2, 0, 1},
+        {"draft model, preemption",
+         {.max_sequences = 9, .max_batch_tokens = 40, .kv_tokens = 256, .max_draft = 3},
+         1,
+         1,
+         0},
     };
     parity_case p;
     parity_open(ctx, name, &p);
@@ -290,6 +299,38 @@ static void same_bits(void **state)
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);
     same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_Q4_K); /* q5_0: rows are short */
+}
+
+/* A model that is its own drafter is always right where nothing is drawn at random. */
+static void drafter_is_right(void **state)
+{
+    ds_ctx *ctx = *state;
+    parity_case p;
+    uint64_t uids[2];
+    const uint32_t ids[3] = {3, 5, 7};
+    ds_serve_event events[EVENTS];
+    ds_serve_stats stats;
+    size_t n = 0;
+    parity_open(ctx, "llama3_tied", &p);
+    const ds_generator_params draft = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    const ds_serve_params sizes = {
+        .max_sequences = 2, .max_batch_tokens = 64, .max_draft = 4, .draft = &draft};
+    ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_F32);
+    for (int i = 0; i < 2; ++i) {
+        const ds_serve_request r = {.ids = ids, .n = (size_t)(2 + i), .max_new_tokens = 101};
+        CHECK_OK(ctx, ds_serve_submit(server, &r, &uids[i]));
+    }
+    do {
+        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        ds_serve_get_stats(server, &stats);
+    } while (stats.n_running > 0);
+    assert_int_equal(stats.n_new_tokens, 202);
+    assert_int_equal(stats.n_accepted, stats.n_drafted);
+    assert_int_equal(stats.n_accepted, 160); /* four of five */
+    assert_int_equal(stats.n_steps, 21);
+    ds_serve_destroy(&server);
+    parity_close(&p);
 }
 
 /* ---- put, query, flush ---- */
@@ -361,7 +402,13 @@ static void steps_allocate_nothing(void **state)
     asked *a = calloc(REQUESTS, sizeof *a);
     assert_non_null(a);
     ask(a, p.vocab, 3);
-    const ds_serve_params sizes = {.max_sequences = 6, .max_batch_tokens = 64, .kv_tokens = 256};
+    const ds_generator_params draft = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    const ds_serve_params sizes = {.max_sequences = 6,
+                                   .max_batch_tokens = 64,
+                                   .kv_tokens = 256,
+                                   .max_draft = 3,
+                                   .draft = &draft};
     ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_BF16);
     for (int k = 0; k < REQUESTS; ++k) {
         uint64_t uid = 0;
@@ -437,7 +484,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
-        cmocka_unit_test(put_like_a_generator), cmocka_unit_test(steps_allocate_nothing),
-        cmocka_unit_test(refuses)};
+        cmocka_unit_test(drafter_is_right),         cmocka_unit_test(put_like_a_generator),
+        cmocka_unit_test(steps_allocate_nothing),   cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

@@ -352,6 +352,7 @@ def crowd(s, alone):
 def drafts(s):
     """A hundred texts with guesses and without: not a byte differs, and some guesses hold."""
     fast = Server("--draft", "7", "--max_batch_tokens", "128")
+    small = Server("--draft_model", "merged1", "--max_batch_tokens", "128")  # another model, which is often right
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["the quick", "brown"]}, "maxItems": 4}}, "required": ["a"]}
     extra = [{}, {"stop": ["dog", "q"]}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.3}, {"n": 2},
              {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_object"}}, {"logit_bias": {"97": 3}, "top_k": 9},
@@ -364,13 +365,16 @@ def drafts(s):
         for k in range(first, len(asked), 4):
             got[server, k] = server.complete(**asked[k])["choices"]
 
-    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast) for first in range(4)]
+    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast, small) for first in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     for k, ask in enumerate(asked):
         expect(got[s, k] == got[fast, k], ask, got[s, k], got[fast, k])
+        expect(got[s, k] == got[small, k], ask, got[s, k], got[small, k])
+    expect(small.metric("vllm:spec_decode_num_accepted_tokens_total") > 300, small.metric("vllm:spec_decode_num_accepted_tokens_total"))
+    small.end()
     guessed, held = (fast.metric(f"vllm:spec_decode_num_{x}_tokens_total") for x in ("draft", "accepted"))
     expect(guessed > held > 500, guessed, held)
     expect(fast.metric("ds_serve_steps_total") < s.metric("ds_serve_steps_total"))

@@ -28,7 +28,7 @@ typedef struct job job;
 /* The command line, parsed. */
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
-    const char *pooling, *normalize;
+    const char *pooling, *normalize, *draft_model;
     dsi_arg_list lora; /* NAME=FOLDER */
     int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
