@@ -444,7 +444,8 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
         ds_nn_region_end(nn);
         ds_nn_pop(nn);
     }
-    x = times(nn, norm(nn, c, c->names->final_norm, x), 1.0 / c->logits_divisor);
+    x = norm(nn, c, c->names->final_norm, x);
+    x = ds_nn_trace(nn)->task == DS_TASK_HIDDEN ? x : times(nn, x, 1.0 / c->logits_divisor);
     if (c->embedding_width != c->hidden_size) {
         x = project(nn, c, c->names->project_out, x, c->embedding_width, false);
     }

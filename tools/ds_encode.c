@@ -4,6 +4,7 @@
 #include "common/args.h"
 #include "common/environment.h"
 #include "common/output.h"
+#include "common/sentence_folder.h"
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
@@ -32,6 +33,7 @@ typedef struct session {
     ds_encoder *encoder;
     json_t *config; /* config.json */
     uint32_t task, n_classes;
+    sentence_form form;
     uint32_t *ids; /* [max_length] */
 } session;
 
@@ -102,6 +104,11 @@ static ds_status open_session(session *s)
     s->task = task_of(s);
     s->n_classes = s->task == DS_TASK_HIDDEN ? 0 : count_classes(s->config);
     DS_TRY(o->adapter != NULL ? open_adapter(s) : DS_OK);
+    s->form.pool = DS_POOL_MEAN;
+    if (s->task == DS_TASK_HIDDEN) {
+        DS_TRY(sentence_folder(s->ctx, o->model, o->pooling, &s->form));
+    }
+    s->form.normalize = s->form.normalize || o->normalize;
     DS_TRY(ds_tokenizer_open(s->ctx, o->model, &s->tokenizer));
     DS_TRY(ds_tokenizer_scratch_create(s->tokenizer, 0, &s->scratch));
     const ds_encoder_params params = {.model = s->model,
@@ -163,10 +170,7 @@ static json_t *vector_of(const session *s, size_t width)
     float *vector = malloc(width * sizeof *vector);
     json_t *list = json_array();
     double norm = 0.0;
-    if (vector == NULL ||
-        ds_encoder_pool(s->encoder,
-                        strcmp(s->o->pooling, "cls") == 0 ? DS_POOL_FIRST : DS_POOL_MEAN,
-                        vector) < 0) {
+    if (vector == NULL || ds_encoder_pool(s->encoder, s->form.pool, vector) < 0) {
         free(vector);
         json_decref(list);
         return NULL;
@@ -174,7 +178,7 @@ static json_t *vector_of(const session *s, size_t width)
     for (size_t i = 0; i < width; ++i) {
         norm += (double)vector[i] * (double)vector[i];
     }
-    const double scale = s->o->normalize && norm > 0.0 ? 1.0 / sqrt(norm) : 1.0;
+    const double scale = s->form.normalize && norm > 0.0 ? 1.0 / sqrt(norm) : 1.0;
     for (size_t i = 0; i < width; ++i) {
         (void)json_array_append_new(list, json_real((double)vector[i] * scale));
     }
@@ -339,14 +343,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, dsi_args 
         {.name = "pooling",
          .type = DSI_ARG_TEXT,
          .out = &o->pooling,
-         .value = "mean|cls",
-         .def = "mean",
-         .choices = "mean|cls",
-         .doc = "The vector of a text: the mean over its tokens, or that of its first one."},
+         .value = "NAME",
+         .def = "auto",
+         .choices = SENTENCE_POOLINGS,
+         .doc = SENTENCE_POOLING_DOC},
         {.name = "normalize",
          .type = DSI_ARG_SWITCH,
          .out = &o->normalize,
-         .doc = "Scale vectors to length 1."},
+         .doc = "Scale vectors to length 1; also where the folder's modules.json says so."},
         {.name = "max_length",
          .type = DSI_ARG_INT,
          .out = &o->max_length,

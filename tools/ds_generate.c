@@ -25,6 +25,14 @@ static ds_status generate(ds_ctx *ctx, generate_options *o, const generate_parts
                           const dsi_buf *prompt, const ds_tokens *tokens)
 {
     const ds_sampling sampling = generate_sampling(o);
+    if (o->num_beams > 1) {
+        if (!o->no_echo) {
+            (void)fwrite(dsi_buf_text(prompt), 1, prompt->size, stdout);
+        }
+        DS_TRY(generate_beams(ctx, o, all, tokens->ids, tokens->n));
+        (void)fputc('\n', stdout);
+        return DS_OK;
+    }
     ds_generator *generator = NULL;
     int64_t drawn = 0;
     double seconds = 0.0;

@@ -23,7 +23,8 @@ enum { EXIT_USE = 2, PATH_BYTES = 4096, KEY_CEILING = 1 << 20 };
 static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
-    "/v1/completions, /v1/responses, /v1/models, with streams; also /tokenize, /detokenize, "
+    "/v1/completions, /v1/responses, /v1/models, with streams, and /v1/embeddings (of an encoder "
+    "those alone); also /tokenize, /detokenize, "
     "/apply-template, "
     "/health, /ready, /slots and /metrics. Requests share batches; a request gets the same text "
     "alone and in any "
@@ -66,6 +67,33 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->adapter,
          .value = "DIR",
          .doc = "A folder of PEFT's: the adapter of --model."},
+        {.name = "lora",
+         .type = DSI_ARG_LIST,
+         .out = &o->lora,
+         .value = "NAME=DIR",
+         .doc =
+             "A folder of PEFT's LoRA that requests may name as their model, or as lora; several "
+             "times."},
+        {.name = "max_loras",
+         .type = DSI_ARG_INT,
+         .out = &o->max_loras,
+         .value = "N",
+         .def = "0",
+         .max = 1024,
+         .doc = "Slots for such adapters; default: as many as --lora names."},
+        {.name = "max_lora_rank",
+         .type = DSI_ARG_INT,
+         .out = &o->max_lora_rank,
+         .value = "N",
+         .def = "16",
+         .min = 1,
+         .max = 4096,
+         .doc = "The largest rank of one."},
+        {.name = "lora_updates",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->lora_updates,
+         .doc = "Requests may load and unload adapters from folders of this machine: "
+                "/v1/load_lora_adapter and /v1/unload_lora_adapter."},
         {.name = "tokenizer",
          .type = DSI_ARG_TEXT,
          .out = &o->tokenizer,
@@ -198,6 +226,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_SWITCH,
          .out = &o->no_prefix_cache,
          .doc = "Compute the begin of a prompt anew that another one had."},
+        {.name = "draft_model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->draft_model,
+         .value = "DIR",
+         .doc = "Folder of a smaller model with the same tokenizer, which makes the guesses of "
+                "--draft (then 4 by default) in the place of what stood before. No text changes."},
         {.name = "draft",
          .type = DSI_ARG_INT,
          .out = &o->draft,
@@ -206,6 +240,26 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .max = DS_SERVE_MOST_DRAFT,
          .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "
                 "before. No text changes; those that repeat their prompt come sooner."},
+        {.type = DSI_ARG_HEADING, .doc = "Vectors"},
+        {.name = "pooling",
+         .type = DSI_ARG_TEXT,
+         .out = &o->pooling,
+         .value = "NAME",
+         .def = "auto",
+         .choices = SENTENCE_POOLINGS,
+         .doc = SENTENCE_POOLING_DOC},
+        {.name = "normalize",
+         .type = DSI_ARG_TEXT,
+         .out = &o->normalize,
+         .value = "auto|yes|no",
+         .def = "auto",
+         .choices = "auto|yes|no",
+         .doc = "Scale vectors to length 1; auto: as the folder says (modules.json), else yes."},
+        {.name = "no_embeddings",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->no_embeddings,
+         .doc = "Of a decoder: build no plans for /v1/embeddings."},
+        {.type = DSI_ARG_HEADING, .doc = "Machine"},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -229,12 +283,18 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
     if (!*help_out && o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give --model DIR");
     }
+    const int64_t named = (int64_t)o->lora.n;
+    if (o->max_loras > 0 && o->max_loras < named) {
+        return ds_fail(ctx, DS_ERR_ARG, "--max_loras %lld, but --lora names %lld",
+                       (long long)o->max_loras, (long long)named);
+    }
+    o->max_loras = o->max_loras > 0 ? o->max_loras : named;
     return DS_OK;
 }
 
 /* ---- what is served ---- */
 typedef struct parts {
-    ds_model *model;
+    ds_model *model, *draft;
     ds_adapter *adapter;
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;
@@ -250,6 +310,24 @@ static void hold_signals(sigset_t *signals)
     (void)sigaddset(signals, SIGTERM);
     (void)sigaddset(signals, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
+}
+
+static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
+{
+    char path[PATH_BYTES];
+    if (o->draft_model == NULL) {
+        return DS_OK;
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", o->draft_model);
+    DS_TRY(ds_model_from_config(ctx, path, &p->draft));
+    const int64_t own = ds_model_get_info(p->draft)->vocab_size;
+    const int64_t target = ds_model_get_info(p->model)->vocab_size;
+    return own == target
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_ARG,
+                         "--draft_model %s has a vocabulary of %lld, the model's is %lld: take one "
+                         "with the same tokenizer",
+                         o->draft_model, (long long)own, (long long)target);
 }
 
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
@@ -272,6 +350,7 @@ static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
                          &o->model_found));
     (void)snprintf(path, sizeof path, "%s/config.json", o->model);
     DS_TRY(ds_model_from_config(ctx, path, &p->model));
+    DS_TRY(open_draft(ctx, o, p));
     DS_TRY(o->adapter != NULL ? ds_adapter_open(ctx, o->adapter, &p->adapter) : DS_OK);
     return ds_adapter_fit(p->adapter, &p->model);
 }
@@ -357,12 +436,70 @@ static ds_status read_tls(ds_ctx *ctx, const serve_options *o, front *f, parts *
     return DS_OK;
 }
 
+static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
+{
+    f->sentence.pool = ds_model_get_info(p->model)->encoder ? DS_POOL_MEAN : DS_POOL_LAST;
+    f->sentence.normalize = true;
+    if (o->no_embeddings) {
+        return DS_OK;
+    }
+    DS_TRY(sentence_folder(ctx, o->model, o->pooling, &f->sentence));
+    if (strcmp(o->normalize, "auto") != 0) {
+        f->sentence.normalize = strcmp(o->normalize, "yes") == 0;
+    }
+    return DS_OK;
+}
+
+static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
+{
+    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->draft_model != NULL ||
+        o->no_embeddings || o->max_loras > 0) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "%s is an encoder: --quantize, --adapter, --lora, --draft and --no_embeddings do "
+            "not go with it",
+            o->model);
+    }
+    const ds_encoder_params params = {.model = p->model,
+                                      .weights = o->model,
+                                      .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
+                                                                : DS_DTYPE_NONE,
+                                      .max_length = o->max_length,
+                                      .task = DS_TASK_HIDDEN,
+                                      .accelerator = o->accelerator};
+    DS_TRY(ds_encoder_create(ctx, &params, &f->encoder));
+    f->max_length = ds_encoder_max_length(f->encoder);
+    f->vocab_size = ds_model_get_info(p->model)->vocab_size;
+    f->width = ds_encoder_width(f->encoder);
+    f->metrics.stats = (ds_serve_stats){.max_sequences = o->max_sequences,
+                                        .max_length = f->max_length,
+                                        .vocab_size = f->vocab_size,
+                                        .width = f->width};
+    ds_log(ctx, DS_LOG_JOB, "an encoder: vectors of %lld numbers, texts of up to %lld tokens",
+           (long long)f->width, (long long)f->max_length);
+    return DS_OK;
+}
+
 static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     enum { LONGEST = 8192 };
     const int64_t model_most = ds_model_get_info(p->model)->max_positions;
+    if (o->lora_updates && o->max_loras == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--lora_updates needs slots: --max_loras N");
+    }
+    DS_TRY(open_sentence(ctx, o, f, p));
+    if (ds_model_get_info(p->model)->encoder) {
+        return open_encoder(ctx, o, f, p);
+    }
     const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
+    const ds_generator_params draft = {.model = p->draft,
+                                       .weights = o->draft_model,
+                                       .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
+                                                                 : DS_DTYPE_NONE,
+                                       .accelerator = o->accelerator};
+    const int64_t most_draft = p->draft != NULL && o->draft == 0 ? 4 : o->draft;
     const ds_serve_params params = {
+        .draft = p->draft != NULL ? &draft : NULL,
         .source = {.model = p->model,
                    .weights = o->model,
                    .gguf = unpacked_gguf(&p->unpacked),
@@ -375,11 +512,16 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
         .max_batch_tokens = o->max_batch_tokens,
         .kv_tokens = o->kv_tokens,
         .no_prefix_cache = o->no_prefix_cache,
-        .max_draft = o->draft};
+        .max_draft = most_draft,
+        .embeddings = !o->no_embeddings,
+        .adapters = o->max_loras,
+        .adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0};
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
+    DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
     f->max_length = s->max_length;
+    f->width = s->width;
     f->vocab_size = s->vocab_size;
     ds_log(ctx, DS_LOG_JOB,
            "weights %.1f MB; %lld blocks of %lld positions, %.1f KB a position: %.1f MB; texts of "
@@ -449,6 +591,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
     (void)pthread_mutex_lock(&f->lock);
     f->stop = true;
     (void)pthread_cond_signal(&f->wake);
+    (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
     if (f->daemon != NULL) {
@@ -472,6 +615,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     }
     (void)pthread_mutex_init(&f->lock, NULL);
     (void)pthread_cond_init(&f->wake, NULL);
+    (void)pthread_cond_init(&f->answered, NULL);
     const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
     ds_status status = ds_ctx_create(&one, &f->http_ctx);
     status = status < 0 ? status : read_keys(ctx, o, f, &p);
@@ -486,16 +630,19 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     unpacked_remove(&p.unpacked);
     status = status < 0 ? status : serve(ctx, f);
     ds_serve_destroy(&f->server);
+    ds_encoder_destroy(&f->encoder);
     ds_chat_destroy(&p.chat);
     ds_tokenizer_scratch_destroy(&p.scratch);
     ds_tokenizer_close(&p.tokenizer);
     ds_adapter_destroy(&p.adapter);
     ds_model_destroy(&p.model);
+    ds_model_destroy(&p.draft);
     dsi_buf_free(&p.keys);
     dsi_buf_free(&p.tls_cert);
     dsi_buf_free(&p.tls_key);
     free(f->keys);
     free(f->stop_ids);
+    lora_close(f);
     dsi_vocabulary_destroy(&f->words);
     ds_ctx_destroy(&f->http_ctx);
     return status;
@@ -527,6 +674,7 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "ds_serve: %s\n", ds_ctx_error(ctx));
     }
     free(o.model_found);
+    dsi_arg_list_free(&o.lora);
     ds_ctx_destroy(&ctx);
     return code;
 }

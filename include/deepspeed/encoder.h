@@ -41,6 +41,8 @@ DS_API ds_status ds_encoder_create(ds_ctx *ctx, const ds_encoder_params *params,
                                    ds_encoder **encoder_out);
 DS_API void ds_encoder_destroy(ds_encoder **encoder);
 DS_API int64_t ds_encoder_max_length(const ds_encoder *encoder);
+/* Numbers of a row. */
+DS_API int64_t ds_encoder_width(const ds_encoder *encoder);
 
 /* Runs n >= 1 tokens, special ones included. *rows_out: f32 (n,width), borrowed until the next run:
  * logits of words or classes, or the last layer's output. Errors: ERR_LIMIT above max_length,
@@ -48,9 +50,18 @@ DS_API int64_t ds_encoder_max_length(const ds_encoder *encoder);
 DS_API ds_status ds_encoder_run(ds_encoder *encoder, const uint32_t *ids, size_t n,
                                 ds_tensor *rows_out);
 
-/* How the rows of the newest run become one: the first token's, as BERT's [CLS]; or their mean. */
-typedef enum ds_pool { DS_POOL_FIRST, DS_POOL_MEAN } ds_pool;
-/* out: width numbers. ERR_STATE before a run. */
+/* How the rows of a document's n tokens become one. Source: sentence-transformers'
+ * 1_Pooling/config.json, whose name is behind each. */
+typedef enum ds_pool {
+    DS_POOL_FIRST,     /* the first token's, as BERT's [CLS]; pooling_mode_cls_token */
+    DS_POOL_MEAN,      /* pooling_mode_mean_tokens */
+    DS_POOL_LAST,      /* pooling_mode_lasttoken */
+    DS_POOL_MAX,       /* of each number; pooling_mode_max_tokens */
+    DS_POOL_MEAN_SQRT, /* the sum divided by √n; pooling_mode_mean_sqrt_len_tokens */
+    DS_POOL_WEIGHTED,  /* the mean, token i weighs i + 1; pooling_mode_weightedmean_tokens */
+    DS_POOLS
+} ds_pool;
+/* Of the newest run. out: width numbers. ERR_STATE before a run. */
 DS_API ds_status ds_encoder_pool(const ds_encoder *encoder, ds_pool pool, float *out);
 
 #ifdef __cplusplus

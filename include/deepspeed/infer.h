@@ -96,9 +96,15 @@ typedef struct ds_sampling {
     int64_t top_k;      /* 0: all; below 0 an error, and so for top_p */
     double top_p;       /* 0 or >= 1: all; smallest set of ids whose probability reaches it */
     uint64_t seed;
-    double min_p; /* 0: all; ids less likely than min_p times the likeliest are left out, after
-                     top_k and top_p */
-    DS_RESERVED(7);
+    double min_p;     /* 0: all; ids less likely than min_p times the likeliest are left out, after
+                         top_k and top_p */
+    double typical_p; /* 0 or >= 1: all; after the others, the ids whose surprise is closest to the
+                         mean one, as many as reach this probability */
+    /* 1 or 2, and with a temperature: mirostat in the place of all these: as many of the likeliest
+     * ids as keep the mean surprise of a text, in bits, at tau; eta is how fast it learns */
+    int64_t mirostat;
+    double tau, eta;
+    DS_RESERVED(3);
 } ds_sampling;
 
 /* Draws the next id and appends it to the sequence. Errors: ERR_LIMIT at max_length (nothing is

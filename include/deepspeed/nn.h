@@ -34,7 +34,8 @@ typedef enum ds_trace_mode {
 /* What the head of a model gives. All but the first are of encoders. */
 typedef enum ds_task {
     DS_TASK_TOKENS,           /* which token stands there: the next one, or one that is masked */
-    DS_TASK_HIDDEN,           /* none: what the last layer gives; GENERATE alone */
+    DS_TASK_HIDDEN,           /* none: what the last layer gives; GENERATE alone, and of a decoder
+                                 with `paged` alone */
     DS_TASK_SEQUENCE_CLASSES, /* a class of each document, learned and read at its first token */
     DS_TASK_TOKEN_CLASSES     /* a class of each token */
 } ds_task;

@@ -19,6 +19,7 @@
 #ifndef DEEPSPEED_SERVE_H
 #define DEEPSPEED_SERVE_H
 
+#include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 
 #ifdef __cplusplus
@@ -27,7 +28,8 @@ extern "C" {
 
 typedef struct ds_server ds_server;
 
-enum { DS_SERVE_MOST_TOP = 20 };   /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_TOP = 20 }; /* of the likeliest ids that an event has */
+enum { DS_SERVE_MOST_BEAMS = 64 };
 enum { DS_SERVE_MOST_DRAFT = 16 }; /* ids that a sequence guesses in a step */
 
 typedef struct ds_serve_params {
@@ -43,7 +45,13 @@ typedef struct ds_serve_params {
      * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
      * differs ends the guess: so no id changes. Default 0 */
     int64_t max_draft;
-    DS_RESERVED(7);
+    bool embeddings;      /* build plans for ds_serve_embed, too */
+    int64_t adapters;     /* slots for adapters of requests (ds_serve_adapter_load); default 0 */
+    int64_t adapter_rank; /* the largest rank of such */
+    /* A smaller model with the same vocabulary, which makes the guesses in the place of prompt
+     * lookup; borrowed for the call, its model as source's. It has as many blocks. Default NULL */
+    const ds_generator_params *draft;
+    DS_RESERVED(3);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -106,6 +114,36 @@ typedef struct ds_serve_bias {
 typedef void (*ds_serve_guide_fn)(void *user, const uint32_t *text, size_t n, float *logits,
                                   int64_t n_logits);
 
+/* Repetitions become the less likely the longer they are (dry.c): with the newest ids repeating
+ * `length` >= allowed_length earlier ones, the logit of what followed those is lowered by
+ * multiplier·base^(length - allowed_length). Source: llama.cpp's sampler "dry". */
+typedef struct ds_dry {
+    double multiplier;        /* above 0 */
+    double base;              /* at least 1; 1.75 is usual */
+    int64_t allowed_length;   /* at least 1; 2 is usual */
+    int64_t last_n;           /* ids of prompt and text that are looked at; 0: all */
+    const uint32_t *breakers; /* no repetition goes over one of these ids */
+    size_t n_breakers;
+    DS_RESERVED(4);
+} ds_dry;
+
+/* When a search ends. */
+typedef enum ds_beam_end {
+    DS_BEAM_LIKELY, /* no running text of its present length beats the worst of n that ended */
+    DS_BEAM_EARLY,  /* n texts have ended */
+    DS_BEAM_NEVER   /* as LIKELY, but of the length that would be best for it */
+} ds_beam_end;
+
+/* Beam search: the n likeliest texts are gone on with at a time. The score of a text is the sum of
+ * its ids' log-probabilities, divided by length^length_penalty. Source: transformers' beam search,
+ * whose texts these are; ends: its early_stopping false, true and "never". */
+typedef struct ds_beams {
+    int64_t n;             /* 2 to DS_SERVE_MOST_BEAMS, at most max_sequences */
+    double length_penalty; /* 1 is usual; 0: none */
+    ds_beam_end end;
+    DS_RESERVED(4);
+} ds_beams;
+
 /* All texts and arrays are copied. */
 typedef struct ds_serve_request {
     const uint32_t *ids; /* the prompt: n >= 1 */
@@ -125,15 +163,29 @@ typedef struct ds_serve_request {
     int32_t n_top; /* of the likeliest ids, 0 to DS_SERVE_MOST_TOP */
     ds_serve_guide_fn guide; /* default NULL; after all else that changes logits */
     void *guide_user;        /* borrowed while the request lives */
-    DS_RESERVED(6);
+    const ds_dry *dry;       /* copied; default NULL; after the penalties */
+    const ds_beams *beams;   /* copied; default NULL. Beside it only ids, max_new_tokens,
+                                min_new_tokens and stop_ids; its one event is of BEAMS */
+    uint64_t adapter;        /* of ds_serve_adapter_load; default 0: the model itself */
+    DS_RESERVED(3);
 } ds_serve_request;
 
 typedef enum ds_serve_finish {
     DS_SERVE_GOES_ON,
     DS_SERVE_STOP,   /* a stop id */
     DS_SERVE_LENGTH, /* max_new_tokens */
-    DS_SERVE_ERROR   /* logits that are not finite: there is no id */
+    DS_SERVE_ERROR,  /* logits that are not finite: there is no id */
+    DS_SERVE_VECTOR, /* of ds_serve_embed */
+    DS_SERVE_BEAMS   /* of a request with beams: all its texts */
 } ds_serve_finish;
+
+/* A text of a beam search. */
+typedef struct ds_beam {
+    const uint32_t *ids; /* [n]: without the prompt, with the stop id that ended it */
+    int64_t n;
+    double score;
+    bool stopped; /* by a stop id; else by max_new_tokens */
+} ds_beam;
 
 /* A new id of a request. */
 typedef struct ds_serve_event {
@@ -145,19 +197,38 @@ typedef struct ds_serve_event {
     int32_t n_top;
     uint32_t top_ids[DS_SERVE_MOST_TOP];
     float top_logprobs[DS_SERVE_MOST_TOP];
-    DS_RESERVED(8);
+    const float *vector; /* of VECTOR: ds_serve_stats.width numbers; borrowed until the next call */
+    const ds_beam *beams; /* of BEAMS: the best first; borrowed until the next call */
+    int64_t n_beams;
+    DS_RESERVED(5);
 } ds_serve_event;
 
 /* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than
  * max_length); ERR_NOMEM. */
 DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *request,
                                  uint64_t *uid_out);
+/* Queues a document of n >= 1 ids, at most max_length, whose vector is wanted: what the last layer
+ * gives of its ids (behind the final norm), pooled. Its one event is a VECTOR, or an ERROR where
+ * that is not finite; the vector's bits do not depend on what else runs. Errors: ERR_STATE without
+ * ds_serve_params.embeddings; those of ds_serve_submit. */
+DS_API ds_status ds_serve_embed(ds_server *server, const uint32_t *ids, size_t n, ds_pool pool,
+                                uint64_t *uid_out);
 /* Runs one batch of what is queued and running. events: room for max_sequences * (1 + max_draft);
  * *n_out of them are filled, in the order of submission, those of a request in the order of its
  * text. Nothing to do: *n_out 0 and nothing runs (see n_running). */
 DS_API ds_status ds_serve_step(ds_server *server, ds_serve_event *events, size_t *n_out);
 /* Ends a request without an event; its blocks are free at once. Errors: ERR_NOT_FOUND. */
 DS_API ds_status ds_serve_cancel(ds_server *server, uint64_t uid);
+
+/* Loads a folder of PEFT's LoRA or rsLoRA of the model into a free slot; *id_out is for
+ * ds_serve_request.adapter. Requests of several adapters and of none share batches, and each has
+ * the bits that it has alone. Between steps; nothing else changes. Errors: ERR_LIMIT (no free slot,
+ * or a rank above adapter_rank), ERR_UNSUPPORTED (DoRA, PiSSA, a module that has no slots: an
+ * embedding, a head), those of ds_adapter_open and of its weights. */
+DS_API ds_status ds_serve_adapter_load(ds_server *server, const char *folder, uint64_t *id_out);
+/* No new request has it; its slot is free when the last one that has it ended. Errors:
+ * ERR_NOT_FOUND. */
+DS_API ds_status ds_serve_adapter_unload(ds_server *server, uint64_t id);
 
 /* Counters since creation, and gauges. */
 typedef struct ds_serve_stats {
@@ -169,7 +240,8 @@ typedef struct ds_serve_stats {
     double weight_bytes, kv_token_bytes;
     int64_t n_drafted, n_accepted; /* ids that were guessed, and those that were drawn, too */
     int64_t max_draft;
-    DS_RESERVED(5);
+    int64_t width; /* of a vector; 0 without ds_serve_params.embeddings */
+    DS_RESERVED(4);
 } ds_serve_stats;
 DS_API void ds_serve_get_stats(const ds_server *server, ds_serve_stats *stats_out);
 

@@ -5,6 +5,7 @@
 
 #include "base/reserved.h"
 #include "infer/generator.h"
+#include "infer/pooling.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 struct ds_encoder {
     ds_generator *g;
     ds_tensor rows; /* of the newest run; data NULL before */
+    double *pooled; /* [hidden size or classes] */
 };
 
 static ds_status check(ds_ctx *ctx, const ds_encoder_params *params)
@@ -24,6 +26,19 @@ static ds_status check(ds_ctx *ctx, const ds_encoder_params *params)
     return info->encoder
                ? DS_OK
                : ds_fail(ctx, DS_ERR_ARG, "%s is no encoder; see ds_generator", info->architecture);
+}
+
+static const char *output_of(const ds_encoder *e)
+{
+    return e->g->task.task == DS_TASK_HIDDEN ? "hidden" : "logits";
+}
+
+static int64_t width_of(const ds_encoder *e)
+{
+    ds_tensor rows;
+    return dsi_exec_output(e->g->exec, e->g->pieces[0].id, output_of(e), &rows) < 0
+               ? 0
+               : ds_shape_last(rows.meta.shape);
 }
 
 ds_status ds_encoder_create(ds_ctx *ctx, const ds_encoder_params *params, ds_encoder **encoder_out)
@@ -41,9 +56,10 @@ ds_status ds_encoder_create(ds_ctx *ctx, const ds_encoder_params *params, ds_enc
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for an encoder");
     }
     const ds_status status = dsi_encoder_create(ctx, &own, &task, &e->g);
-    if (status < 0) {
-        free(e);
-        return status;
+    e->pooled = status < 0 ? NULL : malloc((size_t)width_of(e) * sizeof *e->pooled);
+    if (e->pooled == NULL) {
+        ds_encoder_destroy(&e);
+        return status < 0 ? status : ds_fail(ctx, DS_ERR_NOMEM, "no memory for an encoder");
     }
     *encoder_out = e;
     return DS_OK;
@@ -53,6 +69,7 @@ void ds_encoder_destroy(ds_encoder **encoder)
 {
     if (encoder != NULL && *encoder != NULL) {
         ds_generator_destroy(&(*encoder)->g);
+        free((*encoder)->pooled);
         free(*encoder);
         *encoder = NULL;
     }
@@ -61,6 +78,11 @@ void ds_encoder_destroy(ds_encoder **encoder)
 int64_t ds_encoder_max_length(const ds_encoder *encoder)
 {
     return encoder->g->max_length;
+}
+
+int64_t ds_encoder_width(const ds_encoder *encoder)
+{
+    return width_of(encoder);
 }
 
 static ds_status write_ints(ds_generator *g, ds_cell cell, const int32_t *data, int64_t n)
@@ -121,8 +143,7 @@ ds_status ds_encoder_run(ds_encoder *encoder, const uint32_t *ids, size_t n, ds_
     ds_tensor all;
     DS_TRY(write_inputs(g, piece, ids, (int64_t)n));
     DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
-    DS_TRY(dsi_exec_output(g->exec, piece->id, g->task.task == DS_TASK_HIDDEN ? "hidden" : "logits",
-                           &all));
+    DS_TRY(dsi_exec_output(g->exec, piece->id, output_of(encoder), &all));
     all.meta.shape = ds_shape_2d((int64_t)n, ds_shape_last(all.meta.shape));
     encoder->rows = all;
     *rows_out = all;
@@ -135,14 +156,11 @@ ds_status ds_encoder_pool(const ds_encoder *encoder, ds_pool pool, float *out)
     if (rows == NULL) {
         return ds_fail(encoder->g->ctx, DS_ERR_STATE, "ds_encoder_pool: nothing was run");
     }
-    const int64_t n = pool == DS_POOL_MEAN ? encoder->rows.meta.shape.dims[0] : 1;
+    const int64_t n = encoder->rows.meta.shape.dims[0];
     const int64_t width = encoder->rows.meta.shape.dims[1];
-    for (int64_t c = 0; c < width; ++c) {
-        double sum = 0.0;
-        for (int64_t i = 0; i < n; ++i) {
-            sum += (double)rows[i * width + c];
-        }
-        out[c] = (float)(sum / (double)n);
+    for (int64_t i = 0; i < n; ++i) {
+        dsi_pool_add(pool, encoder->pooled, width, i, rows + i * width);
     }
+    dsi_pool_end(pool, encoder->pooled, width, n, out);
     return DS_OK;
 }

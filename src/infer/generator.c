@@ -31,6 +31,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
+    status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     ds_graph_destroy(&graph);
@@ -172,10 +173,13 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     }
     const size_t longest = (size_t)g->pieces[g->n_pieces - 1].length;
     g->ids = malloc(2 * longest * sizeof *g->ids);
-    g->order = malloc((size_t)g->vocab_size * sizeof *g->order);
-    g->weight = malloc((size_t)g->vocab_size * sizeof *g->weight);
+    const size_t v = (size_t)g->vocab_size;
+    g->room.order = malloc(v * sizeof *g->room.order);
+    g->room.weight = malloc(v * sizeof *g->room.weight);
+    g->room.key = malloc(v * sizeof *g->room.key);
     g->held = malloc((size_t)g->max_length * sizeof *g->held);
-    if (g->ids == NULL || g->held == NULL || g->order == NULL || g->weight == NULL) {
+    if (g->ids == NULL || g->held == NULL || g->room.order == NULL || g->room.weight == NULL ||
+        g->room.key == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for sampling");
     }
     return DS_OK;
@@ -291,7 +295,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
                        "ds_generator_params: max_length is needed, %s has no most positions",
                        info->architecture);
     }
-    g->vocab_size = info->vocab_size;
+    g->vocab_size = g->slots.vocab_size = info->vocab_size;
     g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
     g->dtype = params->dtype;
     g->quantize = params->quantize;
@@ -331,7 +335,7 @@ static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds
 ds_status ds_generator_create(ds_ctx *ctx, const ds_generator_params *params,
                               ds_generator **generator_out)
 {
-    return dsi_generator_create(ctx, params, NULL, 0, generator_out);
+    return dsi_generator_create(ctx, params, NULL, generator_out);
 }
 
 ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
@@ -341,17 +345,26 @@ ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
     return create(ctx, params, &start, generator_out);
 }
 
-ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
-                               const ds_paged *paged, int64_t budget, ds_generator **generator_out)
+static ds_generator start_of(const dsi_many *many)
 {
-    const ds_generator start = {.paged = paged != NULL ? *paged : (ds_paged){0}, .budget = budget};
+    return (ds_generator){.paged = many->paged,
+                          .budget = many->budget,
+                          .embeds = many->embeds,
+                          .slots = {.n = many->slots, .rank = many->slot_rank}};
+}
+
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                               ds_generator **generator_out)
+{
+    const ds_generator start = many != NULL ? start_of(many) : (ds_generator){0};
     return create(ctx, params, &start, generator_out);
 }
 
-ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
-                             int64_t budget, ds_generator **generator_out)
+ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                             ds_generator **generator_out)
 {
-    const ds_generator start = {.paged = *paged, .budget = budget, .plans_only = true};
+    ds_generator start = start_of(many);
+    start.plans_only = true;
     return create(ctx, params, &start, generator_out);
 }
 
@@ -370,8 +383,9 @@ void ds_generator_destroy(ds_generator **generator)
     dsi_gguf_blocks_close(&g->gguf);
     ds_cells_destroy(&g->cells);
     free(g->ids);
-    free(g->order);
-    free(g->weight);
+    free(g->room.order);
+    free(g->room.weight);
+    free(g->room.key);
     free(g->held);
     free(g);
     *generator = NULL;
@@ -485,6 +499,7 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
 {
     DS_TRY(check_prompt(g, ids, n));
     g->length = 0;
+    g->surprise = NAN;
     return g->pairs ? dsi_pairs_prompt(g, ids, (int64_t)n) : run_prompt(g, ids, (int64_t)n);
 }
 
@@ -498,27 +513,17 @@ ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n,
         return dsi_pairs_prompt(g, ids, (int64_t)n);
     }
     g->length = common_begin(g, ids, (int64_t)n);
+    g->surprise = NAN;
     if (kept_out != NULL) {
         *kept_out = (size_t)g->length;
     }
     return run_prompt(g, ids, (int64_t)n);
 }
 
-static ds_status check_sampling(const ds_generator *g, const ds_sampling *s)
-{
-    if (isnan(s->temperature) || isnan(s->top_p) || s->top_k < 0 || s->top_p < 0.0) {
-        return ds_fail(g->ctx, DS_ERR_ARG,
-                       "sampling: expected a temperature and a top_p that are numbers, top_p and "
-                       "top_k at least 0; found temperature %g, top_p %g, top_k %lld",
-                       s->temperature, s->top_p, (long long)s->top_k);
-    }
-    return DS_OK;
-}
-
 ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32_t *id_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(g->ctx, "ds_sampling", sampling));
-    DS_TRY(check_sampling(g, sampling));
+    DS_TRY(dsi_sampling_check(g->ctx, "ds_sampling", sampling));
     uint32_t id = 0;
     if (g->logits == NULL) {
         return ds_fail(g->ctx, DS_ERR_STATE, "ds_generator_next needs a prompt first");
@@ -527,8 +532,10 @@ ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32
         return ds_fail(g->ctx, DS_ERR_LIMIT, "the sequence has reached its %lld positions",
                        (long long)g->max_length);
     }
-    DS_TRY(dsi_sample(g->ctx, g->logits, g->vocab_size, sampling, (uint64_t)g->length, g->order,
-                      g->weight, &id));
+    double surprise = isnan(g->surprise) ? 2.0 * sampling->tau : g->surprise;
+    DS_TRY(dsi_sample(g->ctx, g->logits, g->vocab_size, sampling, (uint64_t)g->length, &g->room,
+                      &surprise, &id));
+    g->surprise = surprise;
     DS_TRY(run_piece(g, 0, &id, 1, g->length + 1));
     *id_out = id;
     return DS_OK;

@@ -4,7 +4,9 @@
 #define DSI_INFER_GENERATOR_H
 
 #include "ckpt/gguf_blocks.h"
+#include "compile/slot_graph.h"
 #include "exec/exec.h"
+#include "infer/sampler.h"
 #include "place/part.h"
 #include "place/stage_cut.h"
 #include "place/zero.h"
@@ -24,8 +26,8 @@ typedef struct dsi_piece {
     ds_cell source_end;                 /* of the half of pairs that decodes */
     ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
-    int64_t rows; /* of logits; of many sequences in a row, as the cells below */
-    ds_cell tables, of_token, slots;
+    int64_t rows; /* of logits or hidden states; of many sequences in a row, as the cells below */
+    ds_cell tables, of_token, slots, adapters; /* adapters: NONE without slots for them */
 } dsi_piece;
 
 /* What an encoder gives. */
@@ -51,13 +53,16 @@ struct ds_generator {
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
-    int64_t length;      /* ids in the KV cells */
-    uint32_t *held;      /* they; [max_length] */
-    int64_t first_step;  /* ids from here on were run one by one */
-    const float *logits; /* behind the newest id; NULL before a prompt */
-    int32_t *ids;        /* of a piece, and their positions: the longest piece each */
-    uint32_t *order;     /* scratch of the sampler: vocab_size each */
-    float *weight;
+    uint32_t n_texts;          /* of many sequences: the pieces behind these give hidden states */
+    bool embeds;               /* there are such */
+    dsi_slots slots;           /* for adapters of requests */
+    int64_t length;            /* ids in the KV cells */
+    uint32_t *held;            /* they; [max_length] */
+    int64_t first_step;        /* ids from here on were run one by one */
+    const float *logits;       /* behind the newest id; NULL before a prompt */
+    int32_t *ids;              /* of a piece, and their positions: the longest piece each */
+    dsi_sample_room room;      /* of the sampler: vocab_size each */
+    double surprise;           /* of mirostat; NAN: the text begins */
     const ds_adapter *adapter; /* NULL: none */
     dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none, or all are read */
     ds_weight_types types;     /* of gguf */
@@ -85,13 +90,19 @@ typedef struct dsi_generator_needs {
 void dsi_generator_count(const ds_generator *generator, dsi_generator_needs *needs_out);
 size_t dsi_generator_needs_sum(const dsi_generator_needs *needs);
 
-/* Makes a generator of one sequence (paged NULL), or of many in a row: at most `budget` tokens at a
- * time, and `paged` whose rows are the most logits of a batch. */
-ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params,
-                               const ds_paged *paged, int64_t budget, ds_generator **generator_out);
+/* Many sequences in a row. */
+typedef struct dsi_many {
+    ds_paged paged;           /* rows: the most logits of a batch */
+    int64_t budget;           /* of tokens */
+    bool embeds;              /* batches may give hidden states, too */
+    int64_t slots, slot_rank; /* for adapters of requests; 0: none */
+} dsi_many;
+/* Makes a generator of one sequence (many NULL), or of many in a row. */
+ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                               ds_generator **generator_out);
 /* Makes the plans of many sequences in a row alone, to be counted: params need no weights. */
-ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const ds_paged *paged,
-                             int64_t budget, ds_generator **generator_out);
+ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
+                             ds_generator **generator_out);
 /* One of an encoder, which encoder.c runs: plans, memory and weights. */
 ds_status dsi_encoder_create(ds_ctx *ctx, const ds_generator_params *params,
                              const dsi_encoder_task *task, ds_generator **generator_out);
@@ -117,12 +128,19 @@ ds_status dsi_paged_find_inputs(ds_generator *generator, dsi_piece *piece);
 typedef struct dsi_paged_batch {
     const int32_t *ids, *positions, *of_token, *slots, *tables; /* tables: [sequences][table] */
     const int32_t *last;
+    const int32_t *adapters; /* slots of tokens, -1: none; not read without slots */
     int64_t n, n_last;
+    bool embeds; /* hidden states are wanted in the place of logits, n_last at most n */
 } dsi_paged_batch;
-/* Runs it: logits [n_last][vocab_size], borrowed until the next run. 1 <= n <= budget, n_last at
- * most min(n, paged.rows). */
+/* Runs it: logits [n_last][vocab_size] or hidden states [n_last][width], borrowed until the next
+ * run. 1 <= n <= budget, n_last of logits at most min(n, paged.rows). */
 ds_status dsi_paged_run(ds_generator *generator, const dsi_paged_batch *batch,
-                        const float **logits_out);
+                        const float **rows_out);
+
+/* Puts an adapter into a slot: between runs. Errors: those of its folder; ERR_UNSUPPORTED and
+ * ERR_LIMIT (its kind, a module without slots, its rank); the slot is as it was, or zero. */
+ds_status dsi_generator_slot_load(ds_generator *generator, int64_t slot, const ds_adapter *adapter);
+ds_status dsi_generator_slot_clear(ds_generator *generator, int64_t slot);
 
 /* Joins the ranks that share the layers, which compare what they read; params->comm NULL or of one
  * rank: nothing. Collective. */

@@ -14,7 +14,7 @@
 
 enum { FEW_ROWS = 4, LINE = 64 };
 
-static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
+static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows, ds_task task)
 {
     ds_paged paged = g->paged;
     paged.rows = rows;
@@ -23,6 +23,7 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows)
                             .batch = 1,
                             .seq_length = length,
                             .kv_length = g->max_length,
+                            .task = task,
                             .weights = g->quantize,
                             .types = dsi_generator_types(g),
                             .paged = &paged};
@@ -90,6 +91,16 @@ static ds_status check_memory(const ds_generator *g)
                    (double)sum * 1e-9, (double)there * 1e-9, (double)(sum - there) * 1e-9, room);
 }
 
+/* Hidden states of documents: lengths 16, 64, 256 … up to the budget, with all rows. */
+static ds_status build_embedding(ds_generator *g)
+{
+    enum { SHORTEST = 16, TIMES = 4 };
+    for (int64_t length = SHORTEST; length < g->budget; length *= TIMES) {
+        DS_TRY(add_piece(g, length, length, DS_TASK_HIDDEN));
+    }
+    return add_piece(g, g->budget, g->budget, DS_TASK_HIDDEN);
+}
+
 /* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */
 ds_status dsi_paged_build_pieces(ds_generator *g)
 {
@@ -100,22 +111,26 @@ ds_status dsi_paged_build_pieces(ds_generator *g)
     for (int64_t length = 1;;) {
         const int64_t most = g->paged.rows < length ? g->paged.rows : length;
         if (most > FEW_ROWS) {
-            DS_TRY(add_piece(g, length, FEW_ROWS));
+            DS_TRY(add_piece(g, length, FEW_ROWS, DS_TASK_TOKENS));
         }
-        DS_TRY(add_piece(g, length, most));
+        DS_TRY(add_piece(g, length, most, DS_TASK_TOKENS));
         if (length == g->budget) {
-            return check_memory(g);
+            break;
         }
         length = 2 * length < g->budget ? 2 * length : g->budget;
     }
+    g->n_texts = g->n_pieces;
+    DS_TRY(g->embeds ? build_embedding(g) : DS_OK);
+    return check_memory(g);
 }
 
 ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
 {
     char prefix[48];
     char dynamic[64];
-    (void)snprintf(prefix, sizeof prefix, "serve.%lld.%lld", (long long)piece->length,
-                   (long long)piece->rows);
+    const bool embeds = piece - g->pieces >= g->n_texts;
+    (void)snprintf(prefix, sizeof prefix, "%s.%lld.%lld", embeds ? "embed" : "serve",
+                   (long long)piece->length, (long long)piece->rows);
     (void)snprintf(dynamic, sizeof dynamic, "%s/length", prefix);
     if (ds_cells_find(g->cells, DS_CELL_INPUT, dynamic) != DS_NONE) {
         return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
@@ -128,14 +143,15 @@ ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
     DS_TRY(dsi_generator_input(g, prefix, "sequence", &piece->of_token));
     DS_TRY(dsi_generator_input(g, prefix, "slots", &piece->slots));
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
-    piece->sequence = piece->kv_offset = DS_NONE;
+    piece->sequence = piece->kv_offset = piece->adapters = DS_NONE;
+    DS_TRY(g->slots.n > 0 ? dsi_generator_input(g, prefix, "adapters", &piece->adapters) : DS_OK);
     return DS_OK;
 }
 
 /* Pieces ascend in length, then in rows. */
 static const dsi_piece *choose(const ds_generator *g, const dsi_paged_batch *batch)
 {
-    const dsi_piece *piece = g->pieces;
+    const dsi_piece *piece = g->pieces + (batch->embeds ? g->n_texts : 0);
     while (piece->length < batch->n || piece->rows < batch->n_last) {
         ++piece;
     }
@@ -152,21 +168,24 @@ static ds_status write_padded(ds_generator *g, ds_cell cell, const int32_t *data
     return dsi_exec_write(g->exec, cell, 0, g->ids, (size_t)length * sizeof *data);
 }
 
-ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const float **logits_out)
+ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const float **rows_out)
 {
     const dsi_piece *piece = choose(g, batch);
     const int64_t length = piece->length;
     const int64_t n = batch->n;
-    ds_tensor logits;
+    ds_tensor rows;
     DS_TRY(write_padded(g, piece->input_ids, batch->ids, n, length, 0));
     DS_TRY(write_padded(g, piece->positions, batch->positions, n, length, 0));
     DS_TRY(write_padded(g, piece->of_token, batch->of_token, n, length, -1));
     DS_TRY(write_padded(g, piece->slots, batch->slots, n, length, -1));
+    if (piece->adapters != DS_NONE) {
+        DS_TRY(write_padded(g, piece->adapters, batch->adapters, n, length, -1));
+    }
     DS_TRY(write_padded(g, piece->last, batch->last, batch->n_last, piece->rows, 0));
     DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables,
                           (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t)));
     DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
-    DS_TRY(dsi_exec_output(g->exec, piece->id, "logits", &logits));
-    *logits_out = logits.data;
+    DS_TRY(dsi_exec_output(g->exec, piece->id, batch->embeds ? "hidden" : "logits", &rows));
+    *rows_out = rows.data;
     return DS_OK;
 }

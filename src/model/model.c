@@ -428,9 +428,14 @@ static bool listen(ds_nn *nn, const ds_head_params *p)
 void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
 {
     const ds_trace *t = ds_nn_trace(nn);
+    if (t->task == DS_TASK_HIDDEN && t->paged != NULL) {
+        ds_nn_output(nn, "hidden", ds_nn_cast(nn, wanted_rows(nn, x), DS_DTYPE_F32));
+        return;
+    }
     if (t->task != DS_TASK_TOKENS) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "classes and hidden states are of encoders; this is a decoder");
+                   "classes are of encoders, and hidden states of those and of batches of "
+                   "sequences (ds_serve); this is a decoder");
         return;
     }
     const ds_value weight = head_weight(nn, p, ds_shape_last(ds_nn_meta(nn, x).shape));

@@ -240,8 +240,9 @@ ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape
     static const char *const prefix[] = {"train", "eval"};
     char path[DSI_NN_PATH_BYTES];
     if (nn->trace.mode == DS_TRACE_GENERATE && nn->trace.paged != NULL) {
-        (void)snprintf(path, sizeof path, "serve.%lld.%lld/%.900s", (long long)nn->trace.seq_length,
-                       (long long)nn->trace.paged->rows, name);
+        (void)snprintf(path, sizeof path, "%s.%lld.%lld/%.900s",
+                       nn->trace.task == DS_TASK_HIDDEN ? "embed" : "serve",
+                       (long long)nn->trace.seq_length, (long long)nn->trace.paged->rows, name);
     } else if (nn->trace.mode == DS_TRACE_GENERATE) {
         (void)snprintf(path, sizeof path, "generate.%lld/%.900s", (long long)nn->trace.seq_length,
                        name);

@@ -400,12 +400,12 @@ static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value sl
 }
 
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
- * new there (a cap, a position bias) would be left out in silence. */
+ * new there would be left out in silence. */
 _Static_assert(sizeof(dsi_attention_attrs) == 13 * sizeof(int64_t),
                "attention has a new attribute: have attention_paged pass it on or refuse it");
 
 static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
-                                const dsi_attention_attrs *attrs)
+                                const ds_attention_params *params, const dsi_attention_attrs *attrs)
 {
     const ds_paged *paged = nn->trace.paged;
     const int64_t n = nn->trace.seq_length;
@@ -413,7 +413,10 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
                                  .n_kv_heads = attrs->n_kv_heads,
                                  .head_dim = attrs->head_dim,
                                  .window = attrs->window,
-                                 .scale = attrs->scale};
+                                 .scale = attrs->scale,
+                                 .cap = attrs->cap,
+                                 .alibi = attrs->alibi};
+    ds_value made[DS_MAX_OUT];
     const ds_value tables =
         ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
     const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
@@ -425,7 +428,8 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     const ds_value in[6] = {
         q,        write_paged(nn, "k", k, slots), write_paged(nn, "v", v, slots), tables, sequence,
         positions};
-    return ds_nn_apply(nn, &dsi_op_paged_attention, &own, in, 6);
+    dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
+    return behind_sinks(nn, params, made);
 }
 
 /* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
@@ -553,16 +557,7 @@ ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
                        "their own keys up to each position only");
             return DS_NONE;
         }
-        if (params->cap != 0.0 || params->alibi > 0.0 || params->sinks != NULL) {
-            ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                       "ds_nn_attention: %s is not built for sequences that share a batch; "
-                       "ds_generate has it",
-                       params->cap != 0.0    ? "a soft cap of scores"
-                       : params->alibi > 0.0 ? "a bias of positions (ALiBi)"
-                                             : "a sink of scores");
-            return DS_NONE;
-        }
-        return attention_paged(nn, q, k, v, &attrs);
+        return attention_paged(nn, q, k, v, params, &attrs);
     }
     if (nn->trace.mode == DS_TRACE_GENERATE && !params->all_keys) {
         return attention_with_cache(nn, q, k, v, params, &attrs);

@@ -124,6 +124,7 @@ static const ds_op *const all[] = {
     &dsi_op_kv_write,
     &dsi_op_paged_write,
     &dsi_op_paged_attention,
+    &dsi_op_slot_adapter,
     &dsi_op_swap_in,
     &dsi_op_swap_out,
     &dsi_op_abs_max,

@@ -654,10 +654,17 @@ typedef struct dsi_paged_attrs {
     int64_t n_heads, n_kv_heads, head_dim;
     int64_t window; /* keys that a query sees, itself included; 0: all before it */
     double scale;
+    double cap, alibi; /* as those of attention */
 } dsi_paged_attrs;
 /* paged_attention: q (1,T,H·D), k, v (N,P,KV·D), tables i32 (S,M), sequence i32 (T), positions i32
- * (1,T) → y (1,T,H·D): causal attention of each token over its own sequence. No gradient. */
+ * (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's: causal attention of each token over its own
+ * sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
+
+/* ---- slot_adapter.c -------------------------------------------------------------------------- */
+/* slot_adapter: y (1,T,N), x (1,T,C), a (S,C,R), b (S,R,N), slots i32 (T) → y + (x·a[s])·b[s], y
+ * where a token's slot is -1. No gradient. */
+extern const ds_op dsi_op_slot_adapter;
 
 /* ---- gradnorm.c (phase norm) ----------------------------------------------------------------- */
 /* abs_max: x → f32 (): largest magnitude; NaN when any element is NaN, Inf when any is infinite. */

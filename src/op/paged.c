@@ -60,13 +60,14 @@ static ds_status check_heads(const ds_infer *call)
     enum { MOST = 1 << 20 };
     const dsi_paged_attrs *a = call->attrs;
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
-        a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0) {
+        a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
+        !(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3)) {
         return dsi_op_bad_attr(call,
-                               "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, "
-                               "expected positive numbers, n_heads a multiple of n_kv_heads, and "
-                               "a window of 0 or more",
+                               "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, cap %g, "
+                               "alibi %g, expected positive numbers, n_heads a multiple of "
+                               "n_kv_heads, and a window, cap and alibi of 0 or more",
                                (long long)a->n_heads, (long long)a->n_kv_heads,
-                               (long long)a->head_dim, (long long)a->window);
+                               (long long)a->head_dim, (long long)a->window, a->cap, a->alibi);
     }
     return DS_OK;
 }
@@ -92,6 +93,8 @@ static ds_status paged_attention_infer(ds_infer *call)
     DS_TRY(dsi_op_need(call, 4, "sequence", DS_DTYPE_I32, tokens));
     DS_TRY(dsi_op_need(call, 5, "positions", DS_DTYPE_I32, ds_shape_2d(1, q.shape.dims[1])));
     call->out[0] = q;
+    call->out[1] =
+        dsi_meta_of(dsi_stat_dtype(q.dtype), ds_shape_3d(1, a->n_heads, q.shape.dims[1]));
     return DS_OK;
 }
 
@@ -113,7 +116,8 @@ static void paged_attention_cost(const ds_infer *call, ds_cost *cost_out)
 static const ds_attr paged_attrs[] = {
     DSI_ATTR_INT(dsi_paged_attrs, n_heads),  DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
     DSI_ATTR_INT(dsi_paged_attrs, head_dim), DSI_ATTR_INT(dsi_paged_attrs, window),
-    DSI_ATTR_REAL(dsi_paged_attrs, scale),
+    DSI_ATTR_REAL(dsi_paged_attrs, scale),   DSI_ATTR_REAL(dsi_paged_attrs, cap),
+    DSI_ATTR_REAL(dsi_paged_attrs, alibi),
 };
 
 static void adapt_heads(ds_place_case *c)
@@ -123,6 +127,9 @@ static void adapt_heads(ds_place_case *c)
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
     c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
+    if (a->alibi > 0.0) { /* slopes go by the number of a head */
+        dsi_place_drop(c->split, 'h');
+    }
 }
 
 /* A rank's heads. */
@@ -139,17 +146,18 @@ const ds_op dsi_op_paged_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "__h __h __h __ _ __", .out = "__h", .split = "h",
+    .place = DSI_PLACE(.in = "__h __h __h __ _ __", .out = "__h _h_", .split = "h",
                        .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
-        "(T), positions i32 (1,T) → y (1,T,H·D): softmax(scale·q·kᵀ)·v over the keys of the "
-        "token's own sequence up to its position, those of the window if there is one. Position p "
-        "of sequence s lies in block tables[s][p/P], row p%P. A token of sequence -1 gives 0. A "
-        "sequence, position or block out of range is an error that names it.",
+        "(T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
+        "keys of the token's own sequence up to its position, those of the window if there is one. "
+        "cap and alibi bend scores as in attention. Position p of sequence s lies in block "
+        "tables[s][p/P], row p%P. A token of sequence -1 gives 0, and -inf as lse. A sequence, "
+        "position or block out of range is an error that names it.",
     .n_in_min = 6,
     .n_in_max = 6,
-    .n_out = 1,
+    .n_out = 2,
     .attrs_bytes = sizeof(dsi_paged_attrs),
     .attrs = paged_attrs,
     .n_attrs = DSI_N(paged_attrs),

@@ -10,8 +10,8 @@ ds_status dsi_batch_create(ds_server *s)
     const size_t tokens = (size_t)s->max_batch_tokens;
     const size_t sequences = (size_t)s->max_sequences;
     const size_t rows = (size_t)s->generator->paged.rows;
-    b->ids = malloc(4 * tokens * sizeof *b->ids);
-    b->last = malloc(rows * sizeof *b->last);
+    b->ids = malloc(5 * tokens * sizeof *b->ids);
+    b->last = malloc((s->width > 0 ? tokens : rows) * sizeof *b->last);
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
     b->behind = malloc(rows * sizeof *b->behind);
@@ -23,6 +23,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->positions = b->ids + tokens;
     b->of_token = b->positions + tokens;
     b->slots = b->of_token + tokens;
+    b->adapters = b->slots + tokens;
     b->wanting = b->members + sequences;
     return DS_OK;
 }
@@ -54,12 +55,13 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         b->ids[b->n] = (int32_t)q->ids[position];
         b->positions[b->n] = (int32_t)position;
         b->of_token[b->n] = (int32_t)row;
+        b->adapters[b->n] = q->slot;
         b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
         b->n += 1;
     }
     b->members[row] = q;
     q->n_batch = n;
-    if (q->n_computed + n < q->n_ids) {
+    if (q->embeds || q->n_computed + n < q->n_ids) {
         return;
     }
     for (int64_t i = q->n_draft; i >= 0; --i) {
@@ -69,18 +71,23 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
     }
 }
 
-ds_status dsi_batch_run(ds_server *s, const float **logits_out)
+ds_status dsi_batch_run(ds_server *s, bool embeds, const float **rows_out)
 {
     dsi_serve_batch *b = &s->batch;
+    for (int64_t i = 0; embeds && i < b->n; ++i) {
+        b->last[i] = (int32_t)i;
+    }
     const dsi_paged_batch batch = {.ids = b->ids,
                                    .positions = b->positions,
                                    .of_token = b->of_token,
                                    .slots = b->slots,
                                    .tables = b->tables,
                                    .last = b->last,
+                                   .adapters = b->adapters,
                                    .n = b->n,
-                                   .n_last = b->n_last};
-    DS_TRY(dsi_paged_run(s->generator, &batch, logits_out));
+                                   .n_last = embeds ? b->n : b->n_last,
+                                   .embeds = embeds};
+    DS_TRY(dsi_paged_run(s->generator, &batch, rows_out));
     for (int64_t i = 0; i < b->n_members; ++i) {
         dsi_sequence *q = b->members[i];
         q->n_computed += q->n_batch - q->n_draft; /* guesses are none of its ids yet */

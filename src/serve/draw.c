@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Drawing ids: what a request changes in its logits, then the sampler of generation.
  *
- * In order: biases, repetition, presence and frequency, ids that must not end the text yet, the
- * request's guide; then temperature, top-k, top-p, min-p (infer/sampler.c). Rows are independent: a
- * thread a row. The random number is a function of the request's seed and of the position.
+ * In order: biases, repetition, presence and frequency, dry (dry.c), ids that must not end the text
+ * yet, the request's guide; then temperature, top-k, top-p, min-p (infer/sampler.c). Rows are
+ * independent: a thread a row. The random number is a function of the request's seed and of the
+ * position.
  */
-#include "infer/sampler.h"
+#include "base/reserved.h"
 #include "serve/server.h"
 
 #include <deepspeed/accel.h>
@@ -13,16 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+static ds_status check_dry(const ds_server *s, const ds_dry *d)
+{
+    if (d == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_dry", d));
+    if (!(d->multiplier > 0.0 && isfinite(d->multiplier)) ||
+        !(d->base >= 1.0 && isfinite(d->base)) || d->allowed_length < 1 || d->last_n < 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_dry: expected a multiplier above 0, a base and allowed_length of at "
+                       "least 1 and last_n of at least 0; found %g, %g, %lld, %lld",
+                       d->multiplier, d->base, (long long)d->allowed_length, (long long)d->last_n);
+    }
+    return DS_OK;
+}
+
 ds_status dsi_draw_check(ds_server *s, const ds_serve_request *r)
 {
-    const ds_sampling *g = &r->sampling;
-    if (!isfinite(g->temperature) || !(g->top_p >= 0.0) || !(g->min_p >= 0.0 && g->min_p <= 1.0) ||
-        g->top_k < 0) {
-        return ds_fail(s->ctx, DS_ERR_ARG,
-                       "ds_serve_request: expected a finite temperature, top_p and top_k at least "
-                       "0, min_p 0 to 1; found %g, %g, %lld, %g",
-                       g->temperature, g->top_p, (long long)g->top_k, g->min_p);
-    }
+    DS_TRY(dsi_sampling_check(s->ctx, "ds_serve_request.sampling", &r->sampling));
+    DS_TRY(check_dry(s, r->dry));
+    DS_TRY(r->beams != NULL ? dsi_beams_check(s, r) : DS_OK);
     if (!isfinite(r->presence) || !isfinite(r->frequency) || !(r->repetition >= 0.0) ||
         !isfinite(r->repetition)) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -53,11 +65,13 @@ ds_status dsi_draw_create(ds_server *s)
     for (uint32_t i = 0; s->rooms != NULL && i < s->n_rooms; ++i) {
         dsi_draw_room *room = &s->rooms[i];
         room->logits = malloc(v * sizeof *room->logits);
-        room->weight = malloc(v * sizeof *room->weight);
-        room->order = malloc(v * sizeof *room->order);
+        room->sample.weight = malloc(v * sizeof *room->sample.weight);
+        room->sample.key = malloc(v * sizeof *room->sample.key);
+        room->sample.order = malloc(v * sizeof *room->sample.order);
+        room->matches = malloc((size_t)s->max_length * sizeof *room->matches);
         room->seen = calloc(v, sizeof *room->seen);
-        if (room->logits == NULL || room->weight == NULL || room->order == NULL ||
-            room->seen == NULL) {
+        if (room->logits == NULL || room->sample.weight == NULL || room->sample.key == NULL ||
+            room->sample.order == NULL || room->matches == NULL || room->seen == NULL) {
             return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for sampling");
         }
     }
@@ -68,8 +82,10 @@ void dsi_draw_destroy(ds_server *s)
 {
     for (uint32_t i = 0; s->rooms != NULL && i < s->n_rooms; ++i) {
         free(s->rooms[i].logits);
-        free(s->rooms[i].weight);
-        free(s->rooms[i].order);
+        free(s->rooms[i].sample.weight);
+        free(s->rooms[i].sample.key);
+        free(s->rooms[i].sample.order);
+        free(s->rooms[i].matches);
         free(s->rooms[i].seen);
     }
     free(s->rooms);
@@ -121,7 +137,7 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, int64_t n,
     const bool repeats = r->repetition > 0.0 && r->repetition != 1.0;
     const bool text = r->presence != 0.0 || r->frequency != 0.0;
     const bool early = n - q->n_prompt < r->min_new_tokens;
-    if (r->n_bias == 0 && !repeats && !text && !early && r->guide == NULL) {
+    if (r->n_bias == 0 && !repeats && !text && !early && r->guide == NULL && r->dry == NULL) {
         return logits;
     }
     memcpy(room->logits, logits, (size_t)s->vocab_size * sizeof *logits);
@@ -133,6 +149,9 @@ static const float *adjust(const ds_server *s, const dsi_sequence *q, int64_t n,
     }
     if (text) {
         penalise_text(q, n, room);
+    }
+    if (r->dry != NULL) {
+        dsi_dry(r->dry, q->ids, n, room);
     }
     for (size_t i = 0; early && i < r->n_stop_ids; ++i) {
         if ((int64_t)r->stop_ids[i] < s->vocab_size) {
@@ -197,13 +216,17 @@ static void draw_row(void *arg, uint32_t task, uint32_t thread)
     const draw_job *job = arg;
     ds_server *s = job->s;
     dsi_draw_room *room = &s->rooms[thread];
-    const dsi_sequence *q = s->batch.wanting[task];
+    dsi_sequence *q = s->batch.wanting[task];
     const int64_t n = s->batch.behind[task];
     ds_serve_event *event = &job->events[task];
     const float *logits = job->logits + (int64_t)task * s->vocab_size;
     *event = (ds_serve_event){.finish = DS_SERVE_GOES_ON};
+    if (q->group != NULL) {
+        dsi_beams_rank(s, q, logits);
+        return;
+    }
     if (dsi_sample(s->ctx, adjust(s, q, n, logits, room), s->vocab_size, &q->request.sampling,
-                   (uint64_t)n, room->order, room->weight, &event->id) < 0) {
+                   (uint64_t)n, &room->sample, &q->surprise, &event->id) < 0) {
         event->finish = DS_SERVE_ERROR;
         return;
     }

@@ -24,6 +24,7 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
     q->uid = uid;
     q->n_ids = q->n_prompt = (int64_t)n;
     q->most = most;
+    q->slot = -1;
     *sequence_out = q;
     return DS_OK;
 }
@@ -31,11 +32,16 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
 void dsi_sequence_destroy(dsi_sequence **sequence)
 {
     dsi_sequence *q = *sequence;
-    if (q != NULL) {
+    if (q != NULL && q->group == NULL) {
         free(q->ids);
         free(q->blocks);
+        dsi_sequence_destroy(&q->shadow);
+        free(q->nexts);
+        free(q->pooled);
+        free(q->vector);
         free((void *)(uintptr_t)q->request.stop_ids);
         free((void *)(uintptr_t)q->request.bias);
+        free((void *)(uintptr_t)q->request.dry);
         free(q);
         *sequence = NULL;
     }
@@ -76,6 +82,15 @@ void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *q)
     *at = q->next;
     list->last = list->last == q ? before : list->last;
     list->n -= 1;
+}
+
+bool dsi_sequences_has(const dsi_sequences *list, const dsi_sequence *sequence)
+{
+    const dsi_sequence *q = list->first;
+    while (q != NULL && q != sequence) {
+        q = q->next;
+    }
+    return q != NULL;
 }
 
 dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid)
@@ -122,13 +137,14 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
         dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
     }
     q->n_computed = q->n_registered = 0;
-    q->serial = 0;
+    q->serial = q->begin;
+    dsi_shadow_drop(s, q);
 }
 
 int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
 {
     const int64_t most = s->cache ? (q->n_ids - 1) / s->block : 0; /* the last id runs anyway */
-    uint64_t serial = 0;
+    uint64_t serial = q->begin;
     int64_t n = 0;
     *n_free_out = 0;
     while (n < most) {

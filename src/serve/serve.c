@@ -44,6 +44,9 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
+    DS_TRY(bound(s->ctx, "adapters", p->adapters, 0, 1024));
+    DS_TRY(bound(s->ctx, "adapter_rank", p->adapter_rank, p->adapters > 0 ? 1 : 0, 4096));
+    s->n_slots = p->adapters;
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
     const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
@@ -87,13 +90,35 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
     DS_TRY(size_server(s, params, &tokens));
     ds_generator_params source = params->source;
     source.max_length = s->max_length;
-    const ds_paged paged = {.blocks = tokens / s->block,
-                            .block = s->block,
-                            .sequences = s->max_sequences,
-                            .table = (s->max_length + s->block - 1) / s->block,
-                            .rows = most_rows(s)};
-    return (plans_only ? dsi_generator_plan : dsi_generator_create)(
-        s->ctx, &source, &paged, s->max_batch_tokens, &s->generator);
+    const dsi_many many = {.paged = {.blocks = tokens / s->block,
+                                     .block = s->block,
+                                     .sequences = s->max_sequences,
+                                     .table = (s->max_length + s->block - 1) / s->block,
+                                     .rows = most_rows(s)},
+                           .budget = s->max_batch_tokens,
+                           .embeds = params->embeddings,
+                           .slots = params->adapters,
+                           .slot_rank = params->adapter_rank};
+    return (plans_only ? dsi_generator_plan : dsi_generator_create)(s->ctx, &source, &many,
+                                                                    &s->generator);
+}
+
+static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+{
+    const ds_paged *paged = &s->generator->paged;
+    ds_serve_params own = {.source = *params->draft,
+                           .max_sequences = s->max_sequences,
+                           .max_batch_tokens = s->max_batch_tokens,
+                           .kv_tokens = paged->blocks * paged->block,
+                           .kv_block = paged->block,
+                           .no_prefix_cache = true}; /* what was guessed wrong is overwritten */
+    if (s->max_draft == 0 || own.source.model == NULL) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_params: draft needs a model and max_draft of at least 1");
+    }
+    const int64_t most = ds_model_get_info(own.source.model)->max_positions;
+    own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
+    return ds_serve_create(s->ctx, &own, &s->drafter);
 }
 
 static ds_status create(ds_server *s, const ds_serve_params *params)
@@ -101,9 +126,18 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     DS_TRY(make_generator(s, params, false));
     const ds_paged *paged = &s->generator->paged;
     s->vocab_size = s->generator->vocab_size;
+    s->width = dsi_embed_width(s->generator);
     DS_TRY(dsi_block_pool_create(s->ctx, paged->blocks, s->block, &s->pool));
     count_bytes(s, paged->blocks * s->block);
+    s->slots = calloc((size_t)s->n_slots + 1, sizeof *s->slots);
+    if (s->slots == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for slots of adapters");
+    }
+    for (int64_t i = 0; i < s->n_slots; ++i) {
+        DS_TRY(dsi_generator_slot_clear(s->generator, i));
+    }
     DS_TRY(dsi_batch_create(s));
+    DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
     return dsi_draw_create(s);
 }
 
@@ -140,11 +174,15 @@ void ds_serve_destroy(ds_server **server)
     dsi_sequences_clear(&s->waiting);
     dsi_sequences_clear(&s->running);
     dsi_sequences_clear(&s->put);
+    dsi_sequences_clear(&s->embedding);
+    dsi_beams_clear(s, true);
     dsi_sequences_clear(&s->done);
     dsi_draw_destroy(s);
     dsi_batch_destroy(s);
+    free(s->slots);
     dsi_block_pool_destroy(&s->pool);
     ds_generator_destroy(&s->generator);
+    ds_serve_destroy(&s->drafter);
     free(s);
     *server = NULL;
 }
@@ -224,7 +262,7 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
         (void)dsi_sequence_grow(s, q, (int64_t)lengths[i]);
         dsi_batch_add(s, q, (int64_t)lengths[i]);
     }
-    return dsi_batch_run(s, logits_out);
+    return dsi_batch_run(s, false, logits_out);
 }
 
 void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_t max_blocks,
@@ -256,8 +294,9 @@ ds_status ds_serve_flush(ds_server *s, uint64_t uid)
 void ds_serve_get_stats(const ds_server *s, ds_serve_stats *stats_out)
 {
     *stats_out = s->stats;
-    stats_out->n_running = s->running.n;
-    stats_out->n_waiting = s->waiting.n;
+    stats_out->n_running = s->running.n + s->n_embedding;
+    stats_out->n_waiting = s->waiting.n + s->embedding.n - s->n_embedding;
+    stats_out->width = s->width;
     stats_out->block = s->block;
     stats_out->n_blocks = s->generator->paged.blocks;
     stats_out->n_free_blocks = dsi_block_pool_n_free(s->pool);

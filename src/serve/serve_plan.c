@@ -13,8 +13,10 @@ static size_t own_bytes(const ds_server *s)
 {
     const size_t threads = ds_ctx_n_threads(s->ctx);
     const size_t vocabulary = (size_t)s->generator->vocab_size;
-    const size_t drawn = 2 * sizeof(float) + sizeof(uint32_t) + sizeof(uint16_t);
-    return threads * vocabulary * drawn + vocabulary * (sizeof(uint32_t) + sizeof(float));
+    const size_t sampled = 2 * sizeof(float) + sizeof(uint32_t);
+    const size_t drawn = sizeof(float) + sampled + sizeof(uint16_t);
+    return threads * (vocabulary * drawn + (size_t)s->max_length * sizeof(int32_t)) +
+           vocabulary * sampled;
 }
 
 static void fill(const ds_server *s, ds_serve_needs *out)

@@ -6,7 +6,8 @@
  * overtakes another one that waits. Where no block is left, the youngest running sequence gives its
  * blocks up and waits again, with the ids that it has; they run again later, mostly from the prefix
  * cache. The oldest is never the one while another runs, and submit refuses what could not run
- * alone: so every step brings the oldest on, and nothing waits forever.
+ * alone: so every step brings the oldest on, and nothing waits forever. Documents whose vectors
+ * are wanted have batches of their own (embed.c), in turn with those of texts.
  */
 #include "base/reserved.h"
 #include "serve/server.h"
@@ -37,6 +38,7 @@ static ds_status check_request(ds_server *s, const ds_serve_request *r)
                            (long long)s->vocab_size);
         }
     }
+    DS_TRY(dsi_serve_adapter_check(s, r->adapter));
     return dsi_draw_check(s, r);
 }
 
@@ -56,18 +58,33 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
     DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_serve_request", r));
     DS_TRY(check_request(s, r));
     dsi_sequences_clear(&s->done);
+    dsi_beams_clear(s, false);
+    if (r->beams != NULL) {
+        DS_TRY(dsi_beams_submit(s, r));
+        *uid_out = s->last_uid;
+        return DS_OK;
+    }
     dsi_sequence *q = NULL;
     DS_TRY(dsi_sequence_create(s, s->last_uid + 1, r->ids, r->n, (int64_t)r->n + r->max_new_tokens,
                                &q));
     q->request = *r;
     q->request.ids = NULL;
     q->request.bias = NULL;
+    q->request.dry = r->dry != NULL ? dsi_dry_copy(r->dry) : NULL;
+    q->surprise = 2.0 * r->sampling.tau;
     if (!copy(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids,
               (const void **)&q->request.stop_ids) ||
-        !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias)) {
+        !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias) ||
+        (r->dry != NULL && q->request.dry == NULL)) {
         dsi_sequence_destroy(&q);
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
     }
+    const ds_status status = dsi_shadow_create(s, q);
+    if (status < 0) {
+        dsi_sequence_destroy(&q);
+        return status;
+    }
+    dsi_serve_adapter_begin(s, q, r->adapter);
     q->n_cached = -1;
     s->last_uid += 1;
     dsi_sequences_append(&s->waiting, q);
@@ -77,11 +94,19 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
 
 ds_status ds_serve_cancel(ds_server *s, uint64_t uid)
 {
+    if (dsi_beams_cancel(s, uid)) {
+        return DS_OK;
+    }
     dsi_sequences *list = &s->running;
     dsi_sequence *q = dsi_sequences_find(list, uid);
     if (q == NULL) {
         list = &s->waiting;
         q = dsi_sequences_find(list, uid);
+    }
+    if (q == NULL) {
+        list = &s->embedding;
+        q = dsi_sequences_find(list, uid);
+        s->n_embedding -= q != NULL && q->n_blocks > 0;
     }
     if (q == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOT_FOUND, "ds_serve_cancel: there is no request %llu",
@@ -107,39 +132,74 @@ static int64_t pending(const dsi_sequence *q)
     return q->n_ids - q->n_computed;
 }
 
-/* The next id of a sequence, and what it guesses of those behind it, where blocks and budget leave
- * room when each that runs has its own. */
-static void add_step(ds_server *s, dsi_sequence *q)
+/* Blocks that the prompts of running sequences lack. */
+static int64_t promised(const ds_server *s)
+{
+    int64_t n = 0;
+    for (const dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        n += pending(q) > 1 ? dsi_sequence_lacks(s, q, pending(q)) : 0;
+    }
+    return n;
+}
+
+/* Mirostat must see each id before the next one is drawn. */
+static bool may_guess(const dsi_sequence *q)
+{
+    return q->group == NULL && q->request.sampling.mirostat == 0;
+}
+
+/* Guesses of all by the drafter, which the batch may take or leave. */
+static ds_status draft_all(ds_server *s)
+{
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
+        const bool steps = pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0 && may_guess(q);
+        q->n_wanted = !steps ? 0 : s->max_draft < left ? s->max_draft : left;
+    }
+    return dsi_draft_by_model(s);
+}
+
+/* Guesses of a sequence: as many as budget and blocks leave room for when all that run have their
+ * own. */
+static void guess(ds_server *s, dsi_sequence *q)
 {
     const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
     const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
     int64_t most = s->max_draft < left ? s->max_draft : left;
     most = most < room ? most : room;
-    if (most > 0) {
+    if (most < 1 || !may_guess(q)) {
+        q->n_draft = 0;
+        return;
+    }
+    if (s->drafter == NULL) {
         dsi_draft(q, most);
     }
-    if (q->n_draft > 0 && !dsi_sequence_grow(s, q, 1 + q->n_draft)) {
+    q->n_draft = q->n_draft < most ? q->n_draft : most;
+    const int64_t lacks = dsi_sequence_lacks(s, q, 1 + q->n_draft);
+    if (q->n_draft > 0 && (lacks > dsi_block_pool_n_free(s->pool) - promised(s) ||
+                           !dsi_sequence_grow(s, q, 1 + q->n_draft))) {
         q->n_draft = 0;
     }
     s->stats.n_drafted += q->n_draft;
-    dsi_batch_add(s, q, 1 + q->n_draft);
 }
 
-/* The next id of those that lack one. The victims come later in the list, so none is in the batch.
- */
-static void add_steps(ds_server *s)
+/* The next id of those that lack one: first the blocks of all of them, then with guesses. The
+ * victims come later in the list, so none is in the batch. */
+static ds_status add_steps(ds_server *s)
 {
-    for (dsi_sequence *q = s->running.first, *next = NULL; q != NULL; q = next) {
-        if (pending(q) == 1) {
-            while (!dsi_sequence_grow(s, q, 1) && s->running.last != q) {
-                preempt(s, s->running.last);
-            }
-            if (dsi_sequence_grow(s, q, 1)) {
-                add_step(s, q);
-            }
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        while (pending(q) == 1 && !dsi_sequence_grow(s, q, 1) && s->running.last != q) {
+            preempt(s, s->running.last);
         }
-        next = q->next;
     }
+    DS_TRY(s->drafter != NULL ? draft_all(s) : DS_OK);
+    for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
+        if (pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0) {
+            guess(s, q);
+            dsi_batch_add(s, q, 1 + q->n_draft);
+        }
+    }
+    return DS_OK;
 }
 
 /* As much of the prompt as budget and blocks leave room for. */
@@ -169,7 +229,8 @@ static bool admit(ds_server *s)
 {
     dsi_sequence *q = s->waiting.first;
     int64_t n_free = 0;
-    if (q == NULL || s->running.n == s->max_sequences || s->batch.n == s->max_batch_tokens) {
+    if (q == NULL || s->running.n == s->max_sequences || s->batch.n == s->max_batch_tokens ||
+        (dsi_embed_waits(s) && s->running.n > 0)) {
         return false;
     }
     const int64_t shared = dsi_sequence_match(s, q, &n_free);
@@ -189,17 +250,20 @@ static bool admit(ds_server *s)
     return true;
 }
 
-static void make_batch(ds_server *s)
+static ds_status make_batch(ds_server *s)
 {
     dsi_batch_begin(s);
-    add_steps(s);
+    DS_TRY(add_steps(s));
     add_pieces(s);
     while (admit(s)) {
     }
-    while (s->batch.n == 0 && s->running.n > 1) {
+    while (s->batch.n == 0 && s->running.n > 1) { /* beams wait for beams of their search, too */
         preempt(s, s->running.last);
         add_pieces(s);
+        while (s->batch.n == 0 && s->waiting.first->uid < s->running.last->uid && admit(s)) {
+        }
     }
+    return DS_OK;
 }
 
 /* What came of a row. */
@@ -230,6 +294,13 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
 {
     dsi_sequence *q = s->batch.wanting[i];
     const int64_t n = q->n_draft;
+    if (q->group != NULL) {
+        ds_serve_event event;
+        if (dsi_beams_go_on(s, q->group, &event)) {
+            events[(*n_out)++] = event;
+        }
+        return i + 1;
+    }
     bool goes_on = true;
     q->n_draft = 0;
     for (int64_t k = 0; k <= n && goes_on; ++k) {
@@ -251,11 +322,19 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
     *n_out = 0;
-    make_batch(s);
+    if (s->embedding.n > 0 && !s->embedded) {
+        DS_TRY(dsi_embed_step(s, events, n_out));
+        s->embedded = s->batch.n > 0;
+        if (s->embedded) {
+            return DS_OK;
+        }
+    }
+    s->embedded = false;
+    DS_TRY(make_batch(s));
     if (s->batch.n == 0) {
         return DS_OK;
     }
-    DS_TRY(dsi_batch_run(s, &logits));
+    DS_TRY(dsi_batch_run(s, false, &logits));
     dsi_draw(s, logits, events);
     for (int64_t i = 0; i < s->batch.n_last;) {
         i = take_rows(s, i, events, n_out);

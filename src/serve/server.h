@@ -4,9 +4,12 @@
 #define DSI_SERVE_SERVER_H
 
 #include "infer/generator.h"
+#include "infer/sampler.h"
 #include "serve/block_pool.h"
 
 #include <deepspeed/serve.h>
+
+typedef struct dsi_beam_group dsi_beam_group; /* beam.c */
 
 /* A sequence: of put, or of a request. In one list of the server's, by `next`. */
 typedef struct dsi_sequence {
@@ -22,7 +25,21 @@ typedef struct dsi_sequence {
     int64_t n_cached;     /* of the prompt, at the first run */
     int64_t n_batch;      /* ids in the batch that is put together */
     int64_t n_draft;      /* of them: guesses, which stand behind n_ids */
+    int64_t n_wanted;     /* of the drafter: guesses that it may make in this step */
+    struct dsi_sequence *shadow, *shadows; /* in the drafter, and of such a one what it follows */
+    int32_t slot;                          /* of its adapter; -1: none */
+    uint64_t begin;                        /* the serial before its first block */
     bool of_put;
+    dsi_beam_group *group;       /* which owns it; NULL: none */
+    struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
+    double score;
+    bool ranked;  /* they are found */
+    bool spoiled; /* its logits were not finite */
+    bool embeds;  /* of ds_serve_embed */
+    ds_pool pool;
+    double *pooled;           /* [width]: of the rows so far */
+    float *vector;            /* [width] */
+    double surprise;          /* of mirostat */
     ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
 } dsi_sequence;
 
@@ -33,21 +50,27 @@ typedef struct dsi_sequences {
 
 /* The batch that is put together: what dsi_paged_run takes. */
 typedef struct dsi_serve_batch {
-    int32_t *ids, *positions, *of_token, *slots; /* [budget] */
-    int32_t *tables;                             /* [sequences][table] */
-    int32_t *last;                               /* [rows] */
-    dsi_sequence **members;                      /* [sequences], in order of their rows */
-    dsi_sequence **wanting;                      /* [rows]: whose logits row i is, */
-    int64_t *behind;                             /* [rows]: and behind how many of its ids */
+    int32_t *ids, *positions, *of_token, *slots, *adapters; /* [budget] */
+    int32_t *tables;                                        /* [sequences][table] */
+    int32_t *last;                                          /* [rows] */
+    dsi_sequence **members; /* [sequences], in order of their rows */
+    dsi_sequence **wanting; /* [rows]: whose logits row i is, */
+    int64_t *behind;        /* [rows]: and behind how many of its ids */
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
 
 /* A thread's scratch for drawing an id. */
 typedef struct dsi_draw_room {
-    float *logits, *weight; /* [vocab_size] */
-    uint32_t *order;
-    uint16_t *seen; /* how often an id is in the text, +1 in the prompt; zero between draws */
+    float *logits; /* [vocab_size] */
+    dsi_sample_room sample;
+    int32_t *matches; /* [max_length]: of dry */
+    uint16_t *seen;   /* how often an id is in the text, +1 in the prompt; zero between draws */
 } dsi_draw_room;
+
+typedef struct dsi_serve_slot {
+    uint64_t id; /* of the adapter; 0: free */
+    bool leaves; /* free when no sequence of it is left */
+} dsi_serve_slot;
 
 struct ds_server {
     ds_ctx *ctx;
@@ -57,7 +80,15 @@ struct ds_server {
     bool cache;
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
-    dsi_sequences done;                  /* freed outside of steps */
+    dsi_serve_slot *slots;               /* [n_slots], for adapters */
+    int64_t n_slots;
+    uint64_t last_adapter;
+    ds_server *drafter;      /* NULL: guesses are what followed before */
+    dsi_beam_group *groups;  /* all, and those that ended until the next submit */
+    dsi_sequences embedding; /* the first n_embedding have all their blocks */
+    int64_t n_embedding, width;
+    bool embedded;      /* by the newest step */
+    dsi_sequences done; /* freed outside of steps */
     dsi_serve_batch batch;
     dsi_draw_room *rooms; /* [n_threads] */
     uint32_t n_rooms;
@@ -72,6 +103,7 @@ void dsi_sequences_append(dsi_sequences *list, dsi_sequence *sequence);
 /* In front of those with a larger uid. */
 void dsi_sequences_insert(dsi_sequences *list, dsi_sequence *sequence);
 void dsi_sequences_remove(dsi_sequences *list, dsi_sequence *sequence);
+bool dsi_sequences_has(const dsi_sequences *list, const dsi_sequence *sequence);
 dsi_sequence *dsi_sequences_find(const dsi_sequences *list, uint64_t uid);
 void dsi_sequences_clear(dsi_sequences *list);
 /* Blocks that the sequence lacks to hold n more ids than are computed. */
@@ -95,12 +127,54 @@ void dsi_batch_begin(ds_server *server);
 /* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. n may
  * count its guesses: then each of them has logits, too. */
 void dsi_batch_add(ds_server *server, dsi_sequence *sequence, int64_t n);
-/* Runs what was added; logits [n_last][V]. */
-ds_status dsi_batch_run(ds_server *server, const float **logits_out);
+/* Runs what was added; logits [n_last][V], or hidden states of all tokens [n][width]. */
+ds_status dsi_batch_run(ds_server *server, bool embeds, const float **rows_out);
+
+/* ---- embed.c ---- */
+/* Numbers of a hidden state; 0: there are no plans for them. */
+int64_t dsi_embed_width(const ds_generator *generator);
+/* A batch of documents whose vectors are wanted; *n_out events of those that are ready. Nothing
+ * runs where the first of them waits for blocks: then batch.n is 0. */
+ds_status dsi_embed_step(ds_server *server, ds_serve_event *events, size_t *n_out);
+/* Whether the first one that waits needs blocks that texts hold. */
+bool dsi_embed_waits(const ds_server *server);
+
+/* ---- adapters.c ---- */
+/* The slot of a loaded adapter; -1: there is none. */
+int32_t dsi_serve_adapter_slot(const ds_server *server, uint64_t id);
+ds_status dsi_serve_adapter_check(ds_server *server, uint64_t id);
+/* A sequence is of an adapter, 0: of the model itself. */
+void dsi_serve_adapter_begin(const ds_server *server, dsi_sequence *q, uint64_t id);
+
+/* ---- beam.c ---- */
+ds_status dsi_beams_check(const ds_server *server, const ds_serve_request *request);
+/* Makes a group of request->beams->n texts, with one sequence that waits. */
+ds_status dsi_beams_submit(ds_server *server, const ds_serve_request *request);
+/* The likeliest ids behind a sequence of a group; of any thread, a sequence each. */
+void dsi_beams_rank(const ds_server *server, dsi_sequence *q, const float *logits);
+/* After its logits were ranked: goes on with the group where all its sequences are. True: it ended,
+ * and *event says how. */
+bool dsi_beams_go_on(ds_server *server, dsi_beam_group *group, ds_serve_event *event);
+bool dsi_beams_cancel(ds_server *server, uint64_t uid);
+/* Frees the groups that ended; all: every one. */
+void dsi_beams_clear(ds_server *server, bool all);
 
 /* ---- draft.c ---- */
 /* Guesses what follows the sequence's ids, at most `most` of them; they stand behind its ids. */
 void dsi_draft(dsi_sequence *sequence, int64_t most);
+
+/* ---- dry.c ---- */
+/* Lowers the logits of what would go on a repetition of the n ids. */
+void dsi_dry(const ds_dry *dry, const uint32_t *ids, int64_t n, dsi_draw_room *room);
+/* A copy that free() frees, breakers in order; NULL: no memory. */
+ds_dry *dsi_dry_copy(const ds_dry *dry);
+
+/* ---- draft_model.c ---- */
+ds_status dsi_shadow_create(ds_server *server, dsi_sequence *q);
+/* The sequence begins anew, or ends. */
+void dsi_shadow_drop(ds_server *server, dsi_sequence *q);
+/* Up to n_wanted guesses behind the ids of each running sequence: n_draft of them. */
+ds_status dsi_draft_by_model(ds_server *server);
 
 /* ---- draw.c ---- */
 ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);

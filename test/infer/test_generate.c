@@ -377,7 +377,8 @@ static void sampler_shares(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; ++c) {
         int hits[N] = {0};
         uint32_t order[N];
-        float weight[N];
+        float weight[N], key[N];
+        const dsi_sample_room room = {order, weight, key};
         double total = 0.0;
         for (int i = 0; i < N; ++i) {
             total += cases[c].kept[i] ? exp(logits[i] / cases[c].sampling.temperature) : 0.0;
@@ -385,7 +386,7 @@ static void sampler_shares(void **state)
         for (uint64_t draw = 0; draw < DRAWS; ++draw) {
             uint32_t id = 0;
             CHECK_OK(*state,
-                     dsi_sample(*state, logits, N, &cases[c].sampling, draw, order, weight, &id));
+                     dsi_sample(*state, logits, N, &cases[c].sampling, draw, &room, NULL, &id));
             hits[id] += 1;
         }
         for (int i = 0; i < N; ++i) {

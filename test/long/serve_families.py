@@ -10,8 +10,7 @@ import sys
 import urllib.request
 
 PROMPT, TOKENS = "$%!", 12
-REFUSED = ("a bias of positions (ALiBi) is not built", "a soft cap of scores is not built", "a sink of scores is not built",
-           "rotary positions are dynamic", "is above n_positions")
+REFUSED = ("rotary positions are dynamic",)
 
 
 def serve(build: pathlib.Path, model: pathlib.Path):
@@ -56,7 +55,7 @@ def main() -> int:
             bad += 1
             print(f"{model.name}: {said!r}" + (f", ds_generate {generate(build, model)!r}" if served else ""))
     print(f"{same} families the same, {refused} refused, {bad} wrong")
-    return 1 if bad or same < 30 else 0
+    return 1 if bad or same < 51 else 0
 
 
 sys.exit(main())

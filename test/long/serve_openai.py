@@ -76,6 +76,28 @@ def greedy_like_transformers(client, model):
     print(f"{len(prompts)} greedy texts of 64 tokens as transformers'")
 
 
+def beams_like_transformers(client, model):
+    """Through the server, and by ds_generate."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    program = os.path.join(os.path.dirname(PROGRAM), "ds_generate")
+    rng = random.Random(4)
+    for k in range(6):
+        prompt = " ".join(rng.choices("the a fox sun river walks over under quick lazy blue".split(), k=rng.randint(2, 40)))
+        n, penalty, end = rng.choice((2, 3, 5)), rng.choice((1.0, 0.0, 2.0)), rng.choice((False, True, "never"))
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        want = reference.generate(ids, attention_mask=torch.ones_like(ids), num_beams=n, num_return_sequences=n, max_new_tokens=24, do_sample=False,
+                                  length_penalty=penalty, early_stopping=end, pad_token_id=0)
+        texts = [tokenizer.decode(row[ids.shape[1]:], skip_special_tokens=True) for row in want]
+        got = client.completions.create(model="m", prompt=prompt, max_tokens=24, n=n, temperature=0,
+                                        extra_body=dict(use_beam_search=True, length_penalty=penalty, early_stopping=end))
+        assert [c.text for c in got.choices] == texts, (prompt, texts, got)
+        alone = subprocess.run([program, "--model", model, "--dtype", "f32", "--prompt", prompt, "--no_echo", "--max_new_tokens", "24", "--num_beams",
+                                str(n), "--length_penalty", str(penalty), "--early_stopping", str(end).lower()], capture_output=True, check=True)
+        assert alone.stdout.decode(errors="replace") == texts[0] + "\n", (alone.stdout, texts[0])
+    print("beam searches as transformers'")
+
+
 def options(client):
     said = [{"role": "system", "content": "s"}, {"role": "user", "content": "Hello"}]
     chat = client.chat.completions.create
@@ -226,6 +248,7 @@ def main():
         make_model(model)
     process, client = start(model, "--max_sequences", "7", "--max_batch_tokens", "64")
     greedy_like_transformers(client, model)
+    beams_like_transformers(client, model)
     options(client)
     structured(client)
     if not MODEL:

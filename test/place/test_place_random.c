@@ -634,6 +634,7 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_kv_write,
                                        &dsi_op_paged_write,
                                        &dsi_op_paged_attention,
+                                       &dsi_op_slot_adapter,
                                        &dsi_op_column_sums,
                                        &dsi_op_choose_columns,
                                        &dsi_op_postpone,

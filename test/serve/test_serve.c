@@ -24,7 +24,9 @@ static ds_server *open_server(ds_ctx *ctx, const parity_case *p, const ds_serve_
 {
     ds_server *server = NULL;
     ds_serve_params params = *sizes;
-    params.source = (ds_generator_params){.model = p->model, .weights = p->folder, .dtype = dtype};
+    params.source.model = p->model;
+    params.source.weights = p->folder;
+    params.source.dtype = dtype;
     CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
     return server;
 }
@@ -64,9 +66,9 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {"gpt2",      "llama3_tied", "mixtral",
-                                        "qwen3_moe", "stablelm",    "gpt_neox",
-                                        "phi3",      "glm4",        "cohere"};
+    static const char *const names[] = {
+        "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3",
+        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -78,6 +80,7 @@ typedef struct asked {
     size_t n;
     ds_serve_request request;
     ds_serve_bias bias;
+    ds_dry dry;
 } asked;
 
 typedef struct answer {
@@ -103,6 +106,12 @@ static void ask(asked *a, int64_t vocab, uint64_t seed)
             q->ids[i] = (later ? i >= 64 : i < same) ? shared[i] : below(&seed, (uint32_t)vocab);
         }
         q->bias = (ds_serve_bias){below(&seed, (uint32_t)vocab), 3.0f};
+        q->dry = (ds_dry){.multiplier = 0.9,
+                          .base = 1.5,
+                          .allowed_length = 1,
+                          .breakers = &q->bias.id,
+                          .n_breakers = 1};
+        const bool mirostat = k % 12 == 1;
         q->request = (ds_serve_request){.ids = q->ids,
                                         .n = q->n,
                                         .max_new_tokens = 1 + below(&seed, MOST_NEW),
@@ -110,15 +119,20 @@ static void ask(asked *a, int64_t vocab, uint64_t seed)
                                         .n_stop_ids = k % 4 == 0,
                                         .min_new_tokens = k % 8 == 0 ? 9 : 0,
                                         .sampling = {.temperature = k % 2 == 0 ? 0.0 : 0.9,
-                                                     .top_p = k % 5 == 0 ? 0.8 : 1.0,
-                                                     .top_k = k % 7 == 0 ? 11 : 0,
+                                                     .top_p = k % 5 == 0 && !mirostat ? 0.8 : 1.0,
+                                                     .top_k = k % 7 == 0 && !mirostat ? 11 : 0,
                                                      .min_p = k % 6 == 5 ? 0.05 : 0.0,
+                                                     .typical_p = k % 12 == 9 ? 0.7 : 0.0,
+                                                     .mirostat = mirostat ? 1 + k / 12 : 0,
+                                                     .tau = 3.0,
+                                                     .eta = 0.2,
                                                      .seed = seed},
                                         .repetition = k % 9 == 4 ? 1.3 : 0.0,
                                         .presence = k % 10 == 3 ? 0.5 : 0.0,
                                         .frequency = k % 10 == 7 ? 0.4 : 0.0,
                                         .bias = &q->bias,
                                         .n_bias = k % 3 == 1,
+                                        .dry = k % 4 == 2 ? &q->dry : NULL,
                                         .logprobs = true,
                                         .n_top = 3};
     }
@@ -158,6 +172,10 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     ds_ctx *ctx = check_ctx(w->threads);
     ds_serve_params sizes = w->sizes;
     sizes.source.quantize = blocks;
+    sizes.source.max_length = 256;
+    const ds_generator_params draft = {.model = p->model, .weights = p->folder, .dtype = dtype};
+    const bool by_model = strncmp(w->name, "draft model", 11) == 0;
+    sizes.draft = by_model ? &draft : NULL; /* the model itself, rounded: mostly right */
     ds_server *server = open_server(ctx, p, &sizes, dtype);
     ds_serve_event events[EVENTS];
     uint64_t uids[REQUESTS] = {0};
@@ -235,6 +253,12 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
          2,
          1,
          1},
+        {"draft model", {.max_sequences = 6, .max_batch_tokens = 200, .max_draft = 4}, 2, 0, 1},
+        {"draft model, preemption",
+         {.max_sequences = 9, .max_batch_tokens = 40, .kv_tokens = 256, .max_draft = 3},
+         1,
+         1,
+         0},
     };
     parity_case p;
     parity_open(ctx, name, &p);
@@ -268,10 +292,45 @@ static void same_bits(void **state)
     same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "phi3_heads", DS_DTYPE_F16, DS_DTYPE_NONE);
     same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "bloom", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "gpt_oss", DS_DTYPE_F32, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);
     same_bits_of(*state, "llama3_tied", DS_DTYPE_BF16, DS_DTYPE_Q4_K); /* q5_0: rows are short */
+}
+
+/* A model that is its own drafter is always right where nothing is drawn at random. */
+static void drafter_is_right(void **state)
+{
+    ds_ctx *ctx = *state;
+    parity_case p;
+    uint64_t uids[2];
+    const uint32_t ids[3] = {3, 5, 7};
+    ds_serve_event events[EVENTS];
+    ds_serve_stats stats;
+    size_t n = 0;
+    parity_open(ctx, "llama3_tied", &p);
+    const ds_generator_params draft = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    const ds_serve_params sizes = {
+        .max_sequences = 2, .max_batch_tokens = 64, .max_draft = 4, .draft = &draft};
+    ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_F32);
+    for (int i = 0; i < 2; ++i) {
+        const ds_serve_request r = {.ids = ids, .n = (size_t)(2 + i), .max_new_tokens = 101};
+        CHECK_OK(ctx, ds_serve_submit(server, &r, &uids[i]));
+    }
+    do {
+        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        ds_serve_get_stats(server, &stats);
+    } while (stats.n_running > 0);
+    assert_int_equal(stats.n_new_tokens, 202);
+    assert_int_equal(stats.n_accepted, stats.n_drafted);
+    assert_int_equal(stats.n_accepted, 160); /* four of five */
+    assert_int_equal(stats.n_steps, 21);
+    ds_serve_destroy(&server);
+    parity_close(&p);
 }
 
 /* ---- put, query, flush ---- */
@@ -343,7 +402,13 @@ static void steps_allocate_nothing(void **state)
     asked *a = calloc(REQUESTS, sizeof *a);
     assert_non_null(a);
     ask(a, p.vocab, 3);
-    const ds_serve_params sizes = {.max_sequences = 6, .max_batch_tokens = 64, .kv_tokens = 256};
+    const ds_generator_params draft = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
+    const ds_serve_params sizes = {.max_sequences = 6,
+                                   .max_batch_tokens = 64,
+                                   .kv_tokens = 256,
+                                   .max_draft = 3,
+                                   .draft = &draft};
     ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_BF16);
     for (int k = 0; k < REQUESTS; ++k) {
         uint64_t uid = 0;
@@ -419,7 +484,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
-        cmocka_unit_test(put_like_a_generator), cmocka_unit_test(steps_allocate_nothing),
-        cmocka_unit_test(refuses)};
+        cmocka_unit_test(drafter_is_right),         cmocka_unit_test(put_like_a_generator),
+        cmocka_unit_test(steps_allocate_nothing),   cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

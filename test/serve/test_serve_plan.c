@@ -22,7 +22,8 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
     ds_serve_params params = {
         .source = {.model = p->model, .max_length = length, .dtype = dtypes[between(seed, 0, 2)]},
         .max_sequences = between(seed, 1, 20),
-        .kv_tokens = between(seed, 1, 40) * 64};
+        .kv_tokens = between(seed, 1, 40) * 64,
+        .embeddings = between(seed, 0, 1) == 1};
     ds_serve_needs planned;
     ds_server *server = NULL;
     params.max_batch_tokens = params.max_sequences + between(seed, 0, 100);
@@ -32,7 +33,8 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
     /* weights that the folder has in this dtype are mostly bound, not mapped anew */
     const size_t bound = params.source.dtype == DS_DTYPE_F32 ? (size_t)planned.weights : 0;
     const size_t own = dsi_exec_bytes(server->generator->exec);
-    const size_t drawn = 2 * (size_t)p->vocab * 14 + (size_t)p->vocab * 8; /* of two threads */
+    /* of two threads */
+    const size_t drawn = 2 * ((size_t)p->vocab * 18 + (size_t)length * 4) + (size_t)p->vocab * 12;
     const size_t want = (size_t)(planned.weights + planned.keys_values + planned.batch) - drawn;
     if (own > want || own + bound < want) {
         fail_msg("planned %zu bytes, mapped %zu", want, own);

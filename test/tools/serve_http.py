@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL"""
 import atexit
+import base64
 import http.client
 import json
+import math
 import os
 import re
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
@@ -173,6 +176,46 @@ def sampling(s):
     expect(half["text"] == "\ufffd" and half["logprobs"]["tokens"] == ["bytes:\\xc3"], half)
 
 
+def samplers(s):
+    """llama.cpp's: each has an effect, is seeded, or is an error."""
+    hot = dict(max_tokens=40, temperature=1.5, seed=7)
+    text = lambda **fields: s.complete("the ", **{**hot, **fields})["choices"][0]["text"]
+    plain = text()
+    for fields in (dict(typical_p=0.3), dict(mirostat=1, mirostat_tau=0.5), dict(mirostat=2, mirostat_tau=0.5, mirostat_eta=0.3)):
+        expect(text(**fields) == text(**fields) != plain, fields)
+    greedy = dict(max_tokens=60, temperature=0)
+    loop = s.complete("the quick the quick the quick ", **greedy)["choices"][0]["text"]
+    dry = s.complete("the quick the quick the quick ", **greedy, dry_multiplier=5.0, dry_base=2.0, dry_allowed_length=1, dry_sequence_breakers=[])
+    expect(dry["choices"][0]["text"] != loop, loop)
+    grams = [dry["choices"][0]["text"][i:i + 12] for i in range(48)]
+    expect(len(set(grams)) == len(grams), dry)
+    broken = s.complete("the quick the quick the quick ", **greedy, dry_multiplier=5.0, dry_base=2.0, dry_allowed_length=9, dry_sequence_breakers=[" "])
+    expect(broken["choices"][0]["text"] == loop, broken)
+    for fields in (dict(typical_p=0), dict(typical_p=2), dict(dry_base=2), dict(dry_multiplier=1, dry_base=0.5), dict(dry_multiplier=1, dry_allowed_length=0),
+                   dict(dry_multiplier=1, dry_penalty_last_n=0), dict(dry_multiplier=1, dry_sequence_breakers=["ab"]), dict(mirostat=3),
+                   dict(mirostat_tau=5), dict(mirostat=2, temperature=0), dict(mirostat=2, top_k=4)):
+        status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
+        expect(status == 400 and got["error"]["param"], fields, got)
+
+
+def beams(s):
+    """Beam search (test_beams has transformers' texts): the best first, the same in a crowd; fields that it has no place for are errors."""
+    ask = dict(max_tokens=12, use_beam_search=True, n=2, best_of=4)
+    got = s.complete("the quick ", **ask)
+    texts = [c["text"] for c in got["choices"]]
+    expect(len(set(texts)) == 2 and got["usage"]["completion_tokens"] == 24, got)
+    expect(s.complete(["the quick ", "lazy "], **ask)["choices"][0]["text"] == texts[0])
+    wide = [c["text"] for c in s.complete("the quick ", **{**ask, "n": 4})["choices"]]
+    expect(wide[:2] == texts and len(set(wide)) == 4, wide)
+    frames = s.stream("/v1/completions", prompt="the quick ", **ask)
+    expect("".join(f["choices"][0]["text"] for f in frames if f["choices"] and f["choices"][0]["index"] == 0) == texts[0], frames)
+    for fields in (dict(length_penalty=2), dict(early_stopping=True), dict(best_of=2), dict(use_beam_search=True), dict(use_beam_search=True, n=17),
+                   dict(use_beam_search=True, n=3, best_of=2), dict(use_beam_search=True, n=2, temperature=1), dict(use_beam_search=True, n=2, stop="a"),
+                   dict(use_beam_search=True, n=2, logprobs=1), dict(use_beam_search=True, n=2, early_stopping="soon")):
+        status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
+        expect(status == 400 and got["error"]["param"], fields, got)
+
+
 def objects(s):
     """JSON objects, whatever is drawn."""
     whole = 0
@@ -309,6 +352,7 @@ def crowd(s, alone):
 def drafts(s):
     """A hundred texts with guesses and without: not a byte differs, and some guesses hold."""
     fast = Server("--draft", "7", "--max_batch_tokens", "128")
+    small = Server("--draft_model", "merged1", "--max_batch_tokens", "128")  # another model, which is often right
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["the quick", "brown"]}, "maxItems": 4}}, "required": ["a"]}
     extra = [{}, {"stop": ["dog", "q"]}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.3}, {"n": 2},
              {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_object"}}, {"logit_bias": {"97": 3}, "top_k": 9},
@@ -321,13 +365,16 @@ def drafts(s):
         for k in range(first, len(asked), 4):
             got[server, k] = server.complete(**asked[k])["choices"]
 
-    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast) for first in range(4)]
+    threads = [threading.Thread(target=run, args=(server, first)) for server in (s, fast, small) for first in range(4)]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
     for k, ask in enumerate(asked):
         expect(got[s, k] == got[fast, k], ask, got[s, k], got[fast, k])
+        expect(got[s, k] == got[small, k], ask, got[s, k], got[small, k])
+    expect(small.metric("vllm:spec_decode_num_accepted_tokens_total") > 300, small.metric("vllm:spec_decode_num_accepted_tokens_total"))
+    small.end()
     guessed, held = (fast.metric(f"vllm:spec_decode_num_{x}_tokens_total") for x in ("draft", "accepted"))
     expect(guessed > held > 500, guessed, held)
     expect(fast.metric("ds_serve_steps_total") < s.metric("ds_serve_steps_total"))
@@ -597,12 +644,119 @@ def tools():
         s.end()
 
 
+def head_of(folder):
+    """The output projection of a small model, as rows of numbers."""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        data = f.read()
+    size = int.from_bytes(data[:8], "little")
+    names = json.loads(data[8:8 + size])
+    at = names.get("lm_head.weight") or names["model.embed_tokens.weight"]
+    expect(at["dtype"] == "BF16", at)
+    begin, end = (8 + size + x for x in at["data_offsets"])
+    rows, width = at["shape"]
+    flat = struct.unpack(f"<{rows * width}f", b"".join(b"\0\0" + data[i:i + 2] for i in range(begin, end, 2)))
+    return [flat[i * width:(i + 1) * width] for i in range(rows)]
+
+
+def embeddings(s):
+    """A vector is the hidden state that the logits are of; alone and among texts the same."""
+    raw = Server("--normalize", "no", "--max_batch_tokens", "32", "--max_sequences", "3", "--dtype", "f32", template=())
+    prompts = ["the quick brown fox ju", "x", "over the lazy dog. " * 15]
+    status, got = raw.post("/v1/embeddings", model="m", input=prompts)
+    expect(status == 200 and [d["index"] for d in got["data"]] == [0, 1, 2] and got["object"] == "list", got)
+    expect(got["usage"] == {"prompt_tokens": sum(map(len, prompts)), "total_tokens": sum(map(len, prompts))}, got["usage"])
+    vectors = [d["embedding"] for d in got["data"]]
+    head = head_of(MODEL)
+    for vector, prompt in zip(vectors, prompts):
+        z = [sum(a * b for a, b in zip(row, vector)) for row in head]
+        below = math.log(sum(map(math.exp, z)))
+        top = raw.complete(prompt, max_tokens=1, logprobs=5, temperature=0)["choices"][0]["logprobs"]["top_logprobs"][0]
+        for piece, logprob in top.items():
+            expect(len(piece) != 1 or abs(z[ord(piece)] - below - logprob) < 1e-4, piece, z[ord(piece[0])] - below, logprob)
+    _, coded = raw.post("/v1/embeddings", model="m", input=[list(p.encode()) for p in prompts], encoding_format="base64")
+    for vector, d in zip(vectors, coded["data"]):
+        found = struct.unpack(f"<{len(vector)}f", base64.b64decode(d["embedding"]))
+        expect(all(a == struct.unpack("<f", struct.pack("<f", b))[0] for a, b in zip(found, vector)))
+    _, crowd = s.post("/v1/embeddings", model="m", input=prompts * 20)
+    for i, d in enumerate(crowd["data"]):
+        expect(abs(sum(x * x for x in d["embedding"]) - 1) < 1e-6, i)
+        expect(d["embedding"] == crowd["data"][i % 3]["embedding"], i)
+    for prompt, d in zip(prompts, crowd["data"]):
+        expect(s.post("/v1/embeddings", model="m", input=prompt)[1]["data"][0]["embedding"] == d["embedding"], prompt)
+    _, short = s.post("/v1/embeddings", model="m", input="x", dimensions=3)
+    expect(len(short["data"][0]["embedding"]) == 3 and abs(sum(x * x for x in short["data"][0]["embedding"]) - 1) < 1e-6, short)
+    for fields in (dict(), dict(input=None), dict(input=""), dict(input=["a", 3]), dict(input=[999]), dict(input="x" * 513), dict(input="a", dimensions=33),
+                   dict(input="a", encoding_format="int8"), dict(input="a", what=1)):
+        status, got = s.post("/v1/embeddings", model="m", **fields)
+        expect(status == 400 and got["error"]["message"], fields, got)
+    raw.end()
+    off = Server("--no_embeddings", template=())
+    expect(off.post("/v1/embeddings", model="m", input="a")[0] == 400)
+    off.end()
+
+
+def loras():
+    """Adapters by the request: the texts of the merged models; one's keys are not another's; loaded and unloaded."""
+    prompt = "the quick brown fox jumps over the lazy dog. zigzag " * 2
+    many = dict(max_tokens=24, temperature=0)
+
+    def of(s, adapter, field="model"):
+        body = dict(many, prompt=prompt, model="m", **{}) if adapter is None or field == "lora" else dict(many, prompt=prompt, model=adapter)
+        if field == "lora":
+            body["lora"] = adapter
+        status, got = s.post("/v1/completions", **body)
+        expect(status == 200 and got["model"] == (adapter or "m"), got)
+        return got["choices"][0]["text"]
+
+    def generated(folder):
+        return subprocess.run([PROGRAM.replace("ds_serve", "ds_generate"), "--model", folder, "--dtype", "f32", "--prompt", prompt, "--no_echo",
+                               "--max_new_tokens", "24"], capture_output=True, check=True, text=True).stdout[:-1]
+
+    want = {None: generated(MODEL), "a": generated("merged1"), "b": generated("merged2")}
+    expect(len(set(want.values())) == 3, want)
+    s = Server("--dtype", "f32", "--lora", "a=lora1", "--lora", "b=lora2", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates", template=())
+    for name in (None, "a", "b", "a", None):
+        expect(of(s, name) == want[name], name, want[name])
+    expect(of(s, "b", "lora") == want["b"])
+    found = {}
+    threads = [threading.Thread(target=lambda k=k, n=n: found.update({(k, n): of(s, n)})) for k in range(6) for n in want]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    expect(len(found) == 18 and all(text == want[n] for (_, n), text in found.items()), found)
+    models = json.loads(s.ask("GET", "/v1/models")[1])["data"]
+    expect([m["id"] for m in models] == ["m", "a", "b"] and models[1]["parent"] == "m", models)
+    expect(s.post("/v1/completions", model="c", prompt="a")[0] == 404)
+    expect(s.post("/v1/completions", model="m", lora="c", prompt="a")[0] == 404)
+    expect(s.post("/v1/completions", model="a", lora="b", prompt="a")[0] == 400)
+    expect(s.post("/v1/embeddings", model="a", input="a")[0] == 400)
+    expect(s.post("/v1/load_lora_adapter", lora_name="c", lora_path="lora1")[0] == 200)
+    expect(of(s, "c") == want["a"])
+    for fields, what in ((dict(lora_name="c", lora_path="lora1"), "there already"), (dict(lora_name="d", lora_path="lora1"), "slots"), (dict(lora_name="d"), "folder"),
+                         (dict(lora_name="d", lora_path="lora1", more=1), "no field")):
+        status, got = s.post("/v1/load_lora_adapter", **fields)
+        expect(status == 400 and what in got["error"]["message"], fields, got)
+    expect(s.post("/v1/unload_lora_adapter", lora_name="a")[0] == 200)
+    expect(s.post("/v1/unload_lora_adapter", lora_name="a")[0] == 404 and s.post("/v1/completions", model="a", prompt="a")[0] == 404)
+    status, got = s.post("/v1/load_lora_adapter", lora_name="d", lora_path="nowhere")
+    expect(status == 400 and "nowhere" in got["error"]["message"], got)
+    expect(s.post("/v1/load_lora_adapter", lora_name="d", lora_path="lora2")[0] == 200)
+    expect(of(s, "d") == want["b"] and of(s, "c") == want["a"] and of(s, None) == want[None])
+    s.end()
+    shut = Server("--lora", "a=lora1", template=())
+    expect(shut.post("/v1/load_lora_adapter", lora_name="b", lora_path="lora2")[0] == 403)
+    shut.end()
+
+
 def main():
     alone = Server("--max_sequences", "1", "--max_batch_tokens", "32", "--no_prefix_cache")
     s = Server()
     expect(texts(s) == texts(alone))
     chats(s)
     sampling(s)
+    samplers(s)
+    beams(s)
     objects(s)
     forms(s)
     refusals(s)
@@ -610,12 +764,14 @@ def main():
     drafts(s)
     slots(s)
     answers(s)
+    embeddings(s)
     s.settle()
     hostile(s)
     s.settle()
     expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
     s.end()
     alone.end()
+    loras()
     tools()
     secure()
     keys_and_limits()

@@ -18,7 +18,10 @@ typedef struct generate_options {
     const char *chat_template, *model_revision, *tokenizer_revision, *accelerator;
     char *model_found, *tokenizer_found; /* folders of the Hugging Face cache; NULL: paths */
     int64_t max_new_tokens, top_k, seed, max_length, threads, stages;
-    double temperature, top_p;
+    int64_t mirostat, num_beams;
+    const char *early_stopping;
+    double length_penalty;
+    double temperature, top_p, min_p, typical_p, tau, eta;
     bool chat, stats, no_echo;
     packing_flags packing;
     unpacked combined; /* of several adapters */
@@ -45,6 +48,10 @@ int64_t generate_positions(const generate_options *o, const ds_model *model, siz
 /* The folder that o->unpacked has is gone then. */
 ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out);
+
+/* --num_beams: the best text behind the prompt, to standard output. */
+ds_status generate_beams(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
+                         const uint32_t *ids, size_t n);
 
 /* --chat: one message and its answer, or without a prompt a conversation, which Ctrl-C may end. */
 ds_status generate_chat(ds_ctx *ctx, generate_options *o, const generate_parts *parts,

@@ -3,6 +3,8 @@
 #include "common/args.h"
 #include "common/generate.h"
 
+#include <deepspeed/serve.h>
+
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -163,6 +165,65 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .def = "1",
          .max = 1,
          .doc = "Only among the most likely that reach probability P together."},
+        {.name = "min_p",
+         .type = DSI_ARG_REAL,
+         .out = &o->min_p,
+         .value = "P",
+         .def = "0",
+         .max = 1,
+         .doc = "Only those at least P times as likely as the likeliest."},
+        {.name = "typical_p",
+         .type = DSI_ARG_REAL,
+         .out = &o->typical_p,
+         .value = "P",
+         .def = "1",
+         .max = 1,
+         .doc = "Only those whose surprise is closest to the mean one, that reach probability P."},
+        {.name = "mirostat",
+         .type = DSI_ARG_INT,
+         .out = &o->mirostat,
+         .value = "0|1|2",
+         .def = "0",
+         .max = 2,
+         .doc = "In the place of all these but --temperature: hold a text's mean surprise at "
+                "--mirostat_tau."},
+        {.name = "mirostat_tau",
+         .type = DSI_ARG_REAL,
+         .out = &o->tau,
+         .value = "X",
+         .def = "5",
+         .max = 1000,
+         .doc = "In bits."},
+        {.name = "mirostat_eta",
+         .type = DSI_ARG_REAL,
+         .out = &o->eta,
+         .value = "X",
+         .def = "0.1",
+         .max = 1000,
+         .doc = "How fast it learns."},
+        {.name = "num_beams",
+         .type = DSI_ARG_INT,
+         .out = &o->num_beams,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = DS_SERVE_MOST_BEAMS,
+         .doc = "Above 1: the likeliest text that a search with N beams finds."},
+        {.name = "length_penalty",
+         .type = DSI_ARG_REAL,
+         .out = &o->length_penalty,
+         .value = "X",
+         .def = "1",
+         .min = -100,
+         .max = 100,
+         .doc = "Of beams: a text's log-probability is divided by its length to this power."},
+        {.name = "early_stopping",
+         .type = DSI_ARG_TEXT,
+         .out = &o->early_stopping,
+         .value = "false|true|never",
+         .def = "false",
+         .choices = "false|true|never",
+         .doc = "Of beams: when a search ends, as in transformers."},
         {.name = "seed",
          .type = DSI_ARG_INT,
          .out = &o->seed,
@@ -221,6 +282,12 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
     if (!o->chat && (o->system != NULL || o->chat_template != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "--system and --chat_template need --chat");
     }
+    if (o->num_beams > 1 &&
+        (o->chat || o->stats || o->checkpoint != NULL || o->temperature > 0.0)) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "--num_beams goes with --model and temperature 0, without --chat and --stats");
+    }
     if (o->prompt != NULL && o->prompt_file != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --prompt or --prompt_file");
     }
@@ -232,6 +299,11 @@ ds_sampling generate_sampling(const generate_options *o)
     return (ds_sampling){.temperature = o->temperature,
                          .top_k = o->top_k,
                          .top_p = o->top_p,
+                         .min_p = o->min_p,
+                         .typical_p = o->typical_p,
+                         .mirostat = o->mirostat,
+                         .tau = o->tau,
+                         .eta = o->eta,
                          .seed = (uint64_t)o->seed};
 }
 

@@ -212,7 +212,8 @@ static ds_status fill_params(serve_run *r)
                    .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE},
         .max_sequences = o->max_sequences,
         .max_batch_tokens = o->max_batch_tokens,
-        .kv_tokens = o->kv_tokens};
+        .kv_tokens = o->kv_tokens,
+        .embeddings = true};
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {

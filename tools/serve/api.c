@@ -10,10 +10,38 @@
 #include <time.h>
 
 /* ---- rows ---- */
-static bool read_model(api_reader *r, json_t *v)
+/* By `model` or by `lora`. */
+static bool choose_adapter(api_reader *r, const char *field, const front_adapter *adapter)
+{
+    job *j = r->j;
+    if (j->request.adapter != 0 && j->request.adapter != adapter->id) {
+        return api_wrong(r, field, "one adapter, but model and lora name two");
+    }
+    j->request.adapter = adapter->id;
+    j->model = j->model != NULL ? j->model : strdup(adapter->name);
+    return j->model != NULL;
+}
+
+static bool read_lora(api_reader *r, json_t *v)
+{
+    const front_adapter *adapter = json_is_string(v) ? lora_find(r->f, json_string_value(v)) : NULL;
+    return adapter != NULL
+               ? choose_adapter(r, "lora", adapter)
+               : api_fail(r->e, MHD_HTTP_NOT_FOUND, "model_not_found", "lora",
+                          "lora: expected the name of an adapter, as /v1/models lists them");
+}
+
+bool api_check_model(api_reader *r, json_t *v)
 {
     if (!json_is_string(v)) {
         return api_wrong(r, "model", "a name");
+    }
+    const front_adapter *adapter = lora_find(r->f, json_string_value(v));
+    if (adapter != NULL && r->j->embeds) {
+        return api_unsupported(r, "model", "vectors are of the model itself, not of an adapter");
+    }
+    if (adapter != NULL) {
+        return choose_adapter(r, "model", adapter);
     }
     if (strcmp(json_string_value(v), r->f->name) != 0) {
         return api_fail(r->e, MHD_HTTP_NOT_FOUND, "model_not_found", "model",
@@ -205,14 +233,7 @@ static bool read_echo(api_reader *r, json_t *v)
 
 static bool read_best_of(api_reader *r, json_t *v)
 {
-    int64_t n = 0;
-    if (!api_whole(r, "best_of", v, 1, INT32_MAX, &n)) {
-        return false;
-    }
-    return n == 1 ? true
-                  : api_unsupported(r, "best_of",
-                                    "choosing the best of several is not built; "
-                                    "ask for n texts");
+    return api_whole(r, "best_of", v, 1, INT32_MAX, &r->best_of);
 }
 
 static bool read_format(api_reader *r, json_t *v)
@@ -277,7 +298,8 @@ typedef struct row {
 } row;
 
 static const row rows[] = {
-    {"model", BOTH, read_model},
+    {"model", BOTH, api_check_model},
+    {"lora", BOTH, read_lora},
     {"messages", CHAT, read_later},
     {"prompt", COMPLETION, read_later},
     {"max_tokens", BOTH, read_most},
@@ -334,6 +356,18 @@ static bool read_rows(api_reader *r, json_t *body)
     json_t *value = NULL;
     json_object_foreach(body, key, value)
     {
+        if (api_is_sampler(key)) {
+            if (!json_is_null(value) && !api_read_sampler(r, key, value)) {
+                return false;
+            }
+            continue;
+        }
+        if (api_is_beam(key)) {
+            if (!json_is_null(value) && !api_read_beam(r, key, value)) {
+                return false;
+            }
+            continue;
+        }
         const row *at = find_row(key, r->j->of_chat ? CHAT : COMPLETION);
         if (at == NULL) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", key,
@@ -471,7 +505,8 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
         return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
     if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
-        !api_take_form(&r) || !api_take_tools(&r)) {
+        !api_take_samplers(&r) || !api_take_beams(&r, body) || !api_take_form(&r) ||
+        !api_take_tools(&r)) {
         return false;
     }
     json_t *prompt = json_object_get(body, "prompt");

@@ -14,6 +14,13 @@ typedef struct api_reader {
     bool ignore_eos, echo, has_seed, has_most;
     int64_t most, n, n_top;
     json_t *stop_ids, *bias;
+    bool beams;      /* use_beam_search */
+    int64_t best_of; /* 0: not given */
+    ds_beams beam;   /* length_penalty, early_stopping */
+    const char *needs_beams;
+    ds_dry dry; /* multiplier 0: none */
+    json_t *breakers;
+    const char *needs_dry, *needs_mirostat; /* the newest field that has no effect without */
     json_t *format, *structured;            /* response_format, structured_outputs */
     json_t *tools, *tool_choice, *parallel; /* NULL: not given */
 } api_reader;
@@ -25,6 +32,21 @@ bool api_whole(api_reader *r, const char *name, json_t *v, int64_t least, int64_
                int64_t *out);
 bool api_number(api_reader *r, const char *name, json_t *v, double least, double most, double *out);
 bool api_boolean(api_reader *r, const char *name, json_t *v, bool *out);
+
+/* ---- api.c ---- */
+bool api_check_model(api_reader *r, json_t *v);
+
+/* ---- api_sampler.c: typical_p, DRY, mirostat ---- */
+bool api_is_sampler(const char *name);
+bool api_read_sampler(api_reader *r, const char *name, json_t *v);
+/* After all fields: what goes together, and the job's own ds_dry. */
+bool api_take_samplers(api_reader *r);
+
+/* ---- api_beams.c ---- */
+bool api_is_beam(const char *name);
+bool api_read_beam(api_reader *r, const char *name, json_t *v);
+/* After all fields: the job's own ds_beams. */
+bool api_take_beams(api_reader *r, json_t *body);
 
 /* ---- api_prompt.c ---- */
 /* The choices of the job, with the ids that they go on from. */

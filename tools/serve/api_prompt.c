@@ -6,13 +6,19 @@
 #include <string.h>
 
 /* ---- prompts ---- */
+/* The field that they come from. */
+static const char *field_of(const job *j)
+{
+    return j->of_chat ? "messages" : j->embeds ? "input" : "prompt";
+}
+
 static bool encode(api_reader *r, const char *text, size_t n, uint32_t flags, choice *c)
 {
     front *f = r->f;
     ds_tokens tokens;
     if (ds_tokenizer_encode(f->tokenizer, f->scratch, text, n, flags, &tokens) < 0) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, r->j->of_chat ? "messages" : "prompt",
-                        "%.400s", ds_ctx_error(f->http_ctx));
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, field_of(r->j), "%.400s",
+                        ds_ctx_error(f->http_ctx));
     }
     c->ids = malloc((tokens.n + 1) * sizeof *c->ids);
     if (c->ids == NULL) {
@@ -42,7 +48,7 @@ static bool take_ids(api_reader *r, json_t *v, choice *c)
     c->owns_ids = true;
     for (size_t i = 0; c->ids != NULL && i < n; ++i) {
         int64_t id = 0;
-        if (!api_whole(r, "prompt", json_array_get(v, i), 0, r->f->vocab_size - 1, &id)) {
+        if (!api_whole(r, field_of(r->j), json_array_get(v, i), 0, r->f->vocab_size - 1, &id)) {
             return false;
         }
         c->ids[c->n_ids++] = (uint32_t)id;
@@ -58,10 +64,12 @@ static bool take_ids(api_reader *r, json_t *v, choice *c)
 static bool make_choices(api_reader *r, size_t n)
 {
     job *j = r->j;
-    if (n == 0 || n > (size_t)r->f->options->max_choices / (size_t)r->n) {
-        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "prompt",
+    enum { MOST_INPUTS = 2048 }; /* as OpenAI's */
+    const int64_t most = j->embeds ? MOST_INPUTS : r->f->options->max_choices;
+    if (n == 0 || n > (size_t)(most / r->n)) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, field_of(j),
                         "%zu prompts with n %lld: 1 to %lld texts can be asked for", n,
-                        (long long)r->n, (long long)r->f->options->max_choices);
+                        (long long)r->n, (long long)most);
     }
     j->n_prompts = n;
     j->n_of_each = (size_t)r->n;
@@ -79,7 +87,7 @@ bool api_take_prompts(api_reader *r, json_t *v)
     json_t *first = json_array_get(v, 0);
     const bool several = json_is_array(v) && (json_is_string(first) || json_is_array(first));
     if (!json_is_string(v) && !several && !json_is_integer(first)) {
-        return api_wrong(r, "prompt",
+        return api_wrong(r, field_of(j),
                          "a text, an array of texts, of token ids, or of arrays of ids");
     }
     if (!make_choices(r, several ? json_array_size(v) : 1)) {
@@ -89,7 +97,7 @@ bool api_take_prompts(api_reader *r, json_t *v)
         json_t *one = several ? json_array_get(v, i) : v;
         choice *c = &j->choices[i * j->n_of_each];
         if (!json_is_string(one) && !json_is_array(one)) {
-            return api_wrong(r, "prompt", "texts, or arrays of token ids");
+            return api_wrong(r, field_of(j), "texts, or arrays of token ids");
         }
         if (!(json_is_string(one) ? take_text(r, one, c) : take_ids(r, one, c))) {
             return false;

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 
+#include <math.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,18 @@ static void submit(engine *e, job *j)
     front *f = e->f;
     for (size_t i = 0; i < j->n_choices && !j->done; ++i) {
         choice *c = &j->choices[i];
+        if (f->server == NULL) {
+            continue; /* of an encoder: see encode_one */
+        }
+        if (j->embeds) {
+            if (ds_serve_embed(f->server, c->ids, c->n_ids, f->sentence.pool, &c->uid) < 0) {
+                job_fail(j, MHD_HTTP_BAD_REQUEST, "invalid_request_error", ds_ctx_error(f->ctx));
+            }
+            continue;
+        }
+        if (j->request.beams != NULL && i % j->n_of_each != 0) {
+            continue; /* of the search of the first of the prompt */
+        }
         ds_serve_request r = j->request;
         r.ids = c->ids;
         r.n = c->n_ids;
@@ -137,6 +150,24 @@ static bool all_ended(const job *j)
     return true;
 }
 
+/* The best texts of a search, id by id, to the choices of its prompt. */
+static void give_beams(job *j, choice *first, const ds_serve_event *event)
+{
+    for (size_t i = 0; i < j->n_of_each && !j->done; ++i) {
+        const ds_beam *beam = &event->beams[i];
+        choice *c = first + i;
+        for (int64_t k = 0; k < beam->n && c->finish == NULL && !j->done; ++k) {
+            bool stop = false;
+            const ds_serve_event one = {.id = beam->ids[k],
+                                        .n_cached = event->n_cached,
+                                        .finish = k + 1 < beam->n ? DS_SERVE_GOES_ON
+                                                  : beam->stopped ? DS_SERVE_STOP
+                                                                  : DS_SERVE_LENGTH};
+            job_take(j, c, &one, &stop);
+        }
+    }
+}
+
 static void give(engine *e, const ds_serve_event *event)
 {
     job *j = NULL;
@@ -153,7 +184,13 @@ static void give(engine *e, const ds_serve_event *event)
                  "the dtype");
         return;
     }
-    job_take(j, c, event, &stop);
+    if (j->embeds) {
+        embed_take(j, c, event->vector);
+    } else if (event->finish == DS_SERVE_BEAMS) {
+        give_beams(j, c, event);
+    } else {
+        job_take(j, c, event, &stop);
+    }
     if (stop) {
         (void)ds_serve_cancel(e->f->server, c->uid);
     }
@@ -164,7 +201,8 @@ static void give(engine *e, const ds_serve_event *event)
     if (all_ended(j)) {
         job_end(j);
     }
-    if (j->out.failed || c->text.failed || c->pending.failed || c->logprobs.failed) {
+    if (j->out.failed || c->text.failed || c->vector.failed || c->pending.failed ||
+        c->logprobs.failed) {
         j->done = false;
         job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", "no memory for the answer");
     }
@@ -189,6 +227,47 @@ static void break_all(engine *e)
     e->f->broken = true;
 }
 
+/* A document of an encoder, of the oldest job. Without the lock but to look and to give. */
+static void encode_one(engine *e)
+{
+    front *f = e->f;
+    job *j = f->running;
+    while (j->next != NULL) {
+        j = j->next;
+    }
+    size_t at = 0;
+    while (at + 1 < j->n_choices && j->choices[at].finish != NULL) {
+        ++at;
+    }
+    choice *c = &j->choices[at];
+    float *vector = malloc((size_t)f->width * sizeof *vector);
+    ds_tensor rows;
+    (void)pthread_mutex_unlock(&f->lock);
+    ds_status status =
+        vector == NULL ? DS_ERR_NOMEM : ds_encoder_run(f->encoder, c->ids, c->n_ids, &rows);
+    status = status < 0 ? status : ds_encoder_pool(f->encoder, f->sentence.pool, vector);
+    (void)pthread_mutex_lock(&f->lock);
+    bool finite = status >= 0;
+    for (int64_t i = 0; finite && i < f->width; ++i) {
+        finite = isfinite(vector[i]);
+    }
+    if (!finite) {
+        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
+                 status < 0 ? ds_ctx_error(f->ctx) : "the model's numbers are not finite");
+    } else {
+        embed_take(j, c, vector);
+        f->metrics.n_finished_stop += 1;
+        f->metrics.stats.n_prompt_tokens += (int64_t)c->n_ids;
+        f->metrics.stats.n_steps += 1;
+    }
+    if (all_ended(j)) {
+        job_end(j);
+    }
+    free(vector);
+    wake_client(j);
+    find_gone(e);
+}
+
 /* One turn; with the lock, but for the step itself. */
 static void turn(engine *e)
 {
@@ -208,18 +287,42 @@ static void turn(engine *e)
     find_gone(e);
 }
 
+/* What the HTTP thread waits for. With the lock, but while it is done. */
+static void obey(front *f)
+{
+    front_command *c = f->command;
+    if (c == NULL || c->done) {
+        return;
+    }
+    (void)pthread_mutex_unlock(&f->lock);
+    const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &c->id)
+                                               : ds_serve_adapter_unload(f->server, c->id);
+    (void)pthread_mutex_lock(&f->lock);
+    c->status = status;
+    if (status < 0) {
+        (void)snprintf(c->error, sizeof c->error, "%s", ds_ctx_error(f->ctx));
+    }
+    c->done = true;
+    (void)pthread_cond_signal(&f->answered);
+}
+
 static void loop(engine *e)
 {
     front *f = e->f;
     for (;;) {
         (void)pthread_mutex_lock(&f->lock);
         tidy(e);
-        ds_serve_get_stats(f->server, &f->metrics.stats);
+        obey(f);
+        if (f->server != NULL) {
+            ds_serve_get_stats(f->server, &f->metrics.stats);
+        }
         if (f->stop) {
             break;
         }
-        if (e->f->running == NULL) {
+        if (e->f->running == NULL && f->queued == NULL) {
             (void)pthread_cond_wait(&f->wake, &f->lock);
+        } else if (f->server == NULL) {
+            encode_one(e);
         } else {
             turn(e);
         }

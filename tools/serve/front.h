@@ -10,6 +10,8 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
+#include "common/args.h"
+#include "common/sentence_folder.h"
 #include "guide/guide.h"
 
 #include <deepspeed/chat.h>
@@ -26,11 +28,14 @@ typedef struct job job;
 /* The command line, parsed. */
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
+    const char *pooling, *normalize, *draft_model;
+    dsi_arg_list lora; /* NAME=FOLDER */
+    int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
     int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
-    bool no_prefix_cache;
+    bool no_prefix_cache, no_embeddings, lora_updates;
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
@@ -42,10 +47,29 @@ typedef struct front_metrics {
     int64_t ttft_count;
 } front_metrics;
 
+/* An adapter, as clients call it. */
+typedef struct front_adapter {
+    char *name;
+    uint64_t id; /* of ds_serve_adapter_load */
+    int64_t created;
+} front_adapter;
+
+/* What the HTTP thread wants of the engine's between two steps. */
+typedef struct front_command {
+    const char *folder; /* of an adapter to load; NULL: unload id */
+    uint64_t id;
+    ds_status status;
+    char error[512];
+    bool done;
+} front_command;
+
 typedef struct front {
     ds_ctx *ctx; /* of the engine thread */
     const serve_options *options;
-    ds_server *server;
+    ds_server *server;      /* NULL: the model is an encoder, */
+    ds_encoder *encoder;    /* which gives vectors alone */
+    sentence_form sentence; /* how */
+    int64_t width;          /* of vectors; 0: there are none */
     const ds_tokenizer *tokenizer;
     const ds_chat *chat;        /* NULL: the model has no template */
     const dsi_call_form *calls; /* NULL: the template has no place for tools */
@@ -62,7 +86,10 @@ typedef struct front {
     struct MHD_Daemon *daemon;
     const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
-    pthread_cond_t wake;
+    pthread_cond_t wake, answered;
+    front_command *command;  /* NULL: none waits */
+    front_adapter *adapters; /* [n_adapters]; of the HTTP thread, once that runs */
+    size_t n_adapters;
     job *queued, **queued_end; /* new jobs, for the engine thread */
     job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
@@ -120,6 +147,7 @@ typedef struct choice {
     call_reader reader;            /* of an answer that may call tools */
     dsi_buf calls;                 /* the calls, as JSON but for the end of the last */
     dsi_buf arguments;             /* of a call: what was drawn last */
+    dsi_buf vector;                /* of /v1/embeddings: floats */
     dsi_buf drawn;                 /* ids, where the text has a form */
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
@@ -135,8 +163,12 @@ struct job {
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
     bool of_response; /* of /v1/responses: a chat whose answer is told otherwise */
-    bool own_stops;   /* the client named ids that end a text */
-    int holders;      /* HTTP thread, engine thread */
+    char *model;      /* what the client called it, an adapter; NULL: the model's own name */
+    bool embeds;      /* of /v1/embeddings */
+    bool base64;      /* its vectors are */
+    int64_t dimensions;
+    bool own_stops; /* the client named ids that end a text */
+    int holders;    /* HTTP thread, engine thread */
     char id[FRONT_ID_BYTES];
     int64_t created;
     double arrived;
@@ -184,6 +216,23 @@ void api_error_print(const api_error *e, dsi_buf *out);
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e);
 /* Messages as text, by the template; freed with ds_chat_text_free. */
 bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e);
+
+/* ---- embed.c: /v1/embeddings ---- */
+/* As api_read. */
+bool embed_read(front *f, json_t *body, job *j, dsi_buf *ignored, api_error *e);
+/* The vector of choice c as the model gives it. With the lock. */
+void embed_take(job *j, choice *c, const float *vector);
+/* All have theirs: the answer. With the lock. */
+void embed_end(job *j);
+
+/* ---- lora.c: adapters that clients choose, load and unload; of the HTTP thread ---- */
+const front_adapter *lora_find(const front *f, const char *name);
+/* Before the threads run: the adapters of the command line. */
+ds_status lora_open(ds_ctx *ctx, front *f);
+void lora_close(front *f);
+/* Bodies {"lora_name", "lora_path"} and {"lora_name"}; false: *e is filled. */
+bool lora_load(front *f, json_t *body, api_error *e);
+bool lora_unload(front *f, json_t *body, api_error *e);
 
 /* ---- responses.c ---- */
 /* The body as that of a chat, a new reference, and what the answer repeats. NULL: *e is filled. */

@@ -140,14 +140,21 @@ static enum MHD_Result answer_slots(exchange *x, struct MHD_Connection *c, const
     return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
 }
 
-static void put_model(front *f, dsi_buf *text)
+/* adapter NULL: the model itself. */
+static void put_model(front *f, const front_adapter *adapter, dsi_buf *text)
 {
-    dsi_buf_puts(text, "{\"id\":\"");
-    dsi_buf_json(text, f->name, strlen(f->name));
-    dsi_buf_printf(text,
-                   "\",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"local\","
-                   "\"max_model_len\":%lld,\"vocab_size\":%lld}",
-                   (long long)f->created, (long long)f->max_length, (long long)f->vocab_size);
+    dsi_buf_puts(text, "{\"id\":");
+    put_clean(text, adapter != NULL ? adapter->name : f->name,
+              strlen(adapter != NULL ? adapter->name : f->name));
+    dsi_buf_printf(text, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"local\",",
+                   (long long)(adapter != NULL ? adapter->created : f->created));
+    if (adapter != NULL) {
+        dsi_buf_puts(text, "\"parent\":");
+        put_clean(text, f->name, strlen(f->name));
+        dsi_buf_putc(text, ',');
+    }
+    dsi_buf_printf(text, "\"max_model_len\":%lld,\"vocab_size\":%lld}", (long long)f->max_length,
+                   (long long)f->vocab_size);
 }
 
 static enum MHD_Result answer_models(exchange *x, struct MHD_Connection *c, const char *path)
@@ -155,7 +162,11 @@ static enum MHD_Result answer_models(exchange *x, struct MHD_Connection *c, cons
     dsi_buf text = dsi_buf_make(1 << 16);
     (void)path;
     dsi_buf_puts(&text, "{\"object\":\"list\",\"data\":[");
-    put_model(x->f, &text);
+    put_model(x->f, NULL, &text);
+    for (size_t i = 0; i < x->f->n_adapters; ++i) {
+        dsi_buf_putc(&text, ',');
+        put_model(x->f, &x->f->adapters[i], &text);
+    }
     dsi_buf_puts(&text, "]}\n");
     return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
 }
@@ -163,10 +174,11 @@ static enum MHD_Result answer_models(exchange *x, struct MHD_Connection *c, cons
 static enum MHD_Result answer_model(exchange *x, struct MHD_Connection *c, const char *path)
 {
     dsi_buf text = dsi_buf_make(1 << 16);
-    if (strcmp(path, x->f->name) != 0) {
+    const front_adapter *adapter = lora_find(x->f, path);
+    if (strcmp(path, x->f->name) != 0 && adapter == NULL) {
         return refuse(x, c, MHD_HTTP_NOT_FOUND, "model_not_found", "there is no such model here");
     }
-    put_model(x->f, &text);
+    put_model(x->f, adapter, &text);
     dsi_buf_putc(&text, '\n');
     return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
 }
@@ -403,6 +415,13 @@ static enum MHD_Result begin_stream(exchange *x, struct MHD_Connection *c)
 /* Reads the body of a job; that of a response becomes one of a chat first. */
 static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error *e)
 {
+    if (j->embeds) {
+        return embed_read(x->f, body, j, &x->ignored, e);
+    }
+    if (x->f->server == NULL) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, "unsupported", "model",
+                        "the model is an encoder: it gives no text; ask /v1/embeddings");
+    }
     if (!j->of_response) {
         return api_read(x->f, body, of_chat, j, &x->ignored, e);
     }
@@ -428,6 +447,7 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const ch
     job *j = make_job(x, c, kind);
     if (j != NULL) {
         j->of_response = strcmp(kind, "resp") == 0;
+        j->embeds = strcmp(kind, "embd") == 0;
     }
     const bool ok = j != NULL && read_job(x, j, body, strcmp(kind, "chatcmpl") == 0, &e);
     json_decref(body);
@@ -500,16 +520,51 @@ static enum MHD_Result answer_completion(exchange *x, struct MHD_Connection *c, 
     return begin_job(x, c, "cmpl");
 }
 
+static enum MHD_Result answer_embeddings(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    (void)path;
+    return begin_job(x, c, "embd");
+}
+
 static enum MHD_Result answer_response(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
     return begin_job(x, c, "resp");
 }
 
+static enum MHD_Result update_lora(exchange *x, struct MHD_Connection *c, bool loads)
+{
+    api_error e = {0};
+    json_t *body = parse(x, &e);
+    const bool ok = body != NULL && (loads ? lora_load : lora_unload)(x->f, body, &e);
+    json_decref(body);
+    if (!ok) {
+        return send_error(x, c, &e);
+    }
+    dsi_buf text = dsi_buf_make(256);
+    dsi_buf_puts(&text, "{\"status\":\"ok\"}\n");
+    return send_text(x, c, MHD_HTTP_OK, "application/json", &text);
+}
+
+static enum MHD_Result answer_load(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    (void)path;
+    return update_lora(x, c, true);
+}
+
+static enum MHD_Result answer_unload(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    (void)path;
+    return update_lora(x, c, false);
+}
+
 static const route routes[] = {
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
     {"POST", "/v1/responses", answer_response, false, false},
+    {"POST", "/v1/embeddings", answer_embeddings, false, false},
+    {"POST", "/v1/load_lora_adapter", answer_load, false, false},
+    {"POST", "/v1/unload_lora_adapter", answer_unload, false, false},
     {"GET", "/v1/models", answer_models, false, false},
     {"GET", "/v1/models/", answer_model, false, true},
     {"GET", "/health", answer_health, true, false},

@@ -21,6 +21,7 @@ static void free_choice(choice *c)
     ds_detokenizer_destroy(&c->decoder);
     dsi_buf_free(&c->text);
     dsi_buf_free(&c->pending);
+    dsi_buf_free(&c->vector);
     dsi_buf_free(&c->drawn);
     dsi_buf_free(&c->calls);
     dsi_buf_free(&c->arguments);
@@ -41,8 +42,14 @@ void job_release(job *j)
         free_choice(&j->choices[i]);
     }
     free(j->choices);
+    free(j->model);
     free((void *)(uintptr_t)j->request.bias);
     free((void *)(uintptr_t)j->request.stop_ids);
+    free((void *)(uintptr_t)j->request.beams);
+    if (j->request.dry != NULL) {
+        free((void *)(uintptr_t)j->request.dry->breakers);
+        free((void *)(uintptr_t)j->request.dry);
+    }
     dsi_guide_destroy(&j->guide);
     dsi_buf_free(&j->echoed);
     dsi_buf_free(&j->out);
@@ -66,7 +73,8 @@ static void put_head(job *j, const char *object)
 {
     dsi_buf_printf(&j->out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", j->id,
                    object, (long long)j->created);
-    put_text(&j->out, j->f->name, strlen(j->f->name));
+    const char *model = j->model != NULL ? j->model : j->f->name;
+    put_text(&j->out, model, strlen(model));
     dsi_buf_printf(&j->out, ",\"system_fingerprint\":\"%s\",\"choices\":[", j->f->fingerprint);
 }
 
@@ -543,6 +551,10 @@ void job_end(job *j)
     }
     j->done = true;
     j->status = MHD_HTTP_OK;
+    if (j->embeds) {
+        embed_end(j);
+        return;
+    }
     if (j->of_response) {
         response_end(j);
         return;

@@ -3,12 +3,14 @@
 #ifndef DSI_ACCEL_CPU_PAGED_SHAPE_H
 #define DSI_ACCEL_CPU_PAGED_SHAPE_H
 
+#include "op/alibi.h"
 #include "op/ops.h"
 
 typedef struct paged_shape {
     const dsi_paged_attrs *a;
     int64_t n_tokens, n_blocks, block, n_sequences, n_table; /* T, N, P, S, M */
     int64_t d, group, q_stride, kv_stride;                   /* elements a token */
+    bool bends; /* scores are capped or biased before the softmax */
 } paged_shape;
 
 static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
@@ -23,7 +25,8 @@ static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
                          .d = a->head_dim,
                          .group = a->n_heads / a->n_kv_heads,
                          .q_stride = a->n_heads * a->head_dim,
-                         .kv_stride = a->n_kv_heads * a->head_dim};
+                         .kv_stride = a->n_kv_heads * a->head_dim,
+                         .bends = a->cap > 0.0 || a->alibi > 0.0};
 }
 
 /* The integers of a call. */
@@ -34,6 +37,12 @@ typedef struct paged_data {
 static inline paged_data paged_data_of(const ds_kernel_call *call)
 {
     return (paged_data){call->in[3].data, call->in[4].data, call->in[5].data};
+}
+
+/* What head h subtracts from a score for each position between query and key. */
+static inline double paged_slope(const paged_shape *s, int64_t h)
+{
+    return s->a->alibi > 0.0 ? dsi_alibi_slope(s->a->alibi, s->a->n_heads, h) : 0.0;
 }
 
 /* First key that a query at the position sees. */

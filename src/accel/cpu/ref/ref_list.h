@@ -31,7 +31,8 @@
     X(prune)                                                                                       \
     X(shape)                                                                                       \
     X(cell)                                                                                        \
-    X(paged)
+    X(paged)                                                                                       \
+    X(slot_adapter)
 /* Those without a double-precision twin. */
 #define DSI_REF_SINGLE_LIST(X)                                                                     \
     X(gradnorm)                                                                                    \

@@ -33,8 +33,16 @@ static int64_t key_at(const paged_shape *s, const int32_t *table, int64_t j, int
     return (table[j / s->block] * s->block + j % s->block) * s->kv_stride + kv * s->d;
 }
 
-/* Head h of token t: scores into p, then y. */
-static void attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, int64_t h, real *p,
+/* q·k to the score. */
+static real score_of(const paged_shape *s, real product, real slope, int64_t distance)
+{
+    const real cap = (real)s->a->cap;
+    const real score = product * (real)s->a->scale;
+    return (cap > R(0.0) ? cap * r_tanh(score / cap) : score) + slope * (real)distance;
+}
+
+/* Head h of token t: scores into p, then y; its lse. */
+static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, int64_t h, real *p,
                    real *y)
 {
     const paged_data x = paged_data_of(call);
@@ -43,6 +51,7 @@ static void attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
     const int64_t first = paged_first(s, x.positions[t]);
     const int64_t q_at = t * s->q_stride + h * s->d;
     const int64_t kv = h / s->group;
+    const real slope = (real)paged_slope(s, h);
     real top = -(real)INFINITY;
     real sum = R(0.0);
     for (int64_t j = first; j < last; ++j) {
@@ -51,7 +60,7 @@ static void attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
         for (int64_t c = 0; c < s->d; ++c) {
             dot += ref_get(&call->in[0], q_at + c) * ref_get(&call->in[1], k_at + c);
         }
-        p[j] = dot * (real)s->a->scale;
+        p[j] = score_of(s, dot, slope, j - x.positions[t]);
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = first; j < last; ++j) {
@@ -67,6 +76,7 @@ static void attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
             y[c] += p[j] / sum * ref_get(&call->in[2], v_at + c);
         }
     }
+    return top + r_log(sum);
 }
 
 static int64_t attend_reals(const ds_kernel_sig *sig)
@@ -84,9 +94,8 @@ static void attend_tokens(const ds_kernel_call *call, int64_t begin, int64_t end
     for (int64_t item = begin; item < end; ++item) {
         const int64_t t = item / s.a->n_heads;
         const int64_t h = item % s.a->n_heads;
-        if (sequence[t] >= 0) {
-            attend(call, &s, t, h, p, y);
-        }
+        const real lse = sequence[t] >= 0 ? attend(call, &s, t, h, p, y) : -(real)INFINITY;
+        ref_set(&call->out[1], h * s.n_tokens + t, lse);
         for (int64_t c = 0; c < s.d; ++c) {
             ref_set(&call->out[0], t * s.q_stride + h * s.d + c, sequence[t] >= 0 ? y[c] : R(0.0));
         }

@@ -64,15 +64,6 @@ static attn_span seen_by(const decode_task *t, int64_t row)
     return attn_visible(&t->job->s, &t->job->x, t->b, row % t->job->s.n_queries);
 }
 
-/* Capped and biased scores of a block whose first key is `distance` from the query. */
-static void bend_scores(const attn_bend *bend, float *scores, int64_t distance)
-{
-    for (int64_t j = 0; j < ATTN_KEYS; j += VF_WIDTH) {
-        const vf lanes = vf_add(vf_set((float)(distance + j)), attn_lanes());
-        vf_store(scores + j, attn_bent(bend, vf_load(scores + j), lanes, NULL));
-    }
-}
-
 /* Keys of the block at k0 that some row sees: [first,last). */
 DSI_INLINE void attend_block(const decode_task *t, int64_t k0, attn_span any, ds_dtype type)
 {

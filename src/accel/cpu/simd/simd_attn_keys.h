@@ -109,6 +109,15 @@ DSI_INLINE vm lanes_in(int64_t j, int64_t first, int64_t last)
     return vm_and(vi_gt(vi_set((int32_t)last), lane), vi_gt(lane, vi_set((int32_t)first - 1)));
 }
 
+/* Capped and biased scores of a block whose first key is `distance` from the query. */
+DSI_INLINE void bend_scores(const attn_bend *bend, float *scores, int64_t distance)
+{
+    for (int64_t j = 0; j < ATTN_KEYS; j += VF_WIDTH) {
+        const vf lanes = vf_add(vf_set((float)(distance + j)), attn_lanes());
+        vf_store(scores + j, attn_bent(bend, vf_load(scores + j), lanes, NULL));
+    }
+}
+
 /* Scores of a block to probabilities, 0 but for keys [first,last); the factor for what was summed
  * before. Lane by lane what soften() of simd_attention.c does. */
 DSI_INLINE float soften(float *scores, int64_t first, int64_t last, float factor, float *top,

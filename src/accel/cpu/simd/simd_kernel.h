@@ -31,6 +31,7 @@
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \
     X(paged_attention)                                                                             \
+    X(slot_adapter)                                                                                \
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \

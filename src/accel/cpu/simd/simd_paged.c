@@ -92,6 +92,23 @@ static int64_t query_of(const paged_task *t, int64_t row)
            (t->kv * s->group + row / t->run.n) * s->d;
 }
 
+static attn_bend bend_of(const paged_shape *s, int64_t h)
+{
+    const float cap = (float)s->a->cap;
+    return (attn_bend){.scale = vf_set((float)s->a->scale),
+                       .inverse = vf_set(cap > 0.0f ? 1.0f / cap : 0.0f),
+                       .cap = vf_set(cap),
+                       .slope = vf_set((float)paged_slope(s, h)),
+                       .caps = cap > 0.0f,
+                       .leans = s->a->alibi > 0.0};
+}
+
+/* Of scores in the softmax: where they were bent, the scale is in them. */
+static float factor_of(const paged_shape *s)
+{
+    return (float)((s->bends ? 1.0 : s->a->scale) * ATTN_LOG2E);
+}
+
 /* Keys from k0 on, up to `end`, of the block that they lie in. */
 DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dtype type)
 {
@@ -100,7 +117,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
     const int64_t n = attn_min(end - k0, ATTN_KEYS);
     const int64_t at =
         (t->table[k0 / s->block] * s->block + k0 % s->block) * s->kv_stride + t->kv * s->d;
-    const float factor = (float)(s->a->scale * ATTN_LOG2E);
+    const float factor = factor_of(s);
     const stretch k = {job->call->in[1].data, at, s->kv_stride, n, s->d};
     turn_keys(&k, job->turned, type);
     for (int64_t row = 0; row < s->group * t->run.n; ++row) {
@@ -113,6 +130,10 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         }
         float *y = job->y + row * job->width;
         score_keys(job->turned, job->q + row * job->width, s->d, job->scores);
+        if (s->bends) {
+            const attn_bend bend = bend_of(s, t->kv * s->group + row / t->run.n);
+            bend_scores(&bend, job->scores, k0 - position);
+        }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);
         const stretch v = {job->call->in[2].data, at + first * s->kv_stride, s->kv_stride,
@@ -144,6 +165,7 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
     const paged_task t = {&job, run, job.x.tables + job.x.sequence[run.first] * s->n_table,
                           task % s->a->n_kv_heads};
     const int64_t end = position_of(&t, run.n - 1) + 1;
+    float *lse = job.call->out[1].data;
     begin_rows(&t);
     for (int64_t k0 = paged_first(s, position_of(&t, 0)) / ATTN_KEYS * ATTN_KEYS; k0 < end;
          k0 += ATTN_KEYS) {
@@ -152,6 +174,8 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
     for (int64_t row = 0; row < s->group * run.n; ++row) {
         attn_narrow_row(job.y + row * job.width, 1.0f / job.sum[row], s->d, job.call->out[0].data,
                         job.type, query_of(&t, row));
+        lse[(t.kv * s->group + row / run.n) * s->n_tokens + run.first + row % run.n] =
+            job.top[row] * factor_of(s) * (float)ATTN_LN2 + logf(job.sum[row]);
     }
 }
 
@@ -172,10 +196,14 @@ static ds_status run(const ds_kernel_call *call)
                      .runs = call->work};
     DS_TRY(paged_check(call, &job.s, &job.x));
     find_runs(&job);
+    float *lse = call->out[1].data;
     const size_t row = (size_t)job.s.q_stride * ds_dtype_bytes(job.type);
     for (int64_t t = 0; t < job.s.n_tokens; ++t) {
         if (job.x.sequence[t] < 0) {
             memset((char *)call->out[0].data + (size_t)t * row, 0, row);
+            for (int64_t h = 0; h < job.s.a->n_heads; ++h) {
+                lse[h * job.s.n_tokens + t] = -INFINITY;
+            }
         }
     }
     if (job.n_runs > 0) {

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
+ * Called by ds_encode and ds_serve. */
+#ifndef DS_TOOLS_SENTENCE_FOLDER_H
+#define DS_TOOLS_SENTENCE_FOLDER_H
+
+#include <deepspeed/context.h>
+#include <deepspeed/encoder.h>
+
+#define SENTENCE_POOLINGS "auto|mean|cls|last|max|mean_sqrt|weighted"
+#define SENTENCE_POOLING_DOC                                                                       \
+    "One vector of a text's tokens: mean, that of the first (cls) or last, the largest numbers, "  \
+    "the sum by the root of how many, or the mean where token i weighs i; auto: as the folder "    \
+    "says (1_Pooling/config.json), else mean, of a decoder last."
+
+typedef struct sentence_form {
+    ds_pool pool;
+    bool normalize;
+} sentence_form;
+
+/* pooling: one of SENTENCE_POOLINGS. A folder without modules.json: *form_inout as it comes, but
+ * for a pooling that is named. Errors: a module, pooling or prompt that is not built, by name. */
+ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling,
+                          sentence_form *form_inout);
+
+#endif
