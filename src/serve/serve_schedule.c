@@ -251,6 +251,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
     *n_out = 0;
+    DS_TRY(dsi_generator_check_live(s->generator));
     make_batch(s);
     if (s->batch.n == 0) {
         return DS_OK;
