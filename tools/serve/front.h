@@ -10,6 +10,7 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
+#include "common/serve_flags.h"
 #include "guide/guide.h"
 
 #include <deepspeed/chat.h>
@@ -25,12 +26,12 @@ typedef struct job job;
 
 /* The command line, parsed. */
 typedef struct serve_options {
-    const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
+    const char *model, *model_revision, *adapter, *chat_template, *host, *served_name;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
-    int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
-    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
-    bool no_prefix_cache;
+    int64_t port, threads, max_waiting;
+    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
+    serve_flags sizes;
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
