@@ -278,27 +278,29 @@ static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, b
     return DS_OK;
 }
 
-/* A parameter X.weight that is stored as X.qweight and what belongs to it. *tensor_out stays where
- * it is not. */
+/* A parameter X.weight that is stored as X.qweight or X.weight_packed and what belongs to it.
+ * *tensor_out stays where it is not. */
 static ds_status match_int4(matching *m, const char *name, ds_shape shape,
                             const ds_safetensor **tensor_out)
 {
-    static const char *const ends[4] = {"qweight", "qzeros", "scales", "g_idx"};
-    const ds_safetensor *found[4] = {NULL};
+    static const char *const ends[2][5] = {
+        {"qweight", "scales", "qzeros", "g_idx", "?"},
+        {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
+    const ds_safetensor *found[5] = {NULL};
     const size_t n = strlen(name);
     if (m->int4 == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
         return DS_OK;
     }
-    for (int i = 0; i < 4; ++i) {
-        char part[DSI_STACKED_NAME_BYTES + 8];
-        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[i]);
-        found[i] = find(m->model, m->st, part);
+    for (int i = 0; i < 5; ++i) {
+        char part[DSI_STACKED_NAME_BYTES + 32];
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name,
+                       ends[m->int4 == DSI_INT4_PACKED][i]);
+        found[i] = i == 3 && m->int4 == DSI_INT4_AWQ ? NULL : find(m->model, m->st, part);
     }
-    if (found[0] == NULL || found[1] == NULL || found[2] == NULL) {
+    if (found[0] == NULL || found[1] == NULL || (found[2] == NULL && m->int4 != DSI_INT4_PACKED)) {
         return DS_OK;
     }
-    const dsi_int4_parts parts = {found[0], found[1], found[2],
-                                  m->int4 == DSI_INT4_AWQ ? NULL : found[3]};
+    const dsi_int4_parts parts = {found[0], found[1], found[2], found[3], found[4]};
     unpacked_weight *u = calloc(1, sizeof *u);
     if (u == NULL) {
         return ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to unpack %s", name);
@@ -308,8 +310,8 @@ static ds_status match_int4(matching *m, const char *name, ds_shape shape,
     DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
     (void)snprintf(u->name, sizeof u->name, "%s", name);
     u->tensor.name = u->name;
-    for (int i = 0; i < 4; ++i) {
-        if (found[i] != NULL && (i < 3 || parts.groups != NULL)) {
+    for (int i = 0; i < 5; ++i) {
+        if (found[i] != NULL) {
             use(m, found[i]);
         }
     }

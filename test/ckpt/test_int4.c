@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders of GPTQ and AWQ against the same as real numbers, made by the packages' formulas in torch
- * (test/golden/int4/make.py): every bit of every weight, and of the logits; what is refused. */
+/* Folders of GPTQ, AWQ and compressed-tensors against the same as real numbers, made by the
+ * packages' formulas in torch (test/golden/int4/make.py): every bit of every weight, and of the
+ * logits; what is refused. */
 #include "ckpt/model_weights.h"
 #include "common/check.h"
 #include "common/golden.h"
@@ -111,7 +112,7 @@ static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
 
 static void like_real_numbers(void **state)
 {
-    static const char *const names[] = {"gptq", "gptq_v2", "awq"};
+    static const char *const names[] = {"gptq", "gptq_v2", "awq", "packed", "packed_zero"};
     ds_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         char folder[PATH_BYTES];
@@ -175,6 +176,15 @@ static void refusals(void **state)
     /* the second format has zero points of 15, which the first cannot say */
     refused(ctx, "gptq_v2", "\"checkpoint_format\": \"gptq_v2\"", "\"checkpoint_format\": \"gptq\"",
             DS_ERR_UNSUPPORTED, "save the model as");
+    refused(ctx, "packed", "\"num_bits\": 4", "\"num_bits\": 8", DS_ERR_UNSUPPORTED, "num_bits");
+    refused(ctx, "packed", "\"input_activations\": null",
+            "\"input_activations\": {\"num_bits\": 8}", DS_ERR_UNSUPPORTED, "input_activations");
+    refused(ctx, "packed", "\"type\": \"int\"", "\"type\": \"int\", \"actorder\": \"group\"",
+            DS_ERR_UNSUPPORTED, "actorder");
+    refused(ctx, "packed", "\"format\": \"pack-quantized\"", "\"format\": \"int-quantized\"",
+            DS_ERR_UNSUPPORTED, "format");
+    refused(ctx, "packed", "\"kv_cache_scheme\": null", "\"kv_cache_scheme\": {\"num_bits\": 8}",
+            DS_ERR_UNSUPPORTED, "kv_cache_scheme");
     refused(ctx, "gptq", "\"quant_method\": \"gptq\"", "\"quant_method\": \"awq\"", DS_ERR_SHAPE,
             "none of a matrix");
 }

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes gptq, gptq_v2 and awq: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
-the packages' own formulas in torch. Needs torch, safetensors. Usage: make.py (in this folder)
+"""Writes gptq, gptq_v2, awq, packed and packed_zero: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
+the packages' own formulas in torch. Needs torch, safetensors, compressed-tensors (0.20). Usage: make.py (in this folder)
 
 GPTQModel (qlinear/torch.py): numbers are shifted out of int32, w = scales[g_idx] * (q - zeros[g_idx]), in the scales' dtype.
 AutoAWQ (utils/packing_utils.py): columns are put back in order, w = (q - zeros) * scales.
+compressed-tensors: the package itself packs and unpacks.
 """
 import json
 import os
 
 import torch
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
 
 HIDDEN, INNER, VOCAB, GROUP = 32, 64, 48, 16
@@ -68,19 +71,34 @@ def awq(n_out, n_in):
     return dict(qweight=qweight, qzeros=qzeros, scales=scales), w.T.contiguous()
 
 
+def packed(n_out, n_in, weights):
+    """By group with zeros in the middle; by row with zeros of their own."""
+    args = QuantizationArgs(**weights)
+    n_scales = n_in // GROUP if args.strategy == "group" else 1
+    scale = (torch.rand(n_out, n_scales, generator=generator) * 0.02 + 0.001).to(torch.float16)
+    state = dict(weight=(torch.randn(n_out, n_in, generator=generator) * 0.05).to(torch.float16), weight_scale=scale)
+    if not args.symmetric:
+        state["weight_zero_point"] = torch.randint(-8, 8, (n_out, n_scales), generator=generator).to(torch.int8)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    parts = PackedQuantizationCompressor.compress(state, scheme)
+    w = PackedQuantizationCompressor.decompress(dict(parts), scheme)["weight"]
+    assert w.dtype == torch.float16
+    return {key: value for key, value in parts.items()}, w.contiguous()
+
+
 def write(name, quantization, make):
     def real(*shape):
         return (torch.randn(*shape, generator=generator) * 0.1).to(torch.float16)
 
     common = {"model.embed_tokens.weight": real(VOCAB, HIDDEN), "lm_head.weight": real(VOCAB, HIDDEN), "model.norm.weight": real(HIDDEN) + 1,
               "model.layers.0.input_layernorm.weight": real(HIDDEN) + 1, "model.layers.0.post_attention_layernorm.weight": real(HIDDEN) + 1}
-    packed, plain = dict(common), dict(common)
+    stored, plain = dict(common), dict(common)
     for layer, (n_out, n_in) in LAYERS.items():
         parts, w = make(n_out, n_in)
         for key, value in parts.items():
-            packed[f"model.layers.0.{layer}.{key}"] = value.contiguous()
+            stored[f"model.layers.0.{layer}.{key}"] = value.contiguous()
         plain[f"model.layers.0.{layer}.weight"] = w
-    for folder, tensors, config in ((name, packed, CONFIG | dict(quantization_config=quantization)), (f"{name}/plain", plain, CONFIG)):
+    for folder, tensors, config in ((name, stored, CONFIG | dict(quantization_config=quantization)), (f"{name}/plain", plain, CONFIG)):
         os.makedirs(folder, exist_ok=True)
         save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
         with open(f"{folder}/config.json", "w") as f:
@@ -92,3 +110,8 @@ GPTQ = dict(quant_method="gptq", bits=4, group_size=GROUP, sym=False, lm_head=Fa
 write("gptq", GPTQ | dict(desc_act=False, checkpoint_format="gptq"), lambda n_out, n_in: gptq(n_out, n_in, False))
 write("gptq_v2", GPTQ | dict(desc_act=True, checkpoint_format="gptq_v2", pack_dtype="int32"), lambda n_out, n_in: gptq(n_out, n_in, True))
 write("awq", dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm", modules_to_not_convert=None), awq)
+for name, weights in (("packed", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)),
+                      ("packed_zero", dict(num_bits=4, type="int", symmetric=False, strategy="channel"))):
+    config = dict(quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None)))
+    write(name, config, lambda n_out, n_in, weights=weights: packed(n_out, n_in, weights))
