@@ -17,7 +17,7 @@ ds_ssh) does="run a command on every host of a hostfile" see="deepspeed" ;;
 ds_quantize) does="write a GGUF file as a Hugging Face folder, or either as a GGUF file" see="ds_generate ds_train ds_checkpoint" ;;
 ds_encode) does="vectors and classes of texts by an encoder" see="ds_train ds_generate" ;;
 ds_elastic) does="show the batch and numbers of ranks of an elastic configuration" see="deepspeed ds_config" ;;
-ds_bench) does="time the collectives of a job by message size" see="deepspeed ds_report" ;;
+ds_bench) does="time the collectives of a job by message size, or a server under load" see="deepspeed ds_report ds_serve" ;;
 ds_io) does="time asynchronous reads and writes of files" see="ds_nvme_tune ds_bench" ;;
 ds_nvme_tune) does="search the settings of asynchronous file I/O for a disk" see="ds_io ds_config" ;;
 ds_plan) does="tell what a run costs, before it runs" see="ds_train ds_config" ;;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ds_bench: how fast the ranks of a job exchange data; with --profile, what one host can do. Thin:
- * coll_bench measures, coll_table prints; profile_run is the other half. */
+/* ds_bench: how fast the ranks of a job exchange data; with --profile, what one host can do; with
+ * --serve, how a server answers under load. Thin: coll_bench measures, coll_table prints;
+ * profile_run and load/ are the other two. */
 #include "comm/comm.h"
 #include "comm/net.h"
 #include "common/args.h"
@@ -8,6 +9,7 @@
 #include "common/output.h"
 #include "common/profile_run.h"
 #include "common/size_text.h"
+#include "load/load.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +24,10 @@ static const char about[] =
     "(bus bandwidth).\n\n"
     "Run it as any program of several ranks: under `deepspeed`, mpirun or srun. Alone, it starts "
     "itself through `deepspeed`. Under mpirun MPI's own collectives take turns with these, and the "
-    "column MPI/ours is how many times longer MPI takes.";
+    "column MPI/ours is how many times longer MPI takes.\n\n"
+    "With --serve it loads a server that speaks OpenAI's HTTP interface instead, and says how long "
+    "requests take to their first token, between tokens and to their end, and how many are within "
+    "limits. Times count from a request's arrival, also while no client is free for it.";
 
 static const char after[] =
     "A size is what one rank passes: of an all_gather its slice, of the others the whole tensor. "
@@ -34,13 +39,18 @@ static const char after[] =
     "Examples:\n"
     "  deepspeed --num_gpus 2 ds_bench --all_reduce --max_size 64M\n"
     "  mpirun -n 2 ds_bench --bound --json > bench.json\n"
-    "  deepspeed --num_gpus 2 ds_bench --profile machine.json\n\n"
-    "Exit codes: 0 done, 1 failed, 2 wrong usage.";
+    "  deepspeed --num_gpus 2 ds_bench --profile machine.json\n"
+    "  ds_bench --serve http://127.0.0.1:8000 --rate 4 --clients 64 --requests 500 \\\n"
+    "    --prompt_tokens lognormal:256,0.8 --output_tokens exp:128 --slo_ttft 500 --html "
+    "load.html\n"
+    "  ds_bench --serve http://127.0.0.1:8000 --trace trace.jsonl --duration 600 --json\n\n"
+    "Exit codes: 0 done, 1 failed (with --serve: a request, too), 2 wrong usage.";
 
 typedef struct options {
     coll_bench_params bench;
     coll_table_params table;
     profile_options profile;
+    load_options load;
     uint64_t min_size, max_size;
     int64_t maxsize, trials, warmups, step, num_gpus;
     const char *min_text, *max_text, *dtype, *unit, *operands;
@@ -233,6 +243,145 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
          .out = &o->profile.folder,
          .value = "DIR",
          .doc = "Also measure the disk there, with a file of 512 MiB that is removed."},
+        {.type = DSI_ARG_HEADING, .doc = "A server under load instead"},
+        {.name = "serve",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.url,
+         .value = "URL",
+         .doc = "http://HOST[:PORT]: send requests there. --warmups of them do not count."},
+        {.name = "endpoint",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.endpoint,
+         .value = "NAME",
+         .def = "completions",
+         .choices = "completions|chat",
+         .doc = "Where to. Prompts are lists of ids where completions say how many there are "
+                "(/v1/models), else so many English words."},
+        {.name = "model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.model,
+         .value = "NAME",
+         .doc = "Default: the first that the server has."},
+        {.name = "api_key_file",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.api_key_file,
+         .value = "FILE",
+         .doc = "A key in its first line."},
+        {.name = "requests",
+         .type = DSI_ARG_INT,
+         .out = &o->load.requests,
+         .value = "N",
+         .def = "100",
+         .min = 1,
+         .max = 1e9,
+         .given_out = &o->load.requests_given,
+         .doc = "How many; with --duration or --trace alone, as many as those give."},
+        {.name = "duration",
+         .type = DSI_ARG_REAL,
+         .out = &o->load.duration,
+         .value = "SECONDS",
+         .def = "0",
+         .max = 1e7,
+         .doc = "No request begins later. 0: any time."},
+        {.name = "clients",
+         .type = DSI_ARG_INT,
+         .out = &o->load.clients,
+         .value = "N",
+         .def = "16",
+         .min = 1,
+         .max = LOAD_MOST_CLIENTS,
+         .doc = "Most requests at a time, a connection each."},
+        {.name = "rate",
+         .type = DSI_ARG_REAL,
+         .out = &o->load.rate,
+         .value = "R",
+         .def = "0",
+         .max = 1e6,
+         .doc = "Requests a second that arrive by chance (Poisson). 0: one when a client is free."},
+        {.name = "prompt_tokens",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.prompt_tokens,
+         .value = "LENGTHS",
+         .def = "uniform:64,256",
+         .doc = "N, uniform:LOW,HIGH, normal:MEAN,SD, lognormal:MEDIAN,SIGMA or exp:MEAN. Prompts "
+                "and texts are cut to the longest that the server says."},
+        {.name = "output_tokens",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.output_tokens,
+         .value = "LENGTHS",
+         .def = "64",
+         .doc = "The same of texts, which end there alone (ignore_eos)."},
+        {.name = "keep_eos",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->load.keep_eos,
+         .doc = "Let texts end where the model ends them; for servers without ignore_eos."},
+        {.name = "shared_prefix",
+         .type = DSI_ARG_INT,
+         .out = &o->load.shared_prefix,
+         .value = "N",
+         .def = "0",
+         .max = 1e6,
+         .doc = "Tokens at the begin of each prompt, before its own, that others have, too."},
+        {.name = "prefixes",
+         .type = DSI_ARG_INT,
+         .out = &o->load.prefixes,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 1e6,
+         .doc = "How many different ones of these there are."},
+        {.name = "trace",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.trace,
+         .value = "FILE",
+         .doc = "Arrivals and lengths instead: lines of JSON with timestamp (ms), input_length, "
+                "output_length and hash_ids (of blocks of 512 tokens, as in Mooncake's traces), or "
+                "CSV with a head: at (s), prompt, output, or the names of Azure's traces."},
+        {.name = "seed",
+         .type = DSI_ARG_INT,
+         .out = &o->load.seed,
+         .value = "N",
+         .def = "0",
+         .max = 1e15,
+         .doc = "Of arrivals, lengths and prompts: the same seed, the same requests."},
+        {.name = "slo_ttft",
+         .type = DSI_ARG_REAL,
+         .out = &o->load.slo_ttft,
+         .value = "MS",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Limit of the time to the first token; 0: none. Goodput: requests within limits."},
+        {.name = "slo_tpot",
+         .type = DSI_ARG_REAL,
+         .out = &o->load.slo_tpot,
+         .value = "MS",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Limit of the time per token after it, in the mean of a text."},
+        {.name = "slo_e2e",
+         .type = DSI_ARG_REAL,
+         .out = &o->load.slo_e2e,
+         .value = "MS",
+         .def = "0",
+         .max = 1e9,
+         .doc = "Limit of the time to the end."},
+        {.name = "timeout_seconds",
+         .type = DSI_ARG_INT,
+         .out = &o->load.timeout_seconds,
+         .value = "N",
+         .def = "600",
+         .min = 1,
+         .max = 1e6,
+         .doc = "A request that takes longer has failed."},
+        {.name = "html",
+         .type = DSI_ARG_TEXT,
+         .out = &o->load.html,
+         .value = "FILE",
+         .doc = "Also write a page with plots, one file."},
+        {.name = "overwrite",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->load.overwrite,
+         .doc = "Let --html replace a file that is there and that it did not write."},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "bw_unit",
          .type = DSI_ARG_TEXT,
@@ -425,6 +574,17 @@ static ds_status run(ds_ctx *ctx, options *o, const dsi_comm_world *world)
     return status;
 }
 
+static int load(ds_ctx *ctx, options *o)
+{
+    size_t n_failed = 0;
+    o->load.warmups = o->warmups;
+    o->load.json = o->json;
+    const ds_status status = load_main(ctx, &o->load, &n_failed);
+    return status < 0     ? fail(ctx, status == DS_ERR_ARG ? EXIT_USAGE : EXIT_FAILURE)
+           : n_failed > 0 ? EXIT_FAILURE
+                          : EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
     output_guard("ds_bench");
@@ -440,6 +600,8 @@ int main(int argc, char **argv)
     int code = EXIT_SUCCESS;
     if (parse(ctx, argc, argv, &o, &help) < 0) {
         code = fail(ctx, EXIT_USAGE);
+    } else if (!help && o.load.url != NULL) {
+        code = load(ctx, &o);
     } else if (!help && o.profile.file != NULL) {
         code = profile_run(ctx, &o.profile, is_launched()) < 0 ? fail(ctx, EXIT_FAILURE) : code;
     } else if (!help && !is_launched()) {

@@ -6,6 +6,7 @@
 #include "common/environment.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
+#include "common/serve_flags.h"
 #include "common/unpacked.h"
 #include "serve/front.h"
 
@@ -104,12 +105,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->chat_template,
          .value = "NAME",
          .doc = "Chat template, built in or one of the tokenizer's; default: the tokenizer's own."},
-        {.name = "dtype",
-         .type = DSI_ARG_TEXT,
-         .out = &o->dtype,
-         .value = "f32|bf16|f16",
-         .choices = "f32|bf16|f16",
-         .doc = "Arithmetic; default: as the weights are stored."},
+        SERVE_DTYPE_ROW(&o->sizes),
         {.name = "quantize",
          .type = DSI_ARG_TEXT,
          .out = &o->quantize,
@@ -192,54 +188,13 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .max = 86400,
          .doc = "How long running texts may take to end after SIGTERM."},
         {.type = DSI_ARG_HEADING, .doc = "Engine"},
-        {.name = "max_length",
-         .type = DSI_ARG_INT,
-         .out = &o->max_length,
-         .value = "N",
-         .def = "0",
-         .max = 1e9,
-         .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},
-        {.name = "max_sequences",
-         .type = DSI_ARG_INT,
-         .out = &o->max_sequences,
-         .value = "N",
-         .def = "16",
-         .min = 1,
-         .max = 4096,
-         .doc = "Texts in a batch."},
-        {.name = "max_batch_tokens",
-         .type = DSI_ARG_INT,
-         .out = &o->max_batch_tokens,
-         .value = "N",
-         .def = "512",
-         .min = 1,
-         .max = 65536,
-         .doc = "Tokens of a batch: one of each running text, the rest of prompts."},
-        {.name = "kv_tokens",
-         .type = DSI_ARG_INT,
-         .out = &o->kv_tokens,
-         .value = "N",
-         .def = "0",
-         .max = 1e9,
-         .doc = "Positions that all texts have together; default: four times --max_length."},
-        {.name = "no_prefix_cache",
-         .type = DSI_ARG_SWITCH,
-         .out = &o->no_prefix_cache,
-         .doc = "Compute the begin of a prompt anew that another one had."},
+        SERVE_ROWS(&o->sizes),
         {.name = "draft_model",
          .type = DSI_ARG_TEXT,
          .out = &o->draft_model,
          .value = "DIR",
          .doc = "Folder of a smaller model with the same tokenizer, which makes the guesses of "
                 "--draft (then 4 by default) in the place of what stood before. No text changes."},
-        {.name = "draft",
-         .type = DSI_ARG_INT,
-         .out = &o->draft,
-         .value = "N",
-         .def = "0",
-         .max = DS_SERVE_MOST_DRAFT,
-         .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "
-                "before. No text changes; those that repeat their prompt come sooner."},
         {.type = DSI_ARG_HEADING, .doc = "Vectors"},
         {.name = "pooling",
          .type = DSI_ARG_TEXT,
@@ -344,7 +299,7 @@ static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
         }
         hold_signals(&signals); /* also after the folder is gone */
     }
-    DS_TRY(unpacked_open(ctx, &p->unpacked, &o->model, &o->dtype, o->tokenizer != NULL));
+    DS_TRY(unpacked_open(ctx, &p->unpacked, &o->model, &o->sizes.dtype, o->tokenizer != NULL));
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
                          DS_HUB_MODEL | (o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0),
                          &o->model_found));
@@ -452,7 +407,7 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    if (o->quantize != NULL || o->adapter != NULL || o->draft > 0 || o->draft_model != NULL ||
+    if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
         o->no_embeddings || o->max_loras > 0) {
         return ds_fail(
             ctx, DS_ERR_ARG,
@@ -460,18 +415,18 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
             "not go with it",
             o->model);
     }
-    const ds_encoder_params params = {.model = p->model,
-                                      .weights = o->model,
-                                      .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
-                                                                : DS_DTYPE_NONE,
-                                      .max_length = o->max_length,
-                                      .task = DS_TASK_HIDDEN,
-                                      .accelerator = o->accelerator};
+    const ds_encoder_params params = {
+        .model = p->model,
+        .weights = o->model,
+        .dtype = o->sizes.dtype != NULL ? ds_dtype_from_name(o->sizes.dtype) : DS_DTYPE_NONE,
+        .max_length = o->sizes.max_length,
+        .task = DS_TASK_HIDDEN,
+        .accelerator = o->accelerator};
     DS_TRY(ds_encoder_create(ctx, &params, &f->encoder));
     f->max_length = ds_encoder_max_length(f->encoder);
     f->vocab_size = ds_model_get_info(p->model)->vocab_size;
     f->width = ds_encoder_width(f->encoder);
-    f->metrics.stats = (ds_serve_stats){.max_sequences = o->max_sequences,
+    f->metrics.stats = (ds_serve_stats){.max_sequences = o->sizes.max_sequences,
                                         .max_length = f->max_length,
                                         .vocab_size = f->vocab_size,
                                         .width = f->width};
@@ -482,8 +437,6 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
 
 static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    enum { LONGEST = 8192 };
-    const int64_t model_most = ds_model_get_info(p->model)->max_positions;
     if (o->lora_updates && o->max_loras == 0) {
         return ds_fail(ctx, DS_ERR_ARG, "--lora_updates needs slots: --max_loras N");
     }
@@ -491,31 +444,25 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     if (ds_model_get_info(p->model)->encoder) {
         return open_encoder(ctx, o, f, p);
     }
-    const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
-    const ds_generator_params draft = {.model = p->draft,
-                                       .weights = o->draft_model,
-                                       .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
-                                                                 : DS_DTYPE_NONE,
-                                       .accelerator = o->accelerator};
-    const int64_t most_draft = p->draft != NULL && o->draft == 0 ? 4 : o->draft;
-    const ds_serve_params params = {
-        .draft = p->draft != NULL ? &draft : NULL,
-        .source = {.model = p->model,
-                   .weights = o->model,
-                   .gguf = unpacked_gguf(&p->unpacked),
-                   .adapter = p->adapter,
-                   .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
-                   .quantize = unpacked_quantize(&p->unpacked),
-                   .max_length = o->max_length > 0 ? o->max_length : otherwise,
-                   .accelerator = o->accelerator},
-        .max_sequences = o->max_sequences,
-        .max_batch_tokens = o->max_batch_tokens,
-        .kv_tokens = o->kv_tokens,
-        .no_prefix_cache = o->no_prefix_cache,
-        .max_draft = most_draft,
-        .embeddings = !o->no_embeddings,
-        .adapters = o->max_loras,
-        .adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0};
+    const ds_generator_params draft = {
+        .model = p->draft,
+        .weights = o->draft_model,
+        .dtype = o->sizes.dtype != NULL ? ds_dtype_from_name(o->sizes.dtype) : DS_DTYPE_NONE,
+        .accelerator = o->accelerator};
+    ds_serve_params params = {.source = {.model = p->model,
+                                         .weights = o->model,
+                                         .gguf = unpacked_gguf(&p->unpacked),
+                                         .adapter = p->adapter,
+                                         .quantize = unpacked_quantize(&p->unpacked),
+                                         .accelerator = o->accelerator}};
+    serve_flags_set(&o->sizes, &params);
+    if (p->draft != NULL) {
+        params.draft = &draft;
+        params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
+    }
+    params.embeddings = !o->no_embeddings;
+    params.adapters = o->max_loras;
+    params.adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0;
     DS_TRY(ds_serve_create(ctx, &params, &f->server));
     DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);

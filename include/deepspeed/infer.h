@@ -11,6 +11,8 @@
  *     ds_generator_create(ctx, &params, &generator);
  *     … train … ds_generator_update(generator); ds_generator_prompt(…);
  *
+ * with `share` not even a copy is made of what the engine holds whole.
+ *
  * One sequence at a time. Nothing is allocated after creation. One thread calls a generator.
  */
 #ifndef DEEPSPEED_INFER_H
@@ -34,7 +36,8 @@ typedef struct ds_generator_params {
                            collective: every rank of the engine makes a generator, with one dtype */
     const char *tag;    /* default NULL: the checkpoint named by `latest` */
     ds_dtype dtype;     /* default NONE: that of the stored weights, or of the engine */
-    int64_t max_length; /* most positions, prompt included; default 0: the model's */
+    int64_t max_length; /* most positions, prompt included; default 0: of an engine with
+                           hybrid_engine.enabled its max_out_tokens, else the model's */
     const char *accelerator; /* default NULL: the best that there is, or that of `engine`; else as
                                 in ds_engine_params */
     ds_comm *comm; /* default NULL; else its ranks share the layers (tensor parallelism), found as
@@ -60,6 +63,13 @@ typedef struct ds_generator_params {
     uint32_t stages;  /* default 0: 1; else the layers are dealt to so many groups of the ranks of
                          `comm`, neighbouring ones to each, and its ranks share them within a stage:
                          a divisor of their number. The logits are those of one stage, bit for bit */
+    bool share; /* default: as hybrid_engine.enabled of `engine`; true: parameters are not copied
+                   where the engine has them whole in this process's memory, in the generator's
+                   dtype: what it trains is what is read. The others are copied, as without. The
+                   engine's steps make the generator ERR_STATE until ds_generator_update
+                   (ds_serve_update), which then copies only the latter; behind ds_engine_set and
+                   ds_engine_load_checkpoint call it, too. Source: DeepSpeed's hybrid engine
+                   (runtime/hybrid_engine.py) */
     DS_RESERVED(2);
 } ds_generator_params;
 

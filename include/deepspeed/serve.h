@@ -59,6 +59,11 @@ typedef struct ds_serve_params {
 DS_API ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params,
                                  ds_server **server_out);
 DS_API void ds_serve_destroy(ds_server **server);
+/* Of a live engine (source.engine): takes its parameters over again, after it has trained on, as
+ * ds_generator_update does; with source.share what the engine holds whole is not copied. Keys and
+ * values of the old ones are forgotten. Collective over the engine's ranks, each of which has a
+ * server. Errors: ERR_STATE while there are sequences; those of ds_generator_update. */
+DS_API ds_status ds_serve_update(ds_server *server);
 
 /* ---- before it runs --------------------------------------------------------------------------
  */

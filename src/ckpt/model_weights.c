@@ -2,6 +2,7 @@
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 
+#include "ckpt/int4.h"
 #include "ckpt/mxfp4.h"
 #include "ckpt/stacked.h"
 #include "io/convert.h"
@@ -13,7 +14,16 @@
 
 enum { MOST_LONGER = 3 }; /* embedding, output projection, its bias */
 
+/* A matrix that is stored in four bits, in real numbers. */
+typedef struct unpacked_weight unpacked_weight;
+struct unpacked_weight {
+    ds_safetensor tensor;
+    char name[DSI_STACKED_NAME_BYTES];
+    unpacked_weight *next;
+};
+
 struct dsi_weights {
+    unpacked_weight *unpacked;
     dsi_weight *by_cell;
     const ds_safetensor **parts; /* of all weights, one after the other */
     size_t n_parts;
@@ -170,7 +180,13 @@ typedef struct matching {
     const ds_safetensors *st;
     bool *used; /* of the stored tensors */
     dsi_weights *found;
+    dsi_int4_form int4;
 } matching;
+
+static void use(matching *m, const ds_safetensor *tensor)
+{
+    m->used[tensor - ds_safetensors_at(m->st, 0)] = true;
+}
 
 /* Rows behind the stored ones: their mean, summed in fp64 and rounded to the dtype once. */
 static ds_status add_rows(ds_ctx *ctx, const ds_safetensor *from, int64_t n_rows, ds_safetensor *to)
@@ -255,11 +271,52 @@ static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, b
     }
     DS_TRY(dsi_mxfp4_check(m->ctx, both[0], both[1], cell->meta.shape));
     for (int i = 0; i < 2; ++i) {
-        m->used[both[i] - ds_safetensors_at(m->st, 0)] = true;
+        use(m, both[i]);
     }
     m->found->parts[m->found->n_parts] = both[0];
     m->found->by_cell[c] = (dsi_weight){m->found->parts + m->found->n_parts, 1, both[1]};
     m->found->n_parts += 1;
+    return DS_OK;
+}
+
+/* A parameter X.weight that is stored as X.qweight or X.weight_packed and what belongs to it.
+ * *tensor_out stays where it is not. */
+static ds_status match_int4(matching *m, const char *name, ds_shape shape,
+                            const ds_safetensor **tensor_out)
+{
+    static const char *const ends[2][5] = {
+        {"qweight", "scales", "qzeros", "g_idx", "?"},
+        {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
+    const ds_safetensor *found[5] = {NULL};
+    const size_t n = strlen(name);
+    if (m->int4 == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
+        return DS_OK;
+    }
+    for (int i = 0; i < 5; ++i) {
+        char part[DSI_STACKED_NAME_BYTES + 32];
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name,
+                       ends[m->int4 == DSI_INT4_PACKED][i]);
+        found[i] = i == 3 && m->int4 == DSI_INT4_AWQ ? NULL : find(m->model, m->st, part);
+    }
+    if (found[0] == NULL || found[1] == NULL || (found[2] == NULL && m->int4 != DSI_INT4_PACKED)) {
+        return DS_OK;
+    }
+    const dsi_int4_parts parts = {found[0], found[1], found[2], found[3], found[4]};
+    unpacked_weight *u = calloc(1, sizeof *u);
+    if (u == NULL) {
+        return ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to unpack %s", name);
+    }
+    u->next = m->found->unpacked;
+    m->found->unpacked = u; /* freed with the others, also after an error */
+    DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
+    (void)snprintf(u->name, sizeof u->name, "%s", name);
+    u->tensor.name = u->name;
+    for (int i = 0; i < 5; ++i) {
+        if (found[i] != NULL) {
+            use(m, found[i]);
+        }
+    }
+    *tensor_out = &u->tensor;
     return DS_OK;
 }
 
@@ -284,6 +341,12 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                                  name);
         }
         bool packed = false;
+        if (parts[i] == NULL) {
+            DS_TRY(match_int4(m, name, want.shape, &parts[i]));
+            if (parts[i] != NULL) {
+                continue;
+            }
+        }
         DS_TRY(parts[i] == NULL && n == 1 ? match_mxfp4(m, c, cell, &packed) : DS_OK);
         if (packed) {
             return DS_OK;
@@ -293,7 +356,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
             return ds_fail(m->ctx, DS_ERR_NOT_FOUND, "%s: the tensor %s is missing",
                            first != NULL ? first->path : "weights", name);
         }
-        m->used[parts[i] - ds_safetensors_at(m->st, 0)] = true;
+        use(m, parts[i]);
         DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
@@ -333,6 +396,7 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
     m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
     ds_status status =
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
+    status = status < 0 ? status : dsi_int4_form_of(ctx, st, &m.int4);
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
         ds_cell_info cell = *ds_cells_get(cells, c);
         if (is_weight(&cell) && dsi_nn_is_teacher(&cell) == teacher) {
@@ -361,11 +425,22 @@ void dsi_weights_destroy(dsi_weights **weights)
         for (uint32_t i = 0; i < (*weights)->n_longer; ++i) {
             free((void *)(uintptr_t)(*weights)->longer[i].data);
         }
+        for (unpacked_weight *u = (*weights)->unpacked; u != NULL;) {
+            unpacked_weight *next = u->next;
+            free((void *)(uintptr_t)u->tensor.data);
+            free(u);
+            u = next;
+        }
         free((*weights)->parts);
         free((*weights)->by_cell);
         free(*weights);
         *weights = NULL;
     }
+}
+
+bool dsi_weights_are_unpacked(const dsi_weights *weights)
+{
+    return weights->unpacked != NULL;
 }
 
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell)

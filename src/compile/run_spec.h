@@ -68,6 +68,7 @@ typedef struct dsi_engine_spec {
     bool wall_clock_breakdown, memory_breakdown;
     dsi_flops_spec flops;
     dsi_autotune_spec autotune;
+    ds_config_hybrid hybrid;
     bool log_comm; /* time the collectives */
     ds_comm_log_params comm_log;
     int64_t steps_per_print; /* between two lines of times; 0: none */

@@ -187,13 +187,49 @@ static void comet_key(dsi_eval *eval)
     }
 }
 
+/* What a hybrid engine asks for that is not there. */
+static void hybrid_engine(dsi_eval *eval)
+{
+    if (!eval->values->hybrid.enabled) {
+        return;
+    }
+    if (dsi_item_int(eval, "hybrid_engine.inference_tp_size", 1) > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "hybrid_engine.inference_tp_size"),
+                       "not available: ranks of an engine each generate by themselves; set it "
+                       "to 1");
+    }
+    if (dsi_item_true(eval, "hybrid_engine.release_inference_cache")) {
+        dsi_item_error(eval, dsi_item_find(eval, "hybrid_engine.release_inference_cache"),
+                       "not available: keys and values are planned and stay; set it to false, and "
+                       "destroy the generator or server where the memory is needed");
+    }
+    if (dsi_item_true(eval, "hybrid_engine.enable_cuda_graph")) {
+        dsi_item_error(eval, dsi_item_find(eval, "hybrid_engine.enable_cuda_graph"),
+                       "not available: the plan is run as it is; set it to false");
+    }
+}
+
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
-    one_precision,           narrow_weights,    data_types,          loss_scale,
-    dsi_config_optimizer,    dsi_config_ranks,  dsi_config_memory,   data_efficiency,
-    dsi_config_comms_logger, aio_blocks,        checkpoint_behind,   dsi_config_autotuning,
-    dsi_config_zenflow,      dsi_config_onebit, dsi_config_pipeline, comet_key,
-    dsi_config_compression,  dsi_config_tensor,
+    hybrid_engine,
+    one_precision,
+    narrow_weights,
+    data_types,
+    loss_scale,
+    dsi_config_optimizer,
+    dsi_config_ranks,
+    dsi_config_memory,
+    data_efficiency,
+    dsi_config_comms_logger,
+    aio_blocks,
+    checkpoint_behind,
+    dsi_config_autotuning,
+    dsi_config_zenflow,
+    dsi_config_onebit,
+    dsi_config_pipeline,
+    comet_key,
+    dsi_config_compression,
+    dsi_config_tensor,
 };
 
 void dsi_config_rules(dsi_eval *eval)

@@ -253,6 +253,11 @@ typedef struct ds_config_tensor {
     ds_tensor_spec specs[]; /* the first that matches is taken */
 } ds_config_tensor;
 
+typedef struct ds_config_hybrid {
+    bool enabled;
+    int64_t max_out_tokens;
+} ds_config_hybrid;
+
 struct ds_elastic_params; /* see elasticity.h */
 
 typedef struct ds_config_values {
@@ -303,6 +308,7 @@ typedef struct ds_config_values {
     ds_config_comms_logger comms_logger;
     ds_config_autotuning autotuning;
     const ds_config_compression *compression; /* NULL: nothing of the section is enabled */
+    ds_config_hybrid hybrid;
     ds_checkpoint_tag_validation tag_validation;
     bool checkpoint_behind;         /* datastates_ckpt, or checkpoint.writer.decoupled */
     uint64_t checkpoint_host_bytes; /* datastates_ckpt.host_cache_size; 0: no limit */

@@ -298,14 +298,19 @@ const dsi_section dsi_section_sparse_attention = {
 };
 
 static const dsi_option hybrid_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Switch between training and generation.",
-      NOTE("the hybrid engine is not built; set it to false (evaluation and generation plans share "
-           "the weights as it is)")),
-    I("max_out_tokens", "512", PART, "Most tokens of a generation.", MIN(1)),
+    B("enabled", "false", IN_FORCE,
+      "Generators and servers of the engine read its parameters where they train, as far as they "
+      "are whole there (ds_generator_params.share).",
+      FIELD(hybrid.enabled)),
+    I("max_out_tokens", "512", IN_FORCE,
+      "Positions of a text, prompt included, where ds_generator_params.max_length does not say.",
+      MIN(1), FIELD(hybrid.max_out_tokens)),
     I("inference_tp_size", "1", PART, "Ranks that share each layer in generation.", MIN(1)),
     B("release_inference_cache", "false", PART, "Free the cache after a generation."),
-    B("pin_parameters", "true", PART, "Page-locked parameters."),
-    I("tp_gather_partition_size", "8", PART, "Layers gathered together.", MIN(1)),
+    B("pin_parameters", "true", NO_EFFECT, "Gather all parameters at once.",
+      NOTE("ranks gather what is cut a parameter at a time, whatever it says")),
+    I("tp_gather_partition_size", "8", NO_EFFECT, "Layers gathered together.", MIN(1),
+      NOTE("each rank generates by itself")),
     B("enable_cuda_graph", "false", PART, "CUDA graphs in generation."),
 };
 const dsi_section dsi_section_hybrid = {

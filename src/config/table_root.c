@@ -163,7 +163,7 @@ static const dsi_option rows[] = {
     S("sparse_attention", NULL, NOT_BUILT, "Block-sparse attention.", WITH(NULLABLE),
       .section = &dsi_section_sparse_attention,
       NOTE("block-sparse attention is not built; remove the section")),
-    S("hybrid_engine", NULL, NOT_BUILT, "Training and generation on the same weights.",
+    S("hybrid_engine", NULL, IN_FORCE, "Training and generation on the same weights.",
       .section = &dsi_section_hybrid),
     S("compile", NULL, NO_EFFECT, "DeepCompile.", .section = &dsi_section_compile),
     S("autotuning", NULL, IN_FORCE, "Search for fast settings.",

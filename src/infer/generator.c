@@ -161,6 +161,8 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     }
     if (g->engine == NULL) {
         DS_TRY(dsi_generator_bind_weights(g, params));
+    } else if (params->share || g->engine->spec.hybrid.enabled) {
+        DS_TRY(dsi_generator_share_engine(g));
     }
     DS_TRY(dsi_exec_allocate(g->exec));
     if (g->engine == NULL) {
@@ -212,6 +214,11 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: model is another one than that of the engine");
     }
+    if (params->share && params->engine == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "ds_generator_params: share is of an engine's parameters; leave it false "
+                       "without one");
+    }
     if (params->engine != NULL && params->comm != NULL) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: an engine's ranks each have a whole generator; leave "
@@ -255,6 +262,17 @@ const ds_weight_types *dsi_generator_types(const ds_generator *g)
     return g->gguf != NULL && g->quantize == DS_DTYPE_NONE ? &g->types : NULL;
 }
 
+int64_t dsi_generator_longest(const ds_generator_params *params, const ds_model_info *info)
+{
+    const ds_config_hybrid *hybrid =
+        params->engine != NULL ? &params->engine->spec.hybrid : &(ds_config_hybrid){0};
+    const int64_t most = info->max_positions;
+    if (params->max_length > 0 || !hybrid->enabled) {
+        return params->max_length > 0 ? params->max_length : most;
+    }
+    return most > 0 && most < hybrid->max_out_tokens ? most : hybrid->max_out_tokens;
+}
+
 /* Checks params and takes over what they say. */
 static ds_status begin(ds_generator *g, const ds_generator_params *params)
 {
@@ -290,13 +308,13 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
         return ds_fail(g->ctx, DS_ERR_LIMIT, "max_length %lld is above the model's %lld positions",
                        (long long)params->max_length, (long long)info->max_positions);
     }
-    if (info->max_positions <= 0 && params->max_length <= 0) {
+    g->max_length = dsi_generator_longest(params, info);
+    if (g->max_length <= 0) {
         return ds_fail(g->ctx, DS_ERR_ARG,
                        "ds_generator_params: max_length is needed, %s has no most positions",
                        info->architecture);
     }
     g->vocab_size = g->slots.vocab_size = info->vocab_size;
-    g->max_length = params->max_length > 0 ? params->max_length : info->max_positions;
     g->dtype = params->dtype;
     g->quantize = params->quantize;
     if (g->dtype == DS_DTYPE_NONE) {
@@ -382,6 +400,7 @@ void ds_generator_destroy(ds_generator **generator)
     dsi_generator_close_weights(g);
     dsi_gguf_blocks_close(&g->gguf);
     ds_cells_destroy(&g->cells);
+    free(g->shared);
     free(g->ids);
     free(g->room.order);
     free(g->room.weight);
@@ -481,6 +500,7 @@ static int64_t common_begin(const ds_generator *g, const uint32_t *ids, int64_t 
 
 static ds_status check_prompt(const ds_generator *g, const uint32_t *ids, size_t n)
 {
+    DS_TRY(dsi_generator_check_live(g));
     if (n == 0 || n > (size_t)g->max_length) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "the prompt has %zu tokens; 1 to %lld are possible", n,
                        (long long)g->max_length);
@@ -524,6 +544,7 @@ ds_status ds_generator_next(ds_generator *g, const ds_sampling *sampling, uint32
 {
     DS_TRY(DSI_RESERVED_CHECK(g->ctx, "ds_sampling", sampling));
     DS_TRY(dsi_sampling_check(g->ctx, "ds_sampling", sampling));
+    DS_TRY(dsi_generator_check_live(g));
     uint32_t id = 0;
     if (g->logits == NULL) {
         return ds_fail(g->ctx, DS_ERR_STATE, "ds_generator_next needs a prompt first");

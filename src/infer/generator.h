@@ -39,6 +39,8 @@ struct ds_generator {
     ds_ctx *ctx;
     const ds_model *model;
     ds_engine *engine; /* whose weights it has; NULL: of a file */
+    bool *shared;      /* by cell: it is the engine's memory; NULL: none is (generator_engine.c) */
+    uint64_t engine_steps; /* of the engine, when its weights were taken */
     ds_dtype dtype, quantize;
     dsi_accel_choice accel;
     int64_t max_length;
@@ -190,6 +192,12 @@ ds_status dsi_generator_fill(ds_generator *generator, ds_cell cell, dsi_generato
 void dsi_generator_close_weights(ds_generator *generator);
 /* The same of a live engine, after everything else. own: how that went on this rank. Collective. */
 ds_status dsi_generator_take_engine(ds_generator *generator, ds_status own);
+/* max_length where it is said, else the hybrid engine's max_out_tokens or the model's positions. */
+int64_t dsi_generator_longest(const ds_generator_params *params, const ds_model_info *info);
+/* Before memory is allocated: has the engine's memory used where it can be. */
+ds_status dsi_generator_share_engine(ds_generator *generator);
+/* Whether the weights are those that were taken. Errors: ERR_STATE. */
+ds_status dsi_generator_check_live(const ds_generator *generator);
 /* The dtype of the stored weights, NONE when they cannot be found. */
 ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_dtype *dtype_out);

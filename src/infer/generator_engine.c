@@ -46,7 +46,7 @@ static ds_status take(ds_generator *g, float *scratch)
 {
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->cells, c);
-        if (cell->kind != DS_CELL_PARAM) {
+        if (cell->kind != DS_CELL_PARAM || (g->shared != NULL && g->shared[c])) {
             continue;
         }
         if (cell->packed.format != DS_PACKING_NONE) {
@@ -58,6 +58,58 @@ static ds_status take(ds_generator *g, float *scratch)
         DS_TRY(dsi_generator_fill(g, c, convert, scratch));
     }
     return DS_OK;
+}
+
+/* Where the engine has the same parameter, whole and for good; NULL: it does not. ZenFlow's change
+ * their place. */
+static void *live_place(const ds_generator *g, ds_cell c)
+{
+    const ds_engine *e = g->engine;
+    const ds_cell_info *own = ds_cells_get(g->cells, c);
+    const ds_cell from = ds_cells_find(e->cells, DS_CELL_PARAM, own->name);
+    if (own->kind != DS_CELL_PARAM || own->packed.format != DS_PACKING_NONE || from == DS_NONE ||
+        e->spec.train.zenflow.on || !dsi_exec_is_on_host(g->exec) || dsi_engine_is_cut(e, from)) {
+        return NULL;
+    }
+    const ds_cell_info *theirs = ds_cells_get(e->cells, from);
+    const bool alike = theirs->meta.dtype == own->meta.dtype &&
+                       theirs->packed.format == DS_PACKING_NONE &&
+                       ds_shape_equal(theirs->meta.shape, own->meta.shape);
+    return alike ? dsi_exec_host_view(e->exec, from) : NULL;
+}
+
+ds_status dsi_generator_share_engine(ds_generator *g)
+{
+    const uint32_t n = ds_cells_count(g->cells);
+    double bytes = 0.0;
+    double all = 0.0;
+    g->shared = calloc((size_t)n + 1, sizeof *g->shared);
+    if (g->shared == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
+    }
+    for (ds_cell c = 0; c < n; ++c) {
+        void *place = live_place(g, c);
+        const ds_cell_info *cell = ds_cells_get(g->cells, c);
+        const double size = cell->kind == DS_CELL_PARAM ? (double)ds_meta_bytes(cell->meta) : 0.0;
+        all += size;
+        if (place != NULL) {
+            DS_TRY(dsi_exec_bind(g->exec, c, place)); /* generation only reads parameters */
+            g->shared[c] = true;
+            bytes += size;
+        }
+    }
+    ds_log(g->ctx, DS_LOG_JOB, "generation reads %.1f of %.1f MB of parameters where they train",
+           bytes * 1e-6, all * 1e-6);
+    return DS_OK;
+}
+
+ds_status dsi_generator_check_live(const ds_generator *g)
+{
+    return g->shared == NULL || g->engine_steps == ds_engine_global_steps(g->engine)
+               ? DS_OK
+               : ds_fail(g->ctx, DS_ERR_STATE,
+                         "the engine has trained since its parameters were taken: call "
+                         "ds_generator_update, or ds_serve_update, first");
 }
 
 ds_status dsi_generator_take_engine(ds_generator *g, ds_status own)
@@ -76,8 +128,10 @@ ds_status dsi_generator_take_engine(ds_generator *g, ds_status own)
         scratch = malloc(largest_parameter(g->cells) * sizeof *scratch);
         own = scratch != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a parameter");
     }
-    ds_status status = dsi_engine_same(g->engine, "generate", (uint64_t)g->dtype + 1, own);
+    const uint64_t how = ((uint64_t)g->dtype + 1) * 2 + (g->shared != NULL);
+    ds_status status = dsi_engine_same(g->engine, "generate", how, own);
     status = status < 0 ? status : take(g, scratch);
+    g->engine_steps = ds_engine_global_steps(g->engine);
     free(scratch);
     return status;
 }

@@ -36,7 +36,9 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
     }
     DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
     ds_dtype dtype = DS_DTYPE_U8; /* of the first that is no part of a quantized matrix */
-    for (size_t i = 0; i < ds_safetensors_count(st) && dtype == DS_DTYPE_U8; ++i) {
+    for (size_t i = 0; i < ds_safetensors_count(st) &&
+                       (dtype == DS_DTYPE_U8 || dtype == DS_DTYPE_I32 || dtype == DS_DTYPE_I64);
+         ++i) {
         dtype = ds_safetensors_at(st, i)->meta.dtype;
     }
     ds_safetensors_close(&st);

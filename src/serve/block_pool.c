@@ -173,6 +173,14 @@ uint64_t dsi_block_pool_register(dsi_block_pool *p, int32_t b, uint64_t before, 
     return e->serial;
 }
 
+void dsi_block_pool_forget(dsi_block_pool *p)
+{
+    memset(p->heads, 0xff, (size_t)p->n_heads * sizeof *p->heads);
+    for (int64_t b = 0; b < p->n_blocks; ++b) {
+        p->entries[b].registered = false;
+    }
+}
+
 uint64_t dsi_block_pool_serial(const dsi_block_pool *p, int32_t b)
 {
     return p->entries[b].serial;

@@ -32,6 +32,8 @@ int32_t dsi_block_pool_find(const dsi_block_pool *pool, uint64_t before, const u
 /* Registers a held block as that, unless there is one; the serial of the one that there is. */
 uint64_t dsi_block_pool_register(dsi_block_pool *pool, int32_t block, uint64_t before,
                                  const uint32_t *ids);
+/* No block is found any more that is registered now; holders keep theirs. */
+void dsi_block_pool_forget(dsi_block_pool *pool);
 uint64_t dsi_block_pool_serial(const dsi_block_pool *pool, int32_t block);
 bool dsi_block_pool_is_free(const dsi_block_pool *pool, int32_t block);
 

@@ -28,11 +28,11 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     const ds_model *model = p->source.model != NULL || p->source.engine == NULL
                                 ? p->source.model
                                 : p->source.engine->model;
-    const int64_t model_most = model != NULL ? ds_model_get_info(model)->max_positions : 0;
     s->block = or_default(p->kv_block, BLOCK);
     s->max_sequences = or_default(p->max_sequences, SEQUENCES);
     s->max_batch_tokens = or_default(p->max_batch_tokens, TOKENS);
-    s->max_length = or_default(p->source.max_length, model_most);
+    s->max_length = model != NULL ? dsi_generator_longest(&p->source, ds_model_get_info(model))
+                                  : p->source.max_length;
     s->max_draft = p->max_draft;
     s->cache = !p->no_prefix_cache;
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
@@ -165,6 +165,19 @@ ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params, ds_server 
     return DS_OK;
 }
 
+ds_status ds_serve_update(ds_server *s)
+{
+    if (s->waiting.n + s->running.n + s->put.n > 0) {
+        return ds_fail(s->ctx, DS_ERR_STATE,
+                       "ds_serve_update: %lld sequences are there, of the old weights: let them "
+                       "end, cancel or flush them first",
+                       (long long)(s->waiting.n + s->running.n + s->put.n));
+    }
+    DS_TRY(ds_generator_update(s->generator));
+    dsi_block_pool_forget(s->pool);
+    return DS_OK;
+}
+
 void ds_serve_destroy(ds_server **server)
 {
     ds_server *s = server != NULL ? *server : NULL;
@@ -250,6 +263,7 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
                        const size_t *lengths, const float **logits_out)
 {
     dsi_sequence *q = NULL;
+    DS_TRY(dsi_generator_check_live(s->generator));
     DS_TRY(check_put(s, n, uids, ids, lengths));
     for (size_t i = 0; i < n; ++i) {
         DS_TRY(find_or_begin(s, uids[i], &q));

@@ -322,6 +322,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
     *n_out = 0;
+    DS_TRY(dsi_generator_check_live(s->generator));
     if (s->embedding.n > 0 && !s->embedded) {
         DS_TRY(dsi_embed_step(s, events, n_out));
         s->embedded = s->batch.n > 0;

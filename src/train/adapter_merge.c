@@ -353,6 +353,12 @@ static ds_status open_weights(merger *m, const char *folder)
     }
     DS_TRY(ds_safetensors_open_folder(m->ctx, folder, &m->st));
     DS_TRY(dsi_weights_match(m->ctx, m->model, m->cells, m->st, false, &m->stored));
+    if (dsi_weights_are_unpacked(m->stored)) {
+        return ds_fail(m->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: its matrices are stored in four bits, into which no adapter is merged; "
+                       "use the adapter beside it",
+                       folder);
+    }
     for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
         const dsi_weight weight = dsi_weights_of(m->stored, c);
         m->has_blocks = m->has_blocks || weight.scales != NULL;

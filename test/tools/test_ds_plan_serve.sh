@@ -21,6 +21,9 @@ check figures 0 '"position_bytes": 327680,' "${big[@]}" --memory 200GB --json -
 check too_large 3 'does not fit: .* MiB too much' "${big[@]}" --memory 80GB
 check none 3 'nor blocks of 4 bits, would fit' "${big[@]}" --memory 8GB
 check device 0 'texts together .* tokens a second' "${big[@]}" --device h100-sxm --memory 200GB
+# guesses have rows of logits of their own (ds_serve's flags are the same table)
+plain=$("${big[@]}" --memory 200GB --json - | grep '"batch"')
+[ "$plain" != "$("${big[@]}" --memory 200GB --draft 8 --json - | grep '"batch"')" ] || { echo "FAILED: --draft takes no memory"; exit 1; }
 n=0
 for memory in 38GB 41GB 73GB 100GB 130GB 133GB; do
     "${big[@]}" --memory "$memory" > "$dir/out"

@@ -4,6 +4,7 @@
 #include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/plan_run.h"
+#include "common/serve_flags.h"
 #include "common/size_text.h"
 #include "serve/serve_plan.h"
 
@@ -17,10 +18,11 @@ enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 64 };
 enum { SERVE_BYTES = 5 << 20 };
 
 typedef struct serve_options {
-    const char *model, *model_revision, *model_config, *dtype, *quantize, *memory, *device;
+    const char *model, *model_revision, *model_config, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
-    int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, threads;
+    int64_t threads;
+    serve_flags sizes;
     bool overwrite;
 } serve_options;
 
@@ -56,47 +58,13 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->model_config,
          .value = "FILE",
          .doc = "A config.json."},
-        {.name = "dtype",
-         .type = DSI_ARG_TEXT,
-         .out = &o->dtype,
-         .value = "f32|bf16|f16",
-         .choices = "f32|bf16|f16",
-         .doc = "Arithmetic; default: as config.json says."},
+        SERVE_DTYPE_ROW(&o->sizes),
         {.name = "quantize",
          .type = DSI_ARG_TEXT,
          .out = &o->quantize,
          .value = "TYPE",
          .doc = "Type of blocks of the linear layers' matrices, as ds_serve's."},
-        {.name = "max_length",
-         .type = DSI_ARG_INT,
-         .out = &o->max_length,
-         .value = "N",
-         .def = "0",
-         .max = 1 << 28,
-         .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},
-        {.name = "max_sequences",
-         .type = DSI_ARG_INT,
-         .out = &o->max_sequences,
-         .value = "N",
-         .def = "16",
-         .min = 1,
-         .max = 4096,
-         .doc = "Texts in a batch."},
-        {.name = "max_batch_tokens",
-         .type = DSI_ARG_INT,
-         .out = &o->max_batch_tokens,
-         .value = "N",
-         .def = "512",
-         .min = 1,
-         .max = 1 << 16,
-         .doc = "Tokens of a batch."},
-        {.name = "kv_tokens",
-         .type = DSI_ARG_INT,
-         .out = &o->kv_tokens,
-         .value = "N",
-         .def = "0",
-         .max = 1 << 30,
-         .doc = "Positions that all texts have together; default: four times --max_length."},
+        SERVE_ROWS(&o->sizes),
         {.type = DSI_ARG_HEADING, .doc = "Where it runs"},
         {.name = "memory",
          .type = DSI_ARG_TEXT,
@@ -198,22 +166,14 @@ static ds_status find_memory(serve_run *r)
 
 static ds_status fill_params(serve_run *r)
 {
-    enum { MOST_LENGTH = 8192 };
     const serve_options *o = r->o;
-    const int64_t positions = ds_model_get_info(r->model)->max_positions;
     const bool other = o->device != NULL && !r->device.shared;
-    const int64_t longest = positions > 0 && positions < MOST_LENGTH ? positions : MOST_LENGTH;
-    r->params = (ds_serve_params){
-        .source = {.model = r->model,
-                   .max_length = o->max_length > 0 ? o->max_length : longest,
-                   .accelerator = o->accelerator != NULL ? o->accelerator
-                                  : other                ? "null"
-                                                         : NULL,
-                   .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE},
-        .max_sequences = o->max_sequences,
-        .max_batch_tokens = o->max_batch_tokens,
-        .kv_tokens = o->kv_tokens,
-        .embeddings = true};
+    r->params = (ds_serve_params){.source = {.model = r->model,
+                                             .accelerator = o->accelerator != NULL ? o->accelerator
+                                                            : other                ? "null"
+                                                                                   : NULL}};
+    serve_flags_set(&o->sizes, &r->params);
+    r->params.embeddings = true;
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {

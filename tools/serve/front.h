@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "common/args.h"
 #include "common/sentence_folder.h"
+#include "common/serve_flags.h"
 #include "guide/guide.h"
 
 #include <deepspeed/chat.h>
@@ -27,15 +28,16 @@ typedef struct job job;
 
 /* The command line, parsed. */
 typedef struct serve_options {
-    const char *model, *model_revision, *adapter, *dtype, *chat_template, *host, *served_name;
+    const char *model, *model_revision, *adapter, *chat_template, *host, *served_name;
     const char *pooling, *normalize, *draft_model;
     dsi_arg_list lora; /* NAME=FOLDER */
     int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     char *model_found;
-    int64_t port, threads, max_length, max_sequences, max_batch_tokens, kv_tokens, max_waiting;
-    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices, draft;
-    bool no_prefix_cache, no_embeddings, lora_updates;
+    int64_t port, threads, max_waiting;
+    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
+    bool no_embeddings, lora_updates;
+    serve_flags sizes;
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrices of whole numbers of four bits, as GPTQ, AWQ and compressed-tensors publish them:
+ * X.weight (out,in) is stored as X.qweight, X.qzeros and X.scales, of GPTQ with X.g_idx, too, and
+ * config.json has a quantization_config. They become real numbers when they are matched with a
+ * model's parameters: w[o,i] = s[g(i),o] · (q[i,o] − z[g(i),o]), rounded once to the dtype of the
+ * scales, as the packages' own dequantization does (GPTQModel: qlinear/torch.py; AutoAWQ:
+ * packing_utils.py).
+ *
+ *   GPTQ  qweight i32 (in/8,out): eight neighbouring inputs a word, the first in the low bits.
+ *         qzeros i32 (G,out/8), scales (G,out). z is one more than what is stored, but of
+ *         checkpoint_format "gptq_v2". g(i) is g_idx[i], without it i / group_size.
+ *   AWQ   qweight i32 (in,out/8), qzeros i32 (G,out/8), scales (G,out): column 8w + j of word w in
+ *         nibble 0, 4, 1, 5, 2, 6, 3, 7 of j = 0 … 7. g(i) = i / group_size. Version "gemm" alone.
+ *
+ *   compressed-tensors, format "pack-quantized": X.weight_packed i32 (out,in/8), the first input in
+ *         the low bits, X.weight_scale (out,G), X.weight_zero_point i32 (out/8,G) or none, which is
+ *         8, X.weight_shape. Weights alone: no quantized activations.
+ *
+ * Called by model_weights.c. */
+#ifndef DSI_CKPT_INT4_H
+#define DSI_CKPT_INT4_H
+
+#include <deepspeed/safetensors.h>
+#include <stdbool.h>
+
+typedef enum dsi_int4_form {
+    DSI_INT4_NONE,
+    DSI_INT4_GPTQ,
+    DSI_INT4_GPTQ_V2,
+    DSI_INT4_AWQ,
+    DSI_INT4_PACKED
+} dsi_int4_form;
+
+typedef struct dsi_int4_parts {
+    const ds_safetensor *words, *scales; /* never NULL */
+    const ds_safetensor *zeros;          /* NULL: they are in the middle (PACKED) */
+    const ds_safetensor *groups;         /* of g_idx, or NULL */
+    const ds_safetensor *shape;          /* of PACKED, or NULL */
+} dsi_int4_parts;
+
+/* What quantization_config of the config.json beside the weights says; NONE without one of these
+ * three. Errors: ERR_UNSUPPORTED names the field (bits other than 4, other layouts), ERR_FORMAT. */
+ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out);
+/* The matrix in real numbers, as a tensor of that name; its data is from malloc. shape: what the
+ * model needs. Errors: ERR_SHAPE and ERR_FORMAT name the tensor; ERR_UNSUPPORTED (a zero point of
+ * GPTQ that packages read differently), ERR_NOMEM. */
+ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+                          ds_shape shape, ds_safetensor *out);
+
+#endif

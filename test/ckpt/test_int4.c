@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Folders of GPTQ, AWQ and compressed-tensors against the same as real numbers, made by the
+ * packages' formulas in torch (test/golden/int4/make.py): every bit of every weight, and of the
+ * logits; what is refused. */
+#include "ckpt/model_weights.h"
+#include "common/check.h"
+#include "common/golden.h"
+#include "common/scratch.h"
+
+#include <deepspeed/infer.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 1024, VOCAB = 48 };
+
+static const char *golden(const char *name, char path[PATH_BYTES])
+{
+    golden_path(path, PATH_BYTES, "int4/%s", name);
+    return path;
+}
+
+static ds_status open_generator(ds_ctx *ctx, const char *folder, ds_model **model,
+                                ds_generator **generator)
+{
+    char path[PATH_BYTES + 16];
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    DS_TRY(ds_model_from_config(ctx, path, model));
+    const ds_generator_params params = {.model = *model, .weights = folder};
+    return ds_generator_create(ctx, &params, generator);
+}
+
+static ds_dtype logits_of(ds_ctx *ctx, const char *folder, float out[VOCAB])
+{
+    static const uint32_t prompt[] = {3, 14, 15, 9, 26, 5, 35, 8, 9, 7};
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    int64_t n = 0;
+    CHECK_OK(ctx, open_generator(ctx, folder, &model, &generator));
+    CHECK_OK(ctx, ds_generator_prompt(generator, prompt, sizeof prompt / sizeof prompt[0]));
+    const float *logits = ds_generator_logits(generator, &n);
+    assert_int_equal(n, VOCAB);
+    memcpy(out, logits, VOCAB * sizeof *out);
+    const ds_dtype dtype = ds_generator_dtype(generator);
+    ds_generator_destroy(&generator);
+    ds_model_destroy(&model);
+    return dtype;
+}
+
+/* Each weight that the model asks for, as the files have it in real numbers. */
+static void same_weights(ds_ctx *ctx, const char *folder, const char *plain)
+{
+    ds_safetensors *packed = NULL;
+    ds_safetensors *real = NULL;
+    ds_model *model = NULL;
+    ds_cells *cells = NULL;
+    dsi_weights *weights = NULL;
+    char path[PATH_BYTES + 16];
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, folder, &packed));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, plain, &real));
+    CHECK_OK(ctx, ds_cells_create(ctx, 64, &cells));
+    for (size_t i = 0; i < ds_safetensors_count(real); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(real, i);
+        const ds_cell_info cell = {
+            .name = t->name, .kind = DS_CELL_PARAM, .meta = t->meta, .of = DS_NONE};
+        ds_cell c = 0;
+        CHECK_OK(ctx, ds_cells_add(cells, &cell, &c));
+    }
+    CHECK_OK(ctx, dsi_weights_match(ctx, model, cells, packed, &weights));
+    assert_true(dsi_weights_are_unpacked(weights));
+    for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
+        const ds_safetensor *t = ds_safetensors_find(real, ds_cells_get(cells, c)->name);
+        const dsi_weight weight = dsi_weights_of(weights, c);
+        const int64_t count = ds_shape_count(t->meta.shape);
+        void *got = malloc(t->bytes);
+        assert_non_null(got);
+        CHECK_OK(ctx, dsi_weight_read(ctx, &weight, 0, count, DS_DTYPE_F16, got));
+        assert_memory_equal(got, t->data, t->bytes);
+        free(got);
+    }
+    dsi_weights_destroy(&weights);
+    ds_cells_destroy(&cells);
+    ds_safetensors_close(&packed);
+    ds_safetensors_close(&real);
+    ds_model_destroy(&model);
+}
+
+/* What training begins with. */
+static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
+{
+    static const char text[] = "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"AdamW\", "
+                               "\"params\": {\"lr\": 1e-3}}}";
+    char path[PATH_BYTES + 16];
+    ds_model *model = NULL;
+    ds_config *config = NULL;
+    ds_engine *engine = NULL;
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    CHECK_OK(ctx, ds_config_load_text(ctx, "test", text, strlen(text), NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    const ds_engine_params params = {
+        .model = model, .config = config, .seq_length = 16, .weights = folder};
+    CHECK_OK(ctx, ds_initialize(ctx, &params, &engine));
+    CHECK_OK(ctx,
+             ds_engine_get(engine, DS_CELL_PARAM, "model.layers.0.mlp.down_proj.weight", out, n));
+    ds_engine_destroy(&engine);
+    ds_config_destroy(&config);
+    ds_model_destroy(&model);
+}
+
+static void like_real_numbers(void **state)
+{
+    static const char *const names[] = {"gptq", "gptq_v2", "awq", "packed", "packed_zero"};
+    ds_ctx *ctx = *state;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        char folder[PATH_BYTES];
+        char plain[PATH_BYTES + 8];
+        float a[VOCAB];
+        float b[VOCAB];
+        float trained[2][32 * 64];
+        (void)golden(names[i], folder);
+        (void)snprintf(plain, sizeof plain, "%s/plain", folder);
+        same_weights(ctx, folder, plain);
+        assert_int_equal(logits_of(ctx, folder, a), DS_DTYPE_F16);
+        assert_int_equal(logits_of(ctx, plain, b), DS_DTYPE_F16);
+        assert_memory_equal(a, b, sizeof a);
+        trained_from(ctx, folder, trained[0], 32 * 64);
+        trained_from(ctx, plain, trained[1], 32 * 64);
+        assert_memory_equal(trained[0], trained[1], sizeof trained[0]);
+    }
+}
+
+/* A folder of the golden weights whose config.json has `to` in the place of `from`. */
+static void refused(ds_ctx *ctx, const char *name, const char *from, const char *to,
+                    ds_status status, const char *message)
+{
+    char *folder = scratch_make();
+    char path[PATH_BYTES];
+    char text[4096];
+    size_t n = 0;
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    char file[PATH_BYTES];
+    (void)snprintf(file, sizeof file, "%s/config.json", name);
+    char *config = scratch_read(golden(file, path), &n);
+    const char *at = strstr(config, from);
+    assert_non_null(at);
+    (void)snprintf(text, sizeof text, "%.*s%s%s", (int)(at - config), config, to,
+                   at + strlen(from));
+    scratch_write(scratch_path(folder, "config.json"), text, strlen(text));
+    free(config);
+    (void)snprintf(file, sizeof file, "%s/model.safetensors", name);
+    char *weights = scratch_read(golden(file, path), &n);
+    scratch_write(scratch_path(folder, "model.safetensors"), weights, n);
+    free(weights);
+    CHECK_FAILS(ctx, open_generator(ctx, folder, &model, &generator), status, message);
+    ds_model_destroy(&model);
+    scratch_remove(folder);
+}
+
+static void refusals(void **state)
+{
+    ds_ctx *ctx = *state;
+    refused(ctx, "gptq", "\"bits\": 4", "\"bits\": 8", DS_ERR_UNSUPPORTED,
+            "quantization_config.bits: 4 alone");
+    refused(ctx, "gptq", "\"checkpoint_format\": \"gptq\"", "\"checkpoint_format\": \"marlin\"",
+            DS_ERR_UNSUPPORTED, "checkpoint_format");
+    refused(ctx, "awq", "\"version\": \"gemm\"", "\"version\": \"gemv\"", DS_ERR_UNSUPPORTED,
+            "version");
+    refused(ctx, "awq", "\"zero_point\": true", "\"zero_point\": false", DS_ERR_UNSUPPORTED,
+            "zero_point");
+    refused(ctx, "gptq", "\"quant_method\": \"gptq\"", "\"quant_method\": \"hqq\"",
+            DS_ERR_UNSUPPORTED, "quantization_config");
+    /* the second format has zero points of 15, which the first cannot say */
+    refused(ctx, "gptq_v2", "\"checkpoint_format\": \"gptq_v2\"", "\"checkpoint_format\": \"gptq\"",
+            DS_ERR_UNSUPPORTED, "save the model as");
+    refused(ctx, "packed", "\"num_bits\": 4", "\"num_bits\": 8", DS_ERR_UNSUPPORTED, "num_bits");
+    refused(ctx, "packed", "\"input_activations\": null",
+            "\"input_activations\": {\"num_bits\": 8}", DS_ERR_UNSUPPORTED, "input_activations");
+    refused(ctx, "packed", "\"type\": \"int\"", "\"type\": \"int\", \"actorder\": \"group\"",
+            DS_ERR_UNSUPPORTED, "actorder");
+    refused(ctx, "packed", "\"format\": \"pack-quantized\"", "\"format\": \"int-quantized\"",
+            DS_ERR_UNSUPPORTED, "format");
+    refused(ctx, "packed", "\"kv_cache_scheme\": null", "\"kv_cache_scheme\": {\"num_bits\": 8}",
+            DS_ERR_UNSUPPORTED, "kv_cache_scheme");
+    refused(ctx, "gptq", "\"quant_method\": \"gptq\"", "\"quant_method\": \"awq\"", DS_ERR_SHAPE,
+            "none of a matrix");
+}
+
+int main(void)
+{
+    ds_ctx *ctx = NULL;
+    const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
+    if (ds_ctx_create(&params, &ctx) < 0) {
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(like_real_numbers, ctx),
+        cmocka_unit_test_prestate(refusals, ctx),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_ctx_destroy(&ctx);
+    return failed;
+}

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes gptq, gptq_v2, awq, packed and packed_zero: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
+the packages' own formulas in torch. Needs torch, safetensors, compressed-tensors (0.20). Usage: make.py (in this folder)
+
+GPTQModel (qlinear/torch.py): numbers are shifted out of int32, w = scales[g_idx] * (q - zeros[g_idx]), in the scales' dtype.
+AutoAWQ (utils/packing_utils.py): columns are put back in order, w = (q - zeros) * scales.
+compressed-tensors: the package itself packs and unpacks.
+"""
+import json
+import os
+
+import torch
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import save_file
+
+HIDDEN, INNER, VOCAB, GROUP = 32, 64, 48, 16
+CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=INNER,
+              num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, rms_norm_eps=1e-5,
+              rope_theta=10000.0, torch_dtype="float16", tie_word_embeddings=False)
+LAYERS = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (HIDDEN // 2, HIDDEN), "self_attn.v_proj": (HIDDEN // 2, HIDDEN),
+          "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}
+SHIFTS = torch.arange(0, 32, 4, dtype=torch.int64)
+AWQ_ORDER = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])  # the nibble of column j
+generator = torch.Generator().manual_seed(7)
+
+
+def words(nibbles):
+    """(..., 8) numbers below 16, the first in the low bits, as int32 words."""
+    whole = (nibbles.to(torch.int64) << SHIFTS).sum(-1)
+    return torch.where(whole >= 2**31, whole - 2**32, whole).to(torch.int32)
+
+
+def nibbles_of(packed):
+    return ((packed.to(torch.int64) & 0xffffffff).unsqueeze(-1) >> SHIFTS) & 15
+
+
+def gptq(n_out, n_in, v2):
+    groups = n_in // GROUP
+    g_idx = (torch.randperm(n_in, generator=generator) // GROUP if v2 else torch.arange(n_in) // GROUP).to(torch.int32)
+    q = torch.randint(0, 16, (n_in, n_out), generator=generator)
+    zeros = torch.randint(0, 16 if v2 else 15, (groups, n_out), generator=generator)
+    scales = (torch.rand(groups, n_out, generator=generator) * 0.02 + 0.001).to(torch.float16)
+    qweight = words(q.reshape(n_in // 8, 8, n_out).transpose(1, 2))
+    qzeros = words(zeros.reshape(groups, n_out // 8, 8))
+    # back, as the package does
+    back = nibbles_of(qweight).transpose(1, 2).reshape(n_in, n_out).to(torch.int32)
+    z = nibbles_of(qzeros).reshape(groups, n_out).to(torch.int32) + (0 if v2 else 1)
+    w = scales[g_idx.long()] * (back - z[g_idx.long()])
+    assert w.dtype == torch.float16
+    parts = dict(qweight=qweight, qzeros=qzeros, scales=scales)
+    return (parts | dict(g_idx=g_idx)), w.T.contiguous()
+
+
+def awq(n_out, n_in):
+    groups = n_in // GROUP
+    q = torch.randint(0, 16, (n_in, n_out), generator=generator)
+    zeros = torch.randint(0, 16, (groups, n_out), generator=generator)
+    scales = (torch.rand(groups, n_out, generator=generator) * 0.02 + 0.001).to(torch.float16)
+    place = torch.argsort(AWQ_ORDER)  # the column that nibble k holds
+
+    def pack(x):
+        return words(x.reshape(x.shape[0], -1, 8)[..., place])
+
+    def unpack(x):
+        return nibbles_of(x)[..., AWQ_ORDER].reshape(x.shape[0], -1).to(torch.int32)
+
+    qweight, qzeros = pack(q), pack(zeros)
+    w = (unpack(qweight) - unpack(qzeros).repeat_interleave(GROUP, 0)) * scales.repeat_interleave(GROUP, 0)
+    assert (unpack(qweight) == q).all() and w.dtype == torch.float16
+    return dict(qweight=qweight, qzeros=qzeros, scales=scales), w.T.contiguous()
+
+
+def packed(n_out, n_in, weights):
+    """By group with zeros in the middle; by row with zeros of their own."""
+    args = QuantizationArgs(**weights)
+    n_scales = n_in // GROUP if args.strategy == "group" else 1
+    scale = (torch.rand(n_out, n_scales, generator=generator) * 0.02 + 0.001).to(torch.float16)
+    state = dict(weight=(torch.randn(n_out, n_in, generator=generator) * 0.05).to(torch.float16), weight_scale=scale)
+    if not args.symmetric:
+        state["weight_zero_point"] = torch.randint(-8, 8, (n_out, n_scales), generator=generator).to(torch.int8)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    parts = PackedQuantizationCompressor.compress(state, scheme)
+    w = PackedQuantizationCompressor.decompress(dict(parts), scheme)["weight"]
+    assert w.dtype == torch.float16
+    return {key: value for key, value in parts.items()}, w.contiguous()
+
+
+def write(name, quantization, make):
+    def real(*shape):
+        return (torch.randn(*shape, generator=generator) * 0.1).to(torch.float16)
+
+    common = {"model.embed_tokens.weight": real(VOCAB, HIDDEN), "lm_head.weight": real(VOCAB, HIDDEN), "model.norm.weight": real(HIDDEN) + 1,
+              "model.layers.0.input_layernorm.weight": real(HIDDEN) + 1, "model.layers.0.post_attention_layernorm.weight": real(HIDDEN) + 1}
+    stored, plain = dict(common), dict(common)
+    for layer, (n_out, n_in) in LAYERS.items():
+        parts, w = make(n_out, n_in)
+        for key, value in parts.items():
+            stored[f"model.layers.0.{layer}.{key}"] = value.contiguous()
+        plain[f"model.layers.0.{layer}.weight"] = w
+    for folder, tensors, config in ((name, stored, CONFIG | dict(quantization_config=quantization)), (f"{name}/plain", plain, CONFIG)):
+        os.makedirs(folder, exist_ok=True)
+        save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+        with open(f"{folder}/config.json", "w") as f:
+            json.dump(config, f, indent=1)
+            f.write("\n")
+
+
+GPTQ = dict(quant_method="gptq", bits=4, group_size=GROUP, sym=False, lm_head=False, meta=dict(quantizer=["by hand"]))
+write("gptq", GPTQ | dict(desc_act=False, checkpoint_format="gptq"), lambda n_out, n_in: gptq(n_out, n_in, False))
+write("gptq_v2", GPTQ | dict(desc_act=True, checkpoint_format="gptq_v2", pack_dtype="int32"), lambda n_out, n_in: gptq(n_out, n_in, True))
+write("awq", dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm", modules_to_not_convert=None), awq)
+for name, weights in (("packed", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)),
+                      ("packed_zero", dict(num_bits=4, type="int", symmetric=False, strategy="channel"))):
+    config = dict(quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None)))
+    write(name, config, lambda n_out, n_in, weights=weights: packed(n_out, n_in, weights))

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See serve_flags.h. */
+#include "common/serve_flags.h"
+
+void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
+{
+    enum { LONGEST = 8192 };
+    const int64_t model_most = ds_model_get_info(params->source.model)->max_positions;
+    const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
+    params->source.dtype = flags->dtype != NULL ? ds_dtype_from_name(flags->dtype) : DS_DTYPE_NONE;
+    params->source.max_length = flags->max_length > 0 ? flags->max_length : otherwise;
+    params->max_sequences = flags->max_sequences;
+    params->max_batch_tokens = flags->max_batch_tokens;
+    params->kv_tokens = flags->kv_tokens;
+    params->no_prefix_cache = flags->no_prefix_cache;
+    params->max_draft = flags->draft;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The flags that say how a server is made, of ds_serve and ds_plan serve: one table, so that what
+ * is planned is what is made. */
+#ifndef DSI_TOOLS_SERVE_FLAGS_H
+#define DSI_TOOLS_SERVE_FLAGS_H
+
+#include "common/args.h"
+
+#include <deepspeed/serve.h>
+
+typedef struct serve_flags {
+    const char *dtype;
+    int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft;
+    bool no_prefix_cache;
+} serve_flags;
+
+/* Rows of a table of flags; f: a serve_flags *. */
+#define SERVE_DTYPE_ROW(f)                                                                         \
+    {                                                                                              \
+        .name = "dtype", .type = DSI_ARG_TEXT, .out = &(f)->dtype, .value = "f32|bf16|f16",        \
+        .choices = "f32|bf16|f16",                                                                 \
+        .doc = "Arithmetic; default: as the weights are stored, or config.json says."              \
+    }
+
+#define SERVE_ROWS(f)                                                                              \
+    {.name = "max_length",                                                                         \
+     .type = DSI_ARG_INT,                                                                          \
+     .out = &(f)->max_length,                                                                      \
+     .value = "N",                                                                                 \
+     .def = "0",                                                                                   \
+     .max = 1e9,                                                                                   \
+     .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},          \
+        {.name = "max_sequences",                                                                  \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->max_sequences,                                                               \
+         .value = "N",                                                                             \
+         .def = "16",                                                                              \
+         .min = 1,                                                                                 \
+         .max = 4096,                                                                              \
+         .doc = "Texts in a batch."},                                                              \
+        {.name = "max_batch_tokens",                                                               \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->max_batch_tokens,                                                            \
+         .value = "N",                                                                             \
+         .def = "512",                                                                             \
+         .min = 1,                                                                                 \
+         .max = 65536,                                                                             \
+         .doc = "Tokens of a batch: one of each running text, the rest of prompts."},              \
+        {.name = "kv_tokens",                                                                      \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->kv_tokens,                                                                   \
+         .value = "N",                                                                             \
+         .def = "0",                                                                               \
+         .max = 1e9,                                                                               \
+         .doc = "Positions that all texts have together; default: four times --max_length."},      \
+        {.name = "no_prefix_cache",                                                                \
+         .type = DSI_ARG_SWITCH,                                                                   \
+         .out = &(f)->no_prefix_cache,                                                             \
+         .doc = "Compute the begin of a prompt anew that another one had."},                       \
+    {                                                                                              \
+        .name = "draft", .type = DSI_ARG_INT, .out = &(f)->draft, .value = "N", .def = "0",        \
+        .max = DS_SERVE_MOST_DRAFT,                                                                \
+        .doc = "Ids that a text guesses in a step: what followed its last ones where they stood "  \
+               "before. No text changes; those that repeat their prompt come sooner."              \
+    }
+
+/* What they say of params, whose source has a model. */
+void serve_flags_set(const serve_flags *flags, ds_serve_params *params);
+
+#endif
