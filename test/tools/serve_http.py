@@ -568,6 +568,15 @@ def tools():
             expect(choice["finish_reason"] == "tool_calls" and len(call_of(choice)) == 1, choice)
         else:
             expect(set(choice["message"]["content"]) == {"<"}, choice)  # "<<<<": never the begin of a call
+        # a text that may call, in a stream: whole characters, no more frames than tokens; the text of one answer
+        high = {str(b): 100 for b in (*"é日😀".encode(), *b"<tool")}
+        for seed in range(6):
+            body = dict(messages=said, tools=some, max_tokens=40, seed=seed, temperature=2, logit_bias=high if seed < 4 else {"195": 100, "169": 100})
+            frames = s.stream("/v1/chat/completions", **body)
+            whole = s.post("/v1/chat/completions", model="m", **body)[1]["choices"][0]
+            expect(joined(frames) == (whole["message"]["content"], [], "length"), frames, whole)
+            n = sum(bool(f["choices"][0]["delta"].get("content")) for f in frames)
+            expect(n <= 40, n)
         choice = s.post("/v1/chat/completions", **ask, tool_choice="none", seed=1, logit_bias={"123": 9})[1]["choices"][0]
         expect("tool_calls" not in choice["message"], choice)
         # a call cut by its length is no whole one
