@@ -582,6 +582,15 @@ def tools():
         # a call cut by its length is no whole one
         choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=25), tool_choice="required")[1]["choices"][0]
         expect(choice["finish_reason"] == "length", choice)
+        # so is one cut by a stop string, unless its arguments are there; in a stream, too
+        for stop, cut in (("}", True), ('"', True), ("ty", True), ("ather", True), (":", True), ("</tool_call>", False), ("\n</", False)):
+            body = dict(ask, tool_choice={"type": "function", "function": {"name": "weather"}}, parallel_tool_calls=False, stop=stop, seed=3)
+            choice = s.post("/v1/chat/completions", **body)[1]["choices"][0]
+            content, streamed, finish = joined(s.stream("/v1/chat/completions", **{k: v for k, v in body.items() if k != "model"}))
+            expect(finish == choice["finish_reason"] and content == (choice["message"]["content"] or ""), finish, choice)
+            expect(finish == ("stop" if cut else "tool_calls"), stop, choice)
+            if finish == "tool_calls":
+                expect([(n, json.loads(a)) for n, a in streamed] == call_of(choice), streamed, choice)
         # several calls, where the form has them; this model has no token that ends a text
         several = s.post("/v1/chat/completions", **ask, tool_choice="required", seed=5)[1]["choices"][0]["message"]["tool_calls"]
         expect(len(several) > 1 if folder == "tagged" else len(several) == 1, several)

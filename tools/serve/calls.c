@@ -2,7 +2,7 @@
 /* Calls of tools in an answer: what is text, a name, arguments. See front.h.
  *
  * A guide has made the answer, so that a call that has begun is as its form says; only its length
- * may cut it.
+ * or a stop string may cut it.
  */
 #include "front.h"
 
@@ -136,6 +136,12 @@ void calls_take(call_reader *r, const dsi_call_form *form, const char *text, siz
         const size_t kept = r->state == CALL_TEXT ? begins(&r->held, form->begin) : 0;
         send_held(r, r->held.size - kept, to);
     }
+}
+
+bool calls_whole(const call_reader *r)
+{
+    return r->n_calls > 0 &&
+           (r->state == CALL_BETWEEN || (r->state == CALL_SKIPS && r->then == CALL_BETWEEN));
 }
 
 void calls_end(call_reader *r, const call_sink *to)

@@ -106,6 +106,8 @@ const dsi_call_form *calls_form(const char *chat_template);
  * call: that is held back. */
 void calls_take(call_reader *r, const dsi_call_form *form, const char *text, size_t n,
                 const call_sink *to);
+/* Whether what ended here is whole calls, the last with all its arguments. */
+bool calls_whole(const call_reader *r);
 /* The answer ended: what was held back is text. */
 void calls_end(call_reader *r, const call_sink *to);
 
