@@ -4,6 +4,7 @@
 #include "common/args.h"
 #include "common/environment.h"
 #include "common/output.h"
+#include "data/schema/schema.h"
 
 #include <deepspeed/encoder.h>
 #include <deepspeed/tokenizer.h>
@@ -233,6 +234,25 @@ static ds_status encode(session *s, const char *text, size_t n)
     return DS_OK;
 }
 
+static ds_status encode_row(session *s, json_t *row, const char *line)
+{
+    const json_t *text = json_object_get(row, "text");
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach(row, key, value)
+    {
+        if (dsi_schema_is_pair(key) && !json_is_null(value)) {
+            return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: \"%s\": pairs of texts are not built, one text a row is: %.60s",
+                           s->o->file, key, line);
+        }
+    }
+    return json_is_string(text)
+               ? encode(s, json_string_value(text), json_string_length(text))
+               : ds_fail(s->ctx, DS_ERR_FORMAT, "%s: a row without \"text\", a string: %.60s",
+                         s->o->file, line);
+}
+
 /* A line of a file: a text, or of .jsonl a row with one. */
 static ds_status encode_line(session *s, const char *line, size_t n, bool rows)
 {
@@ -241,12 +261,7 @@ static ds_status encode_line(session *s, const char *line, size_t n, bool rows)
         return n > 0 ? encode(s, line, n) : DS_OK;
     }
     json_t *row = json_loadb(line, n, 0, &error);
-    const json_t *text = json_object_get(row, "text");
-    const ds_status status =
-        json_is_string(text)
-            ? encode(s, json_string_value(text), json_string_length(text))
-            : ds_fail(s->ctx, DS_ERR_FORMAT, "%s: a row without \"text\", a string: %.60s",
-                      s->o->file, line);
+    const ds_status status = encode_row(s, row, line);
     json_decref(row);
     return status;
 }

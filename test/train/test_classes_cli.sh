@@ -100,6 +100,10 @@ sed 's/"no"/0/; s/"yes"/1/' texts.jsonl > texts-numbers.jsonl
 sed 's/ner_tags/tags/' words.jsonl > words-numbers.jsonl
 refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
 refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
+for key in text_pair sentence2 hypothesis; do
+    echo "{\"text\": \"a\", \"$key\": \"b\"}" > pair.jsonl
+    refused "\"$key\": pairs of texts are not built" "$build/ds_encode" --model base --file pair.jsonl
+done
 refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
 # a head whose names do not say whether it is of texts or of words
 sed 's/"vocab_size": [0-9]*/"vocab_size": 300/' "$DS_SOURCE_DIR/test/golden/model_config/modernbert/config.json" > modern.json

@@ -170,6 +170,13 @@ static bool read_words(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
     return !behind || append(r, ids + 1, 1);
 }
 
+bool dsi_schema_is_pair(const char *key)
+{
+    static const char *const pairs[] = {"text_pair",  "sentence1", "sentence2", "premise",
+                                        "hypothesis", "question1", "question2", NULL};
+    return dsi_schema_is_one_of(key, pairs);
+}
+
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
 {
     const bool words = r->params->rows == DS_ROWS_TOKEN_CLASSES;
@@ -183,9 +190,7 @@ bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
     r->line->sample = true;
     json_object_foreach((json_t *)(uintptr_t)r->row, key, value)
     {
-        static const char *const pairs[] = {"text_pair",  "sentence1", "sentence2", "premise",
-                                            "hypothesis", "question1", "question2", NULL};
-        if (dsi_schema_is_one_of(key, pairs)) {
+        if (dsi_schema_is_pair(key)) {
             return dsi_schema_refuse(r, DS_ERR_UNSUPPORTED,
                                      "\"%s\": pairs of texts are not built, one text a row is",
                                      key);
