@@ -198,8 +198,7 @@ static ds_status tokenize(session *s, const char *text, size_t n, size_t *n_out)
 {
     const size_t most = (size_t)ds_encoder_max_length(s->encoder);
     ds_tokens tokens;
-    DS_TRY(ds_tokenizer_encode(s->tokenizer, s->scratch, text, n,
-                               DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, &tokens));
+    DS_TRY(ds_tokenizer_encode(s->tokenizer, s->scratch, text, n, DS_ENCODE_ADD_SPECIAL, &tokens));
     if (tokens.n == 0) {
         return ds_fail(s->ctx, DS_ERR_ARG, "a text without any token");
     }

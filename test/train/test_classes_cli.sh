@@ -69,6 +69,9 @@ paste <(sed -E 's/.*"label": "([a-z]+)".*/\1/' some.jsonl) <(sed -E 's/^\{"label
     awk '{n++; right += $1 == $2} END {exit !(n == 200 && right >= 196)}' || fail "ds_encode does not say what was learnt" said.txt
 [ "$("$build/ds_encode" --model words "a b i x" | tr -d '\n')" = '{"tokens":["a","b","i","x"],"labels":["LABEL_1","LABEL_0","LABEL_1","LABEL_0"]}' ] ||
     fail "classes of words: $("$build/ds_encode" --model words "a b i x")"
+# special tokens in a text are those tokens, as transformers takes them
+[ "$("$build/ds_encode" --model words "a[SEP]b" | tr -d '\n')" = '{"tokens":["a","b"],"labels":["LABEL_1","LABEL_0"]}' ] ||
+    fail "special tokens: $("$build/ds_encode" --model words "a[SEP]b")"
 # a text's vector does not depend on the text before it; length 1
 "$build/ds_encode" --model base --normalize "a b" "c d e" "a b" > vectors.txt || fail "vectors"
 [ "$(sed -n 1p vectors.txt)" = "$(sed -n 3p vectors.txt)" ] || fail "a vector depends on the text before"

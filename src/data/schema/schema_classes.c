@@ -45,8 +45,8 @@ static bool class_of(const dsi_schema_row *r, const json_t *value, bool may_be_n
 static bool encode(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, const char *text,
                    size_t n, uint32_t flags, ds_tokens *tokens)
 {
-    const ds_status status = ds_tokenizer_encode(r->params->tokenizer, scratch, text, n,
-                                                 flags | DS_ENCODE_NO_SPECIAL_PARSE, tokens);
+    const ds_status status =
+        ds_tokenizer_encode(r->params->tokenizer, scratch, text, n, flags, tokens);
     return status >= 0 ||
            dsi_schema_refuse(r, status, "the row cannot be tokenized: too long, or no memory");
 }
