@@ -5,6 +5,7 @@
 #include "common/environment.h"
 #include "common/output.h"
 #include "common/sentence_folder.h"
+#include "data/schema/schema.h"
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
@@ -220,8 +221,7 @@ static ds_status tokenize(session *s, const char *text, size_t n, size_t *n_out)
 {
     const size_t most = (size_t)ds_encoder_max_length(s->encoder);
     ds_tokens tokens;
-    DS_TRY(ds_tokenizer_encode(s->tokenizer, s->scratch, text, n,
-                               DS_ENCODE_ADD_SPECIAL | DS_ENCODE_NO_SPECIAL_PARSE, &tokens));
+    DS_TRY(ds_tokenizer_encode(s->tokenizer, s->scratch, text, n, DS_ENCODE_ADD_SPECIAL, &tokens));
     if (tokens.n == 0) {
         return ds_fail(s->ctx, DS_ERR_ARG, "a text without any token");
     }
@@ -256,6 +256,25 @@ static ds_status encode(session *s, const char *text, size_t n)
     return DS_OK;
 }
 
+static ds_status encode_row(session *s, json_t *row, const char *line)
+{
+    const json_t *text = json_object_get(row, "text");
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach(row, key, value)
+    {
+        if (dsi_schema_is_pair(key) && !json_is_null(value)) {
+            return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: \"%s\": pairs of texts are not built, one text a row is: %.60s",
+                           s->o->file, key, line);
+        }
+    }
+    return json_is_string(text)
+               ? encode(s, json_string_value(text), json_string_length(text))
+               : ds_fail(s->ctx, DS_ERR_FORMAT, "%s: a row without \"text\", a string: %.60s",
+                         s->o->file, line);
+}
+
 /* A line of a file: a text, or of .jsonl a row with one. */
 static ds_status encode_line(session *s, const char *line, size_t n, bool rows)
 {
@@ -264,12 +283,7 @@ static ds_status encode_line(session *s, const char *line, size_t n, bool rows)
         return n > 0 ? encode(s, line, n) : DS_OK;
     }
     json_t *row = json_loadb(line, n, 0, &error);
-    const json_t *text = json_object_get(row, "text");
-    const ds_status status =
-        json_is_string(text)
-            ? encode(s, json_string_value(text), json_string_length(text))
-            : ds_fail(s->ctx, DS_ERR_FORMAT, "%s: a row without \"text\", a string: %.60s",
-                      s->o->file, line);
+    const ds_status status = encode_row(s, row, line);
     json_decref(row);
     return status;
 }

@@ -141,9 +141,8 @@ static void put_id(const dsi_gguf *g, const char *key, json_t *config, const cha
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
 /* Llama 3's stretching of low frequencies, as the divisors of rope_freqs.weight have it. */
-static bool is_llama3(const float *divisors, int64_t n, double base, double factor)
+static bool is_llama3(const float *divisors, int64_t n, double base, double factor, double original)
 {
-    const double original = 8192.0;
     const double low = 1.0;
     const double high = 4.0;
     for (int64_t i = 0; i < n; ++i) {
@@ -163,21 +162,26 @@ static ds_status put_llama3(ds_ctx *ctx, const dsi_gguf *g, const dsi_gguf_tenso
                             json_t *config)
 {
     enum { MOST = 512 };
-    static const double factors[] = {8.0, 32.0, 4.0, 16.0};
+    static const double originals[] = {8192.0, 4096.0, 2048.0, 16384.0, 32768.0, 65536.0, 131072.0};
     float divisors[MOST];
     const int64_t n = t->shape.dims[t->shape.n_dims - 1];
-    if (t->shape.n_dims != 1 || n > MOST) {
+    if (t->shape.n_dims != 1 || n < 1 || n > MOST) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s: rope_freqs.weight is no vector",
                        dsi_gguf_path(g));
     }
     DS_TRY(dsi_gguf_read_rows(g, t, 0, 1, divisors));
-    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; ++i) {
-        if (is_llama3(divisors, n, base, factors[i])) {
+    /* another factor is that of the longest wave, unless the model has no long ones */
+    const double factors[] = {8.0, 32.0, 4.0, 16.0, (double)divisors[n - 1]};
+    enum { N_ORIGINALS = sizeof originals / sizeof originals[0] };
+    for (size_t i = 0; i < N_ORIGINALS * sizeof factors / sizeof factors[0]; ++i) {
+        const double factor = factors[i / N_ORIGINALS];
+        const double original = originals[i % N_ORIGINALS];
+        if (is_llama3(divisors, n, base, factor, original)) {
             (void)json_object_set_new(config, "rope_scaling",
                                       json_pack("{s:s, s:f, s:f, s:f, s:i}", "rope_type", "llama3",
-                                                "factor", factors[i], "low_freq_factor", 1.0,
+                                                "factor", factor, "low_freq_factor", 1.0,
                                                 "high_freq_factor", 4.0,
-                                                "original_max_position_embeddings", 8192));
+                                                "original_max_position_embeddings", (int)original));
             return DS_OK;
         }
     }

@@ -10,6 +10,7 @@
 #include "ckpt/gguf_export.h"
 #include "io/file.h"
 #include "io/json_load.h"
+#include "ir/graph.h"
 
 #include <deepspeed/model.h>
 #include <stdlib.h>
@@ -353,6 +354,7 @@ static ds_status from_folder(work *w)
 
 /* ---- what a file says, read back ------------------------------------------------------------- */
 
+/* What a model computes, as text: how its weights would be drawn is no part of that. */
 static ds_status graph_of(ds_ctx *ctx, const ds_model *model, char **text_out)
 {
     const ds_trace trace = {.mode = DS_TRACE_GENERATE,
@@ -367,6 +369,9 @@ static ds_status graph_of(ds_ctx *ctx, const ds_model *model, char **text_out)
     status = status < 0 ? status : ds_graph_create(ctx, cells, &graph);
     status = status < 0 ? status : ds_nn_create(graph, &trace, &nn);
     status = status < 0 ? status : ds_model_trace(model, nn);
+    for (uint32_t i = 0; cells != NULL && i < cells->n; ++i) {
+        cells->items[i].init = (ds_init){DS_INIT_ZEROS, 0.0};
+    }
     status = status < 0 ? status : ds_graph_print(graph, text_out);
     ds_nn_destroy(&nn);
     ds_graph_destroy(&graph);
@@ -374,19 +379,75 @@ static ds_status graph_of(ds_ctx *ctx, const ds_model *model, char **text_out)
     return status;
 }
 
-static ds_status compare(ds_ctx *ctx, const char *a, const char *b)
+static ds_status graph_of_config(ds_ctx *ctx, const json_t *config, char **text_out)
 {
-    if (strcmp(a, b) == 0) {
-        return DS_OK;
+    char *text = json_dumps(config, 0);
+    ds_model *model = NULL;
+    ds_status status = text != NULL ? ds_model_from_text(ctx, text, &model)
+                                    : ds_fail(ctx, DS_ERR_NOMEM, "no memory for config.json");
+    status = status < 0 ? status : graph_of(ctx, model, text_out);
+    ds_model_destroy(&model);
+    free(text);
+    return status;
+}
+
+/* Whether the model of `base` computes another thing, `graph` no longer, with the key as `from`
+ * has it. */
+static bool matters(ds_ctx *ctx, const json_t *base, const char *graph, const json_t *from,
+                    const char *key)
+{
+    json_t *changed = json_copy((json_t *)(uintptr_t)base);
+    json_t *value = json_object_get(from, key);
+    char *text = NULL;
+    const bool set = changed != NULL && (value != NULL ? json_object_set(changed, key, value) == 0
+                                                       : json_object_del(changed, key) == 0);
+    const bool differs =
+        set && graph_of_config(ctx, changed, &text) >= 0 && strcmp(text, graph) != 0;
+    free(text);
+    json_decref(changed);
+    return differs;
+}
+
+typedef struct reading {
+    const json_t *config;
+    char *graph;
+} reading;
+
+/* The keys of own's config that make the difference: in what was read with one of them in its
+ * place, else in own without one. */
+static ds_status differ(ds_ctx *ctx, const reading *own, const reading *back)
+{
+    dsi_buf keys = dsi_buf_make(4096);
+    for (int k = 0; k < 2 && keys.size == 0; ++k) {
+        const reading *base = k == 0 ? back : own;
+        const json_t *from = k == 0 ? own->config : back->config;
+        const char *key = NULL;
+        json_t *value = NULL;
+        json_object_foreach((json_t *)(uintptr_t)own->config, key, value)
+        {
+            if (matters(ctx, base->config, base->graph, from, key)) {
+                dsi_buf_printf(&keys, "%s\"%s\"", keys.size > 0 ? ", " : "", key);
+            }
+        }
     }
+    const char *a = own->graph;
+    const char *b = back->graph;
     while (strcspn(a, "\n") == strcspn(b, "\n") && memcmp(a, b, strcspn(a, "\n")) == 0) {
         a += strcspn(a, "\n") + 1; /* some line differs: neither ends here */
         b += strcspn(b, "\n") + 1;
     }
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                   "config.json has something that a GGUF file has no word for here: the model "
-                   "would compute\n  %.*s\nwhere the folder's computes\n  %.*s",
-                   (int)strcspn(b, "\n"), b, (int)strcspn(a, "\n"), a);
+    const ds_status status =
+        keys.size > 0
+            ? ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                      "config.json: %.400s: a GGUF file has no word for it here; the model that "
+                      "is read from it would compute something else",
+                      dsi_buf_text(&keys))
+            : ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                      "config.json has something that a GGUF file has no word for here: the model "
+                      "would compute\n  %.*s\nwhere the folder's computes\n  %.*s",
+                      (int)strcspn(b, "\n"), b, (int)strcspn(a, "\n"), a);
+    dsi_buf_free(&keys);
+    return status;
 }
 
 /* The config.json that is read from the file makes the folder's graph. */
@@ -395,28 +456,18 @@ static ds_status check_file(void *user, const char *path)
     const work *w = user;
     dsi_gguf *gguf = NULL;
     json_t *config = NULL;
-    ds_model *here = NULL;
-    ds_model *there = NULL;
-    char *a = NULL;
-    char *b = NULL;
-    char *own = json_dumps(w->config, 0);
+    reading own = {w->config, NULL};
+    reading back = {NULL, NULL};
     ds_status status = dsi_gguf_open(w->ctx, path, &gguf);
     status = status < 0 ? status : dsi_gguf_config(w->ctx, gguf, &config);
-    char *text = status >= 0 ? json_dumps(config, 0) : NULL;
-    if (status >= 0 && (text == NULL || own == NULL)) {
-        status = ds_fail(w->ctx, DS_ERR_NOMEM, "no memory for config.json");
+    back.config = config;
+    status = status < 0 ? status : graph_of_config(w->ctx, own.config, &own.graph);
+    status = status < 0 ? status : graph_of_config(w->ctx, back.config, &back.graph);
+    if (status >= 0 && strcmp(own.graph, back.graph) != 0) {
+        status = differ(w->ctx, &own, &back);
     }
-    status = status < 0 ? status : ds_model_from_text(w->ctx, own, &here);
-    status = status < 0 ? status : ds_model_from_text(w->ctx, text, &there);
-    status = status < 0 ? status : graph_of(w->ctx, here, &a);
-    status = status < 0 ? status : graph_of(w->ctx, there, &b);
-    status = status < 0 ? status : compare(w->ctx, a, b);
-    free(a);
-    free(b);
-    free(own);
-    free(text);
-    ds_model_destroy(&here);
-    ds_model_destroy(&there);
+    free(own.graph);
+    free(back.graph);
     json_decref(config);
     dsi_gguf_close(&gguf);
     return status;

@@ -81,6 +81,11 @@ static ds_status llama3(const job *j, const json_t *scaling, double base, int64_
     const double low = number(scaling, "low_freq_factor", 1.0);
     const double high = number(scaling, "high_freq_factor", 4.0);
     const double original = number(scaling, "original_max_position_embeddings", 8192.0);
+    if (low != 1.0 || high != 4.0) {
+        return ds_fail(j->ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: \"rope_scaling\": the type llama3 is written with a "
+                       "low_freq_factor of 1 and a high_freq_factor of 4, as Llama 3 has them");
+    }
     float *divisors = malloc((size_t)(width / 2) * sizeof *divisors);
     if (divisors == NULL) {
         return ds_fail(j->ctx, DS_ERR_NOMEM, "no memory for rotary positions");

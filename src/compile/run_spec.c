@@ -46,7 +46,8 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
                                  .average_power = o->average_power,
                                  .rate_power = o->rate_power};
     spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = o->kind == DS_OPTIMIZER_ADAMW_8BIT,
-                                                 .min_size = o->min_8bit_size};
+                                                 .min_size = o->min_8bit_size,
+                                                 .embeddings_fp32 = !o->embeddings_8bit};
     spec->muon_lr = o->muon_lr;
     spec->muon_momentum = o->momentum;
     spec->train.onebit =

@@ -323,10 +323,29 @@ static ds_status build_lamb(builder *b, const dsi_optim_attrs *attrs, ds_cell pa
     return b->spec->onebit.on ? dsi_onebit_lamb_warm_up(b, param, sums[0]) : DS_OK;
 }
 
-/* Whether a parameter's states have 8 bits an element. */
-static bool is_8bit(const dsi_train_spec *spec, const ds_cell_info *param)
+/* Whether rows of the parameter are looked up somewhere. */
+static bool is_table(const builder *b, ds_cell param)
 {
-    return spec->adam_8bit.on && ds_shape_count(param->meta.shape) >= spec->adam_8bit.min_size;
+    const ds_graph *g = b->graph;
+    for (uint32_t i = 0; i < g->n_nodes; ++i) {
+        const dsi_node_info *node = &g->nodes[i];
+        for (uint32_t k = 0; node->op == &dsi_op_embedding && k < node->n_in; k += 2) {
+            const ds_value in = g->operands[node->in_at + k];
+            if (in != DS_NONE && g->values[in].cell == param) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Whether a parameter's states have 8 bits an element. */
+static bool is_8bit(const builder *b, ds_cell param)
+{
+    const dsi_adam_8bit_spec *spec = &b->spec->adam_8bit;
+    return spec->on &&
+           ds_shape_count(ds_cells_get(b->cells, param)->meta.shape) >= spec->min_size &&
+           !(spec->embeddings_fp32 && is_table(b, param));
 }
 
 /* AdamW with the largest magnitudes of blocks beside states in 8 bits. in: operands of an update.
@@ -361,7 +380,8 @@ ds_status dsi_train_read_update(builder *b, const dsi_train_update *update, ds_v
     const optimizer_row row =
         muon ? (optimizer_row){NULL, 1, {DS_CELL_MOMENTUM}} : optimizer_of(spec);
     const ds_meta master = {DS_DTYPE_F32, info.meta.shape};
-    const ds_meta state = {is_8bit(spec, &info) ? DS_DTYPE_U8 : spec->state_dtype, info.meta.shape};
+    const ds_meta state = {is_8bit(b, update->param) ? DS_DTYPE_U8 : spec->state_dtype,
+                           info.meta.shape};
     const uint32_t group = info.no_decay ? DSI_GROUP_NO_DECAY : DSI_GROUP_DECAY;
     in[1] = update->gradient;
     in[3] = update->factor;
@@ -421,7 +441,7 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
     if (b->spec->schedule_free.on) {
         return build_schedule_free(b, &attrs, in);
     }
-    if (is_8bit(b->spec, ds_cells_get(b->cells, update->param))) {
+    if (is_8bit(b, update->param)) {
         return build_8bit(b, &attrs, update->param, in);
     }
     return row.op == &dsi_op_lamb_moments

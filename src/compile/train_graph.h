@@ -55,7 +55,8 @@ typedef struct dsi_schedule_free_spec {
 /* AdamW whose states have 8 bits an element. */
 typedef struct dsi_adam_8bit_spec {
     bool on;
-    int64_t min_size; /* elements of a parameter below which they are fp32 */
+    int64_t min_size;     /* elements of a parameter below which they are fp32 */
+    bool embeddings_fp32; /* and those of embeddings */
 } dsi_adam_8bit_spec;
 
 /* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment

@@ -314,6 +314,7 @@ static void settle_warmup(dsi_eval *eval)
     const char *flag = "--warmup_steps";
     const ds_maybe steps = warmup_of_flags(eval, &flag);
     dsi_item *item = dsi_item_find(eval, "scheduler.params.warmup_num_steps");
+    item = item != NULL ? item : dsi_item_find(eval, "optimizer.params.warmup_steps");
     if (item != NULL) {
         const double least = item->option->min;
         const double count = steps.value == 0 ? least : steps.value;

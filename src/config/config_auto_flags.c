@@ -76,7 +76,8 @@ static void constant_rate(dsi_eval *eval)
 /* Without a schedule the rate is constant: there is nothing to warm up. */
 static void warmup(dsi_eval *eval, ds_maybe value, const char *flag)
 {
-    if (!value.known || value.value == 0) {
+    const bool own = dsi_item_find(eval, "optimizer.params.warmup_steps") != NULL;
+    if (!value.known || value.value == 0 || (own && type_of(eval, "scheduler") == NULL)) {
         return;
     }
     if (type_of(eval, "scheduler") != NULL) {

@@ -17,28 +17,32 @@ typedef struct trainer_optimizer {
     const char *names; /* of --optim */
     const char *type;  /* ours; NULL: none */
     const char *keys;  /* of params, that flags fill */
+    const char *off;   /* switches of params that the Trainer sets to false; NULL: none */
 } trainer_optimizer;
 
 static const trainer_optimizer optimizers[] = {
     {"adamw_torch|adamw_torch_fused|adamw_torch_xla|adamw_torch_npu_fused|adamw_apex_fused",
-     "AdamW", "lr|betas|eps|weight_decay"},
-    {"sgd", "SGD", "lr|weight_decay"},
-    {"adagrad", "Adagrad", "lr|weight_decay"},
-    {"lion_32bit|paged_lion_32bit", "Lion", "lr|betas|weight_decay"},
-    {"adamw_hf|adafactor|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|ademamix|adamw_bnb_"
-     "8bit|"
-     "adamw_8bit|ademamix_8bit|lion_8bit|paged_adamw_32bit|paged_adamw_8bit|paged_ademamix_32bit|"
-     "paged_ademamix_8bit|paged_lion_8bit|rmsprop|rmsprop_bnb|rmsprop_bnb_8bit|rmsprop_bnb_32bit|"
-     "galore_adamw|galore_adamw_8bit|galore_adafactor|galore_adamw_layerwise|"
-     "galore_adamw_8bit_layerwise|galore_adafactor_layerwise|lomo|adalomo|grokadamw|"
-     "schedule_free_radam|schedule_free_adamw|schedule_free_sgd|apollo_adamw|apollo_adamw_"
-     "layerwise|"
-     "stable_adamw",
-     NULL, NULL},
+     "AdamW", "lr|betas|eps|weight_decay", NULL},
+    {"sgd", "SGD", "lr|weight_decay", NULL},
+    {"adagrad", "Adagrad", "lr|weight_decay", NULL},
+    {"lion_32bit|paged_lion_32bit", "Lion", "lr|betas|weight_decay", NULL},
+    {"adafactor", "Adafactor", "lr|weight_decay", "scale_parameter|relative_step"},
+    {"schedule_free_adamw", "AdamWScheduleFree", "lr|betas|eps|weight_decay|warmup_steps", NULL},
+    {"adamw_8bit|adamw_bnb_8bit|paged_adamw_8bit", "AdamW8bit", "lr|betas|eps|weight_decay",
+     "embeddings_8bit"},
+    {"adamw_hf|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|ademamix|ademamix_8bit|"
+     "lion_8bit|paged_adamw_32bit|paged_ademamix_32bit|paged_ademamix_8bit|paged_lion_8bit|"
+     "rmsprop|rmsprop_bnb|rmsprop_bnb_8bit|rmsprop_bnb_32bit|galore_adamw|galore_adamw_8bit|"
+     "galore_adafactor|galore_adamw_layerwise|galore_adamw_8bit_layerwise|"
+     "galore_adafactor_layerwise|lomo|adalomo|grokadamw|schedule_free_radam|schedule_free_sgd|"
+     "apollo_adamw|apollo_adamw_layerwise|stable_adamw",
+     NULL, NULL, NULL},
 };
 static const char built_optimizers[] = "adamw_torch, adamw_torch_fused, adamw_torch_xla, "
                                        "adamw_torch_npu_fused, adamw_apex_fused, sgd, adagrad, "
-                                       "lion_32bit, paged_lion_32bit";
+                                       "lion_32bit, paged_lion_32bit, adafactor, "
+                                       "schedule_free_adamw, adamw_8bit, adamw_bnb_8bit, "
+                                       "paged_adamw_8bit";
 
 /* The Trainer's names are those of our table; "none" is no schedule. */
 static const char built_schedules[] =
@@ -102,6 +106,10 @@ static void add_optimizer(dsi_eval *eval, dsi_node *root)
     dsi_node *params = add_section(eval, root, "optimizer", o->type);
     for (int i = 0; dsi_choice_at(o->keys, i, key, sizeof key); ++i) {
         add_auto(eval, params, key);
+    }
+    for (int i = 0; o->off != NULL && dsi_choice_at(o->off, i, key, sizeof key); ++i) {
+        (void)put(eval, params, dsi_arena_strdup(eval->arena, key),
+                  dsi_node_make_bool(eval->arena, false));
     }
     eval->trainer_optimizer = true;
 }
@@ -175,10 +183,30 @@ static void add_scheduler(dsi_eval *eval, dsi_node *root, const char *type)
     }
 }
 
+/* The optimizer goes without a schedule. */
+static bool goes_without(const dsi_node *root)
+{
+    const dsi_node *section = dsi_node_find(root, "optimizer");
+    const bool is = section != NULL && section->kind == DSI_NODE_OBJECT;
+    const dsi_node *type = is ? dsi_node_find(section, "type") : NULL;
+    return type != NULL && type->kind == DSI_NODE_TEXT &&
+           dsi_optimizer_variant(type->as.text) == dsi_optimizer_variant("AdamWScheduleFree");
+}
+
 /* The type that a missing section gets; NULL: none, and the rate is constant. */
-static const char *chosen_schedule(const dsi_eval *eval)
+static const char *chosen_schedule(dsi_eval *eval, const dsi_node *root)
 {
     const ds_trainer_values *t = eval->trainer;
+    const char *asked = t->lr_scheduler_type;
+    if (goes_without(root) && (asked == NULL || strcmp(asked, "constant") == 0)) {
+        if (asked == NULL && t->fill_sections && t->total_steps.known) {
+            dsi_notice_at(eval->diags, 0, 0, "scheduler",
+                          "AdamWScheduleFree goes without a schedule, and none is added; the "
+                          "Trainer's default would be linear beside it, unless "
+                          "--lr_scheduler_type constant is given");
+        }
+        return NULL;
+    }
     if (t->lr_scheduler_type != NULL) {
         return strcmp(t->lr_scheduler_type, "none") != 0 ? t->lr_scheduler_type : NULL;
     }
@@ -202,7 +230,6 @@ static void notice_typeless(dsi_eval *eval, const dsi_node *root, const char *na
 
 void dsi_config_sections(dsi_eval *eval, dsi_node *root)
 {
-    const char *schedule = chosen_schedule(eval);
     notice_typeless(eval, root, "optimizer");
     notice_typeless(eval, root, "scheduler");
     if (eval->world_size == 0) {
@@ -212,7 +239,9 @@ void dsi_config_sections(dsi_eval *eval, dsi_node *root)
         dsi_node_find(root, "optimizer") == NULL) {
         add_optimizer(eval, root);
     }
-    if (schedule != NULL && dsi_node_find(root, "scheduler") == NULL) {
+    const char *schedule =
+        dsi_node_find(root, "scheduler") == NULL ? chosen_schedule(eval, root) : NULL;
+    if (schedule != NULL) {
         add_scheduler(eval, root, schedule);
     }
 }
@@ -224,7 +253,10 @@ static void explain(dsi_eval *eval, dsi_item *item)
     const ds_trainer_values *t = eval->trainer;
     const bool optim = strcmp(item->path, "optimizer.type") == 0;
     const bool type = strcmp(item->path, "scheduler.type") == 0;
-    const char *flag = optim ? "--optim" : type ? "--lr_scheduler_type" : "--lr_scheduler_kwargs";
+    const bool of_optim = strncmp(item->path, "optimizer.", 10) == 0;
+    const char *flag = of_optim ? "--optim"
+                       : type   ? "--lr_scheduler_type"
+                                : "--lr_scheduler_kwargs";
     item->origin = DS_ORIGIN_AUTO;
     item->detail = flag;
     if ((optim && t->optim == NULL) || (type && t->lr_scheduler_type == NULL)) {

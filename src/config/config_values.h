@@ -36,6 +36,7 @@ typedef struct ds_config_optimizer {
     int64_t warmup_steps; /* SCHEDULE_FREE, and the next two */
     double average_power, rate_power;
     int64_t min_8bit_size; /* ADAMW_8BIT: elements of a parameter below which states are fp32 */
+    bool embeddings_8bit;  /* likewise: false: states of embeddings are fp32 */
     int64_t freeze_step;   /* ONEBIT_*: updates before signs are exchanged */
     double coeff_beta;     /* ONEBIT_LAMB, and the next three */
     double factor_max, factor_min, factor_threshold;

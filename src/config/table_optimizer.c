@@ -275,7 +275,7 @@ static const dsi_option schedule_free_rows[] = {
     EPS("1e-08"),
     WEIGHT_DECAY,
     I("warmup_steps", "0", IN_FORCE, "The rate grows linearly in so many steps, then it stays.",
-      MIN(0), FIELD(optimizer.warmup_steps)),
+      MIN(0), WITH(TRAINER), FIELD(optimizer.warmup_steps)),
     R("r", "0", IN_FORCE, "Step t weighs t^r in the average.", MIN(0),
       FIELD(optimizer.average_power)),
     R("weight_lr_power", "2.0", IN_FORCE,
@@ -300,6 +300,9 @@ static const dsi_option adamw_8bit_rows[] = {
     I("min_8bit_size", "4096", IN_FORCE,
       "Parameters of fewer elements have states in fp32, as bitsandbytes has them.", MIN(1),
       FIELD(optimizer.min_8bit_size)),
+    B("embeddings_8bit", "true", IN_FORCE,
+      "States of embeddings in 8 bits too. false: in fp32, as the Trainer has them.",
+      FIELD(optimizer.embeddings_8bit)),
     AMSGRAD,
     MAX_GRAD_NORM,
 };

@@ -381,6 +381,18 @@ static const char *guess_type(json_t *node)
     return NULL;
 }
 
+static void put_types(dsi_form_schema *s, uint32_t at, json_t *node, json_t *types,
+                      const dsi_place *place)
+{
+    if (!json_is_array(types) || json_array_size(types) == 0) {
+        (void)dsi_form_schema_fail(s, place, "type", "expected a name, or an array of names");
+    }
+    for (size_t i = 0; i < json_array_size(types) && !s->g->failed; ++i) {
+        const char *one = json_string_value(json_array_get(types, i));
+        put_type(s, at, node, one != NULL ? one : "", place);
+    }
+}
+
 static void put_part(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_place *place)
 {
     json_t *type = json_object_get(node, "type");
@@ -395,12 +407,8 @@ static void put_part(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_pl
         dsi_grammar_end(s->g, put_value_of_any(s, at));
     } else if (guessed != NULL) {
         put_type(s, at, node, guessed, place);
-    } else if (!json_is_array(type) || json_array_size(type) == 0) {
-        (void)dsi_form_schema_fail(s, place, "type", "expected a name, or an array of names");
-    }
-    for (size_t i = 0; i < json_array_size(type) && guessed == NULL && !s->g->failed; ++i) {
-        const char *one = json_string_value(json_array_get(type, i));
-        put_type(s, at, node, one != NULL ? one : "", place);
+    } else {
+        put_types(s, at, node, type, place);
     }
 }
 

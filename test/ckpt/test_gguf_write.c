@@ -129,22 +129,30 @@ static void types(void **state)
 
 /* ---- refusals ---- */
 
-/* A folder of llama.gguf whose config.json has `field` in front. */
+/* A folder of llama.gguf in the scratch directory whose config.json has `field` in front. */
+static void make_folder(const char *scratch, const char *field, char folder[PATH_BYTES])
+{
+    char path[2 * PATH_BYTES];
+    size_t n = 0;
+    (void)snprintf(folder, PATH_BYTES, "%s/folder", scratch);
+    unpack(GOLDEN "llama.gguf", folder, DS_DTYPE_F32);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    char *config = scratch_read(path, &n);
+    char *changed = malloc(n + 512);
+    const int m = snprintf(changed, n + 512, "{%s%s", field, strchr(config, '{') + 1);
+    scratch_write(path, changed, (size_t)m);
+    free(config);
+    free(changed);
+}
+
 static void refused(const char *field, const char *type, ds_status status, const char *says)
 {
     char *scratch = scratch_make();
     char folder[PATH_BYTES];
     char file[PATH_BYTES];
-    char path[2 * PATH_BYTES];
     size_t n = 0;
-    (void)snprintf(folder, sizeof folder, "%s/folder", scratch);
+    make_folder(scratch, field, folder);
     (void)snprintf(file, sizeof file, "%s/out.gguf", scratch);
-    unpack(GOLDEN "llama.gguf", folder, DS_DTYPE_F32);
-    (void)snprintf(path, sizeof path, "%s/config.json", folder);
-    char *config = scratch_read(path, &n);
-    char *changed = malloc(n + 256);
-    const int m = snprintf(changed, n + 256, "{%s%s", field, strchr(config, '{') + 1);
-    scratch_write(path, changed, (size_t)m);
     scratch_write(file, "old", 3);
     const ds_gguf_write_params params = {.source = folder, .file = file, .type = type};
     const ds_status got = ds_gguf_write(ctx, &params);
@@ -154,22 +162,66 @@ static void refused(const char *field, const char *type, ds_status status, const
     char *old = scratch_read(file, &n);
     assert_int_equal(n, 3); /* what was there stays */
     free(old);
-    free(config);
-    free(changed);
     scratch_remove(scratch);
+}
+
+/* What is no part of what a model computes is no reason to refuse it; and Llama 3's positions of
+ * several models. */
+static void what_is_taken(void **state)
+{
+    static const char *const fields[][2] = {
+        {"\"initializer_range\": 0.5, \"use_cache\": false,", ""},
+        {"\"initializer_range\": 0.1,\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": "
+         "8.0, "
+         "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+         "\"original_max_position_embeddings\": 8192},",
+         "\"factor\": 8.0"},
+        {"\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", "
+         "\"factor\": 7.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+         "\"original_max_position_embeddings\": 8192},",
+         "\"factor\": 7.0"},
+        {"\"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": \"llama3\", "
+         "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+         "\"original_max_position_embeddings\": 65536},",
+         "\"original_max_position_embeddings\": 65536"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; ++i) {
+        char *scratch = scratch_make();
+        char folder[PATH_BYTES];
+        char file[PATH_BYTES];
+        char back[PATH_BYTES];
+        char path[2 * PATH_BYTES];
+        size_t n = 0;
+        make_folder(scratch, fields[i][0], folder);
+        (void)snprintf(file, sizeof file, "%s/out.gguf", scratch);
+        (void)snprintf(back, sizeof back, "%s/back", scratch);
+        pack(folder, file, "f32");
+        unpack(file, back, DS_DTYPE_F32);
+        same_file(folder, back, "model.safetensors");
+        (void)snprintf(path, sizeof path, "%s/config.json", back);
+        char *config = scratch_read(path, &n);
+        if (strstr(config, fields[i][1]) == NULL) {
+            fail_msg("%s is not in %s", fields[i][1], config);
+        }
+        free(config);
+        scratch_remove(scratch);
+    }
 }
 
 static void what_has_no_word(void **state)
 {
     (void)state;
     refused("", "q3_k", DS_ERR_ARG, "the type q3_k is not written");
-    refused("\"mlp_bias\": true,", "q8_0", DS_ERR_UNSUPPORTED, "has no word for");
+    refused("\"mlp_bias\": true,", "q8_0", DS_ERR_UNSUPPORTED, "config.json: \"mlp_bias\": a GGUF");
+    refused("\"initializer_range\": 0.3, \"mlp_bias\": true,", "q8_0", DS_ERR_UNSUPPORTED,
+            "config.json: \"mlp_bias\": a GGUF");
     refused("\"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2.0},", "q8_0",
             DS_ERR_UNSUPPORTED, "rotary positions of the type \"dynamic\"");
     refused(
-        "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 7.0, \"low_freq_factor\": 1.0, "
+        "\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 2.0, "
         "\"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 8192},",
-        "q8_0", DS_ERR_UNSUPPORTED, "rope_freqs");
+        "q8_0", DS_ERR_UNSUPPORTED, "\"rope_scaling\": the type llama3");
 }
 
 int main(void)
@@ -183,6 +235,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
         cmocka_unit_test(types),
+        cmocka_unit_test(what_is_taken),
         cmocka_unit_test(what_has_no_word),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,31 @@ static json_t *scalar(maker *m)
     }
 }
 
+/* An enum or a const, alone or with a type or a list of types; one of the values is of it. */
+static json_t *values(maker *m)
+{
+    static const char *const types[] = {"string", "null", "boolean", "integer", "array", "object"};
+    json_t *s = below(m, 3) != 0
+                    ? json_pack("{s:[o,o,o,s]}", "enum", scalar(m), scalar(m), scalar(m), "own")
+                    : json_pack("{s:s}", "const", "own");
+    json_t *list = json_pack("[s]", "string");
+    switch (below(m, 3)) {
+    case 0:
+        (void)json_object_set(s, "type", json_array_get(list, 0));
+        break;
+    case 1:
+        for (uint32_t n = below(m, 3), first = below(m, 5); n > 0; --n) {
+            (void)json_array_append_new(list, json_string(types[1 + (first + n) % 5]));
+        }
+        (void)json_object_set(s, "type", list);
+        break;
+    default:
+        break;
+    }
+    json_decref(list);
+    return s;
+}
+
 static json_t *string(maker *m)
 {
     static const char *const patterns[] = {
@@ -172,7 +197,7 @@ static json_t *make(maker *m, int depth)
     case 0:
         return number(m);
     case 1:
-        return json_pack("{s:[o,o,o]}", "enum", scalar(m), scalar(m), scalar(m));
+        return values(m);
     case 2:
         return below(m, 3) == 0 ? json_pack("{s:[s,s]}", "type", "null", "boolean") : string(m);
     case 3:

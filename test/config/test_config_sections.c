@@ -97,19 +97,58 @@ static void maps_the_trainers_optimizers(void **state)
                  {"sgd", DS_OPTIMIZER_SGD, 0},
                  {"adagrad", DS_OPTIMIZER_ADAGRAD, 1e-10},
                  {"lion_32bit", DS_OPTIMIZER_LION, 0},
-                 {"paged_lion_32bit", DS_OPTIMIZER_LION, 0}};
+                 {"paged_lion_32bit", DS_OPTIMIZER_LION, 0},
+                 {"adafactor", DS_OPTIMIZER_ADAFACTOR, 1e-30},
+                 {"schedule_free_adamw", DS_OPTIMIZER_SCHEDULE_FREE, 1e-8},
+                 {"adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
+                 {"adamw_bnb_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
+                 {"paged_adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         const ds_trainer_values trainer = {.optim = cases[i].name, .weight_decay = ds_known(0.1)};
         ds_config *config;
-        CHECK_OK(*state, config_resolve(*state, "{" BATCH "zero_optimization: {stage: 2}}", 1,
-                                        &trainer, &config));
+        const bool whole = cases[i].kind == DS_OPTIMIZER_ADAMW_8BIT;
+        CHECK_OK(*state,
+                 config_resolve(*state,
+                                whole ? "{" BATCH "}" : "{" BATCH "zero_optimization: {stage: 2}}",
+                                1, &trainer, &config));
         const ds_config_optimizer *o = &dsi_config_values(config)->optimizer;
+        assert_true(!whole || !o->embeddings_8bit);
+        assert_true(cases[i].kind != DS_OPTIMIZER_ADAFACTOR ||
+                    (!o->scale_parameter && !o->relative_step && !o->has_beta1));
         assert_int_equal(o->kind, cases[i].kind);
         assert_true(o->lr == 5e-5 && o->weight_decay == 0.1 && o->eps == cases[i].eps);
         assert_true(o->momentum == 0);
         assert_string_equal(origin_of(config, "optimizer.type"), "--optim");
         ds_config_destroy(&config);
     }
+}
+
+/* No schedule, unless one is asked for: then an error; the warm-up is the optimizer's own. */
+static void schedule_free_goes_without(void **state)
+{
+    ds_config *config;
+    ds_trainer_values trainer = {.fill_sections = true,
+                                 .total_steps = ds_known(100),
+                                 .warmup_steps = ds_known(7),
+                                 .optim = "schedule_free_adamw"};
+    for (int i = 0; i < 2; ++i) {
+        trainer.lr_scheduler_type = i == 0 ? NULL : "constant";
+        CHECK_OK(*state, config_resolve(*state, "{" BATCH "}", 1, &trainer, &config));
+        const ds_config_values *v = dsi_config_values(config);
+        assert_int_equal(v->scheduler.kind, DS_SCHEDULE_NONE);
+        assert_int_equal(v->optimizer.warmup_steps, 7);
+        assert_string_equal(origin_of(config, "optimizer.params.warmup_steps"), "--warmup_steps");
+        assert_int_equal(config_n_notices_with(config, "goes without a schedule"), i == 0);
+        ds_config_destroy(&config);
+    }
+    trainer.optim = NULL;
+    trainer.lr_scheduler_type = NULL;
+    CHECK_OK(*state, config_resolve(*state,
+                                    "{" BATCH "optimizer: {type: 'AdamWScheduleFree', params: "
+                                    "{warmup_steps: 'auto'}}}",
+                                    1, &trainer, &config));
+    assert_int_equal(dsi_config_values(config)->optimizer.warmup_steps, 7);
+    ds_config_destroy(&config);
 }
 
 static void takes_the_parameters_of_a_schedule(void **state)
@@ -210,7 +249,14 @@ static void refuses_by_name(void **state)
         ds_trainer_values flags;
         const char *says;
     } cases[] = {
-        {"{" BATCH "}", {.optim = "adafactor"}, "found \"adafactor\", which is not built"},
+        {"{" BATCH "}", {.optim = "galore_adamw"}, "found \"galore_adamw\", which is not built"},
+        {"{" BATCH "}",
+         {.optim = "schedule_free_adamw", .lr_scheduler_type = "linear"},
+         "which AdamWScheduleFree is there to do without"},
+        {"{" BATCH "zero_optimization: {stage: 2}}", {.optim = "adamw_8bit"}, "set the stage to 0"},
+        {"{" BATCH "}",
+         {.optim = "adafactor", .adam_beta1 = {true, 0.5}},
+         "--adam_beta1 is not in"},
         {"{" BATCH "}", {.optim = "adamw"}, "--optim: expected one of adamw_torch"},
         {"{" BATCH ADAMW "}", {.optim = "sgd"}, "the file and the flag --optim disagree"},
         {"{" BATCH "optimizer: {type: 'Adam', params: {adam_w_mode: false}}}",
@@ -283,6 +329,7 @@ int main(void)
         cmocka_unit_test(a_file_without_batches_gets_the_trainers),
         cmocka_unit_test(the_library_fills_nothing),
         cmocka_unit_test(maps_the_trainers_optimizers),
+        cmocka_unit_test(schedule_free_goes_without),
         cmocka_unit_test(takes_the_parameters_of_a_schedule),
         cmocka_unit_test(warms_up_by_a_ratio),
         cmocka_unit_test(the_files_own_section_wins),

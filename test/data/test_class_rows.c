@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LENGTH = 8, CLS = 2, SEP = 3, A = 5, B = 6, TAIL = 7 };
+enum { LENGTH = 8, CLS = 2, SEP = 3, MASK = 4, A = 5, B = 6, TAIL = 7 };
 
 static ds_ctx *ctx;
 
@@ -97,6 +97,16 @@ static void a_text_has_its_class_at_its_first_token(void **state)
     same(m.first, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 6});
 }
 
+/* As transformers' tokenizers take them; a folder's split_special_tokens makes them letters. */
+static void special_tokens_in_a_text_are_these_tokens(void **state)
+{
+    (void)state;
+    const made m = read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE,
+                             "{\"text\":\"a [SEP] b[MASK]\",\"label\":0}\n");
+    same(m.ids, (const int32_t[]){CLS, A, SEP, B, MASK, SEP, 0, 0});
+    same(m.targets, (const int32_t[]){0, -100, -100, -100, -100, -100, -100, -100});
+}
+
 static void a_long_text_keeps_its_end_token(void **state)
 {
     static const char row[] = "{\"text\":\"a b a b a b a b a\",\"label\":0}\n";
@@ -169,6 +179,7 @@ int main(void)
     assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_has_its_class_at_its_first_token),
+        cmocka_unit_test(special_tokens_in_a_text_are_these_tokens),
         cmocka_unit_test(a_long_text_keeps_its_end_token),
         cmocka_unit_test(words_have_theirs),
         cmocka_unit_test(without_an_end_token_the_last_word_stays),

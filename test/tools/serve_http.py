@@ -615,11 +615,29 @@ def tools():
             expect(choice["finish_reason"] == "tool_calls" and len(call_of(choice)) == 1, choice)
         else:
             expect(set(choice["message"]["content"]) == {"<"}, choice)  # "<<<<": never the begin of a call
+        # a text that may call, in a stream: whole characters, no more frames than tokens; the text of one answer
+        high = {str(b): 100 for b in (*"é日😀".encode(), *b"<tool")}
+        for seed in range(6):
+            body = dict(messages=said, tools=some, max_tokens=40, seed=seed, temperature=2, logit_bias=high if seed < 4 else {"195": 100, "169": 100})
+            frames = s.stream("/v1/chat/completions", **body)
+            whole = s.post("/v1/chat/completions", model="m", **body)[1]["choices"][0]
+            expect(joined(frames) == (whole["message"]["content"], [], "length"), frames, whole)
+            n = sum(bool(f["choices"][0]["delta"].get("content")) for f in frames)
+            expect(n <= 40, n)
         choice = s.post("/v1/chat/completions", **ask, tool_choice="none", seed=1, logit_bias={"123": 9})[1]["choices"][0]
         expect("tool_calls" not in choice["message"], choice)
         # a call cut by its length is no whole one
         choice = s.post("/v1/chat/completions", **dict(ask, max_tokens=25), tool_choice="required")[1]["choices"][0]
         expect(choice["finish_reason"] == "length", choice)
+        # so is one cut by a stop string, unless its arguments are there; in a stream, too
+        for stop, cut in (("}", True), ('"', True), ("ty", True), ("ather", True), (":", True), ("</tool_call>", False), ("\n</", False)):
+            body = dict(ask, tool_choice={"type": "function", "function": {"name": "weather"}}, parallel_tool_calls=False, stop=stop, seed=3)
+            choice = s.post("/v1/chat/completions", **body)[1]["choices"][0]
+            content, streamed, finish = joined(s.stream("/v1/chat/completions", **{k: v for k, v in body.items() if k != "model"}))
+            expect(finish == choice["finish_reason"] and content == (choice["message"]["content"] or ""), finish, choice)
+            expect(finish == ("stop" if cut else "tool_calls"), stop, choice)
+            if finish == "tool_calls":
+                expect([(n, json.loads(a)) for n, a in streamed] == call_of(choice), streamed, choice)
         # several calls, where the form has them; this model has no token that ends a text
         several = s.post("/v1/chat/completions", **ask, tool_choice="required", seed=5)[1]["choices"][0]["message"]["tool_calls"]
         expect(len(several) > 1 if folder == "tagged" else len(several) == 1, several)

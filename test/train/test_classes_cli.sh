@@ -83,6 +83,9 @@ paste <(sed -E 's/.*"label": "([a-z]+)".*/\1/' some.jsonl) <(sed -E 's/^\{"label
     awk '{n++; right += $1 == $2} END {exit !(n == 200 && right >= 196)}' || fail "ds_encode does not say what was learnt" said.txt
 [ "$("$build/ds_encode" --model words "a b i x" | tr -d '\n')" = '{"tokens":["a","b","i","x"],"labels":["LABEL_1","LABEL_0","LABEL_1","LABEL_0"]}' ] ||
     fail "classes of words: $("$build/ds_encode" --model words "a b i x")"
+# special tokens in a text are those tokens, as transformers takes them
+[ "$("$build/ds_encode" --model words "a[SEP]b" | tr -d '\n')" = '{"tokens":["a","b"],"labels":["LABEL_1","LABEL_0"]}' ] ||
+    fail "special tokens: $("$build/ds_encode" --model words "a[SEP]b")"
 # a text's vector does not depend on the text before it; length 1
 "$build/ds_encode" --model base --normalize "a b" "c d e" "a b" > vectors.txt || fail "vectors"
 [ "$(sed -n 1p vectors.txt)" = "$(sed -n 3p vectors.txt)" ] || fail "a vector depends on the text before"
@@ -114,6 +117,10 @@ sed 's/"no"/0/; s/"yes"/1/' texts.jsonl > texts-numbers.jsonl
 sed 's/ner_tags/tags/' words.jsonl > words-numbers.jsonl
 refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
 refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
+for key in text_pair sentence2 hypothesis; do
+    echo "{\"text\": \"a\", \"$key\": \"b\"}" > pair.jsonl
+    refused "\"$key\": pairs of texts are not built" "$build/ds_encode" --model base --file pair.jsonl
+done
 refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
 # a head whose names do not say whether it is of texts or of words
 sed 's/"vocab_size": [0-9]*/"vocab_size": 300/' "$DS_SOURCE_DIR/test/golden/model_config/modernbert/config.json" > modern.json

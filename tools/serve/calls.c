@@ -2,7 +2,7 @@
 /* Calls of tools in an answer: what is text, a name, arguments. See front.h.
  *
  * A guide has made the answer, so that a call that has begun is as its form says; only its length
- * may cut it.
+ * or a stop string may cut it.
  */
 #include "front.h"
 
@@ -35,13 +35,13 @@ const dsi_call_form *calls_form(const char *template)
                                                           : &plain;
 }
 
-/* How many bytes at the end of the text may begin `word`; all of it: SIZE_MAX. */
+/* How many bytes at the end of the text may begin `word`. */
 static size_t begins(const dsi_buf *text, const char *word)
 {
-    const size_t n = strlen(word);
+    const size_t n = strlen(word) - 1;
     for (size_t k = n < text->size ? n : text->size; k > 0; --k) {
         if (memcmp(text->data + text->size - k, word, k) == 0) {
-            return k == n ? SIZE_MAX : k;
+            return k;
         }
     }
     return 0;
@@ -54,7 +54,14 @@ static void skip(call_reader *r, size_t n, call_state then)
     r->state = CALL_SKIPS;
 }
 
-/* A byte of what is text so far. */
+static void send_held(call_reader *r, size_t n, const call_sink *to)
+{
+    to->text(to->user, r->held.data, n);
+    memmove(r->held.data, r->held.data + n, r->held.size - n);
+    r->held.size -= n;
+}
+
+/* A byte of what is text so far; it is sent by the piece, see calls_take. */
 static void take_text(call_reader *r, const dsi_call_form *form, char c, const call_sink *to)
 {
     if (form->at_begin && r->n_taken == 1) {
@@ -65,15 +72,12 @@ static void take_text(call_reader *r, const dsi_call_form *form, char c, const c
         r->state = CALL_NEVER;
     }
     dsi_buf_putc(&r->held, c);
-    const size_t n = r->state == CALL_NEVER ? 0 : begins(&r->held, form->begin);
-    if (n == SIZE_MAX) {
-        to->text(to->user, r->held.data, r->held.size - strlen(form->begin));
+    const size_t n = strlen(form->begin);
+    if (r->state == CALL_TEXT && r->held.size >= n &&
+        memcmp(r->held.data + r->held.size - n, form->begin, n) == 0) {
+        send_held(r, r->held.size - n, to);
         dsi_buf_clear(&r->held);
         r->state = CALL_NAME;
-    } else if (n < r->held.size) {
-        to->text(to->user, r->held.data, r->held.size - n);
-        memmove(r->held.data, r->held.data + r->held.size - n, n);
-        r->held.size = n;
     }
 }
 
@@ -128,6 +132,16 @@ void calls_take(call_reader *r, const dsi_call_form *form, const char *text, siz
             take_text(r, form, c, to);
         }
     }
+    if ((r->state == CALL_TEXT || r->state == CALL_NEVER) && r->held.size > 0) {
+        const size_t kept = r->state == CALL_TEXT ? begins(&r->held, form->begin) : 0;
+        send_held(r, r->held.size - kept, to);
+    }
+}
+
+bool calls_whole(const call_reader *r)
+{
+    return r->n_calls > 0 &&
+           (r->state == CALL_BETWEEN || (r->state == CALL_SKIPS && r->then == CALL_BETWEEN));
 }
 
 void calls_end(call_reader *r, const call_sink *to)

@@ -102,7 +102,7 @@ typedef struct front {
     front_metrics metrics;
 } front;
 
-/* ---- calls.c: calls of tools in an answer, byte by byte ---- */
+/* ---- calls.c: calls of tools in an answer ---- */
 typedef enum call_state {
     CALL_TEXT,
     CALL_NEVER, /* text, to its end */
@@ -131,8 +131,12 @@ typedef struct call_sink {
 
 /* How a model with this chat template writes calls; NULL: the template has no place for tools. */
 const dsi_call_form *calls_form(const char *chat_template);
+/* n bytes of an answer, whole characters. Its text goes on in one piece, but for what may begin a
+ * call: that is held back. */
 void calls_take(call_reader *r, const dsi_call_form *form, const char *text, size_t n,
                 const call_sink *to);
+/* Whether what ended here is whole calls, the last with all its arguments. */
+bool calls_whole(const call_reader *r);
 /* The answer ended: what was held back is text. */
 void calls_end(call_reader *r, const call_sink *to);
 

@@ -433,7 +433,7 @@ static void finish(job *j, choice *c, const char *why)
 {
     if (j->calls != NULL) {
         send_calls(j, c, "", 0, true);
-        why = c->reader.n_calls > 0 && strcmp(why, "stop") == 0 ? "tool_calls" : why;
+        why = calls_whole(&c->reader) && strcmp(why, "stop") == 0 ? "tool_calls" : why;
     }
     c->finish = why;
     if (j->streams && !j->of_response) {

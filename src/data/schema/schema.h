@@ -117,6 +117,8 @@ bool dsi_schema_lost_context(const dsi_schema_row *r, const dsi_jinja *template,
 
 enum { DSI_ROW_TEXT_MAX = 1 << 30 }; /* bytes of a text put together */
 
+/* Whether a column of this name holds one of two texts that are read together. */
+bool dsi_schema_is_pair(const char *key);
 /* Reads and tokenizes a row of classes (schema_classes.c). */
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
 

@@ -45,8 +45,8 @@ static bool class_of(const dsi_schema_row *r, const json_t *value, bool may_be_n
 static bool encode(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, const char *text,
                    size_t n, uint32_t flags, ds_tokens *tokens)
 {
-    const ds_status status = ds_tokenizer_encode(r->params->tokenizer, scratch, text, n,
-                                                 flags | DS_ENCODE_NO_SPECIAL_PARSE, tokens);
+    const ds_status status =
+        ds_tokenizer_encode(r->params->tokenizer, scratch, text, n, flags, tokens);
     return status >= 0 ||
            dsi_schema_refuse(r, status, "the row cannot be tokenized: too long, or no memory");
 }
@@ -183,6 +183,13 @@ static bool read_words(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
     return !behind || append(r, ids + 1, 1);
 }
 
+bool dsi_schema_is_pair(const char *key)
+{
+    static const char *const pairs[] = {"text_pair",  "sentence1", "sentence2", "premise",
+                                        "hypothesis", "question1", "question2", NULL};
+    return dsi_schema_is_one_of(key, pairs);
+}
+
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
 {
     const bool words = r->params->rows == DS_ROWS_TOKEN_CLASSES;
@@ -196,9 +203,7 @@ bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
     r->line->sample = true;
     json_object_foreach((json_t *)(uintptr_t)r->row, key, value)
     {
-        static const char *const pairs[] = {"text_pair",  "sentence1", "sentence2", "premise",
-                                            "hypothesis", "question1", "question2", NULL};
-        if (dsi_schema_is_one_of(key, pairs)) {
+        if (dsi_schema_is_pair(key)) {
             return dsi_schema_refuse(r, DS_ERR_UNSUPPORTED,
                                      "\"%s\": pairs of texts are not built, one text a row is",
                                      key);

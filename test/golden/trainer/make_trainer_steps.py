@@ -3,7 +3,7 @@
 model/ and rows.jsonl, which it makes too. zero2.json is a configuration as fine-tuning frameworks ship them: everything
 "auto", no optimizer, no scheduler.
 
-Needs: pip install torch transformers accelerate safetensors. Run in this folder. Rows come in the order in which ds_train
+Needs: pip install torch transformers accelerate safetensors bitsandbytes. Run in this folder. Rows come in the order in which ds_train
 takes them (src/data/permutation.c, seed 42): prompt and completion as bytes, the prompt not counted.
 """
 import json
@@ -21,7 +21,10 @@ RUNS = {
     "cosine": dict(learning_rate=1e-2, lr_scheduler_type="cosine", warmup_steps=0.13, weight_decay=0.1, max_grad_norm=0.5,
                    adam_beta2=0.95),
     "default": dict(learning_rate=5e-3),
+    "adafactor": dict(learning_rate=5e-3, optim="adafactor", weight_decay=0.1),
+    "adamw_8bit": dict(learning_rate=5e-3, optim="adamw_bnb_8bit", weight_decay=0.1, adam_beta2=0.95),  # the embedding has 4096 elements
 }
+BF16 = ("cosine", "default")
 
 
 def philox(seed, counter):
@@ -113,7 +116,7 @@ def main():
     LlamaForCausalLM(config).save_pretrained("model")
     os.remove("model/generation_config.json")
     golden = {name + suffix: run(rows, flags, bf16) for name, flags in RUNS.items()
-              for suffix, bf16 in (("_fp32", False), ("_bf16", True))}
+              for suffix, bf16 in (("_fp32", False), ("_bf16", True)) if not bf16 or name in BF16}
     os.chmod("model/model.safetensors", 0o644)
     with open("steps.json", "w", encoding="utf-8") as out:
         out.write("{\n" + ",\n".join('"%s": %s' % (name, json.dumps(steps)) for name, steps in golden.items()) + "\n}\n")
