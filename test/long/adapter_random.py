@@ -129,7 +129,11 @@ def theirs(family, fields):
         model = PeftModel.from_pretrained(CLASSES[family].from_pretrained(family), "adapter")
         merged = model.merge_and_unload()
         if family not in EXPERTS:
-            return merged.state_dict()
+            state = dict(merged.state_dict())
+            if any("lora_embedding" in key for key in load_file("adapter/adapter_model.safetensors")) and family != "llama":
+                # PEFT trained the embedding and not the head that is tied to it, but merges into both: ours stays
+                state["lm_head.weight"] = CLASSES[family].from_pretrained(family).state_dict()["lm_head.weight"]
+            return state
         shutil.rmtree("theirs", ignore_errors=True)
         merged.save_pretrained("theirs")  # by the names of stored tensors, an expert each
         return load_file("theirs/model.safetensors")
