@@ -68,7 +68,7 @@ static void same_weights(ds_ctx *ctx, const char *folder, const char *plain)
         ds_cell c = 0;
         CHECK_OK(ctx, ds_cells_add(cells, &cell, &c));
     }
-    CHECK_OK(ctx, dsi_weights_match(ctx, model, cells, packed, &weights));
+    CHECK_OK(ctx, dsi_weights_match(ctx, model, cells, packed, false, &weights));
     assert_true(dsi_weights_are_unpacked(weights));
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_safetensor *t = ds_safetensors_find(real, ds_cells_get(cells, c)->name);

@@ -81,12 +81,12 @@ bool api_take_beams(api_reader *r, json_t *body)
         r->beam.length_penalty = 1.0;
     }
     if (r->beam.n < 2 || r->beam.n < r->n || r->beam.n > DS_SERVE_MOST_BEAMS ||
-        r->beam.n > r->f->options->max_sequences) {
+        r->beam.n > r->f->options->sizes.max_sequences) {
         return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, r->best_of > 0 ? "best_of" : "n",
                         "%lld beams for %lld texts; expected 2 to %lld beams (--max_sequences), at "
                         "least as many as texts",
                         (long long)r->beam.n, (long long)r->n,
-                        (long long)r->f->options->max_sequences);
+                        (long long)r->f->options->sizes.max_sequences);
     }
     ds_beams *beams = malloc(sizeof *beams);
     j->request.beams = beams;
