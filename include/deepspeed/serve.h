@@ -190,6 +190,7 @@ typedef struct ds_beam {
     int64_t n;
     double score;
     bool stopped; /* by a stop id; else by max_new_tokens */
+    DS_RESERVED(2);
 } ds_beam;
 
 /* A new id of a request. */

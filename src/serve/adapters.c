@@ -19,7 +19,8 @@ static bool has_slot(const dsi_sequences *list, int32_t slot)
     return false;
 }
 
-int32_t dsi_serve_adapter_slot(const ds_server *s, uint64_t id)
+/* The slot of a loaded adapter; -1: there is none. */
+static int32_t slot_of(const ds_server *s, uint64_t id)
 {
     for (int64_t i = 0; i < s->n_slots && id != 0; ++i) {
         if (s->slots[i].id == id && !s->slots[i].leaves) {
@@ -31,13 +32,13 @@ int32_t dsi_serve_adapter_slot(const ds_server *s, uint64_t id)
 
 void dsi_serve_adapter_begin(const ds_server *s, dsi_sequence *q, uint64_t id)
 {
-    q->slot = dsi_serve_adapter_slot(s, id);
+    q->slot = slot_of(s, id);
     q->begin = q->serial = q->slot >= 0 ? BEGIN_BIT | id : 0;
 }
 
 ds_status dsi_serve_adapter_check(ds_server *s, uint64_t id)
 {
-    return id == 0 || dsi_serve_adapter_slot(s, id) >= 0
+    return id == 0 || slot_of(s, id) >= 0
                ? DS_OK
                : ds_fail(s->ctx, DS_ERR_NOT_FOUND, "ds_serve_request: there is no adapter %llu",
                          (unsigned long long)id);
@@ -70,7 +71,7 @@ ds_status ds_serve_adapter_load(ds_server *s, const char *folder, uint64_t *id_o
 
 ds_status ds_serve_adapter_unload(ds_server *s, uint64_t id)
 {
-    const int32_t slot = dsi_serve_adapter_slot(s, id);
+    const int32_t slot = slot_of(s, id);
     if (slot < 0) {
         return ds_fail(s->ctx, DS_ERR_NOT_FOUND,
                        "ds_serve_adapter_unload: there is no adapter %llu", (unsigned long long)id);

@@ -140,8 +140,6 @@ ds_status dsi_embed_step(ds_server *server, ds_serve_event *events, size_t *n_ou
 bool dsi_embed_waits(const ds_server *server);
 
 /* ---- adapters.c ---- */
-/* The slot of a loaded adapter; -1: there is none. */
-int32_t dsi_serve_adapter_slot(const ds_server *server, uint64_t id);
 ds_status dsi_serve_adapter_check(ds_server *server, uint64_t id);
 /* A sequence is of an adapter, 0: of the model itself. */
 void dsi_serve_adapter_begin(const ds_server *server, dsi_sequence *q, uint64_t id);

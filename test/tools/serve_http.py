@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL"""
+"""ds_serve as clients meet it. Usage: serve_http.py PROGRAM MODEL [loras]"""
 import atexit
 import base64
 import http.client
@@ -352,7 +352,7 @@ def crowd(s, alone):
 def drafts(s):
     """A hundred texts with guesses and without: not a byte differs, and some guesses hold."""
     fast = Server("--draft", "7", "--max_batch_tokens", "128")
-    small = Server("--draft_model", "merged1", "--max_batch_tokens", "128")  # another model, which is often right
+    small = Server("--draft_model", MODEL, "--max_batch_tokens", "128")
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"enum": ["the quick", "brown"]}, "maxItems": 4}}, "required": ["a"]}
     extra = [{}, {"stop": ["dog", "q"]}, {"logprobs": 2}, {"presence_penalty": 0.5, "frequency_penalty": 0.3}, {"n": 2},
              {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_object"}}, {"logit_bias": {"97": 3}, "top_k": 9},
@@ -736,6 +736,8 @@ def loras():
     for name in (None, "a", "b", "a", None):
         expect(of(s, name) == want[name], name, want[name])
     expect(of(s, "b", "lora") == want["b"])
+    status, got = s.post("/v1/responses", model="a", input="a", max_output_tokens=2)
+    expect(status == 400 or got["model"] == "a", got)  # 400: no chat template
     found = {}
     threads = [threading.Thread(target=lambda k=k, n=n: found.update({(k, n): of(s, n)})) for k in range(6) for n in want]
     for t in threads:
@@ -789,7 +791,6 @@ def main():
     expect(s.ask("GET", "/metrics")[1].count('status="5xx"} 0') == 1, "5xx")
     s.end()
     alone.end()
-    loras()
     tools()
     secure()
     keys_and_limits()
@@ -800,4 +801,8 @@ def main():
     print(f"{checks} checks")
 
 
-main()
+if sys.argv[3:] == ["loras"]:
+    loras()
+    print(f"{checks} checks")
+else:
+    main()

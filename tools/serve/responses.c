@@ -223,7 +223,8 @@ static void put_response(job *j, dsi_buf *out, bool ended)
                    "\"error\":null,\"incomplete_details\":%s,\"model\":\"",
                    j->id, (long long)j->created, status,
                    ended && is_cut(j) ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    dsi_buf_json(out, j->f->name, strlen(j->f->name));
+    const char *model = j->model != NULL ? j->model : j->f->name;
+    dsi_buf_json(out, model, strlen(model));
     dsi_buf_puts(out, "\",\"output\":[");
     if (ended) {
         put_message(j, out, status, true);
