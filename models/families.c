@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The families that there are: GPT-2, and the decoder, whose model types decoder_config.c lists,
- * those of encoders too; and T5. A new family is two files here, a line in this list, and its extern in
- * families.h. */
+ * those of encoders too; and T5. A new family is two files here, a line in this list, and its
+ * extern in families.h. */
 #include "families.h"
 
 static const ds_family *const items[] = {&ds_family_gpt2, &ds_family_decoder, &ds_family_encoder,
