@@ -46,7 +46,9 @@ static const ds_field fields[] = {
     DS_FIELD_CHECK("bos_token_id", DS_FIELD_INT | DS_FIELD_NULL),
     DS_FIELD_CHECK("eos_token_id", DS_FIELD_INT | DS_FIELD_INTS | DS_FIELD_NULL),
     DS_FIELD_REFUSE("is_encoder_decoder", "true", "one half alone is not built"),
-    DS_FIELD_REFUSE("chunk_size_feed_forward", "0", "it has no effect in transformers"),
+    DS_FIELD_REFUSE("is_causal", "null false 0 0.0 \"\" [] {}",
+                    "an encoder that sees no later positions is not built"),
+    DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
     DS_FIELD_REFUSE("rope_scaling", "null {}", "it has no effect in transformers"),
     DS_FIELD_REFUSE("rope_parameters", "null {}", "it has no effect in transformers"),
     DS_FIELD_REFUSE("sliding_window", NULL, "transformers has it in the cache alone"),
@@ -78,21 +80,17 @@ static ds_status resolve_mlp(const ds_reader *reader, ds_t5_config *c)
     return status;
 }
 
-/* dense_act_fn and is_gated_act are attributes that any value in the file replaces. */
-static ds_status check_derived(const ds_reader *reader, const ds_t5_config *c)
+/* Attributes of their own in transformers, which a file's value replaces. */
+static ds_status resolve_derived(const ds_reader *reader, ds_t5_config *c)
 {
     const json_t *gated = json_object_get(reader->json, "is_gated_act");
-    const json_t *act = json_object_get(reader->json, "dense_act_fn");
-    ds_activation other = c->activation;
-    if (gated != NULL && !(json_is_boolean(gated) && json_is_true(gated) == c->gated)) {
-        return ds_field_bad(reader, "is_gated_act", "what feed_forward_proj says");
+    if (gated != NULL && !json_is_boolean(gated)) {
+        return ds_field_bad(reader, "is_gated_act", "true or false");
     }
-    if (act != NULL) {
-        DS_TRY(ds_field_activation(reader, "dense_act_fn", "", &other));
-    }
-    return other == c->activation
-               ? DS_OK
-               : ds_field_bad(reader, "dense_act_fn", "what feed_forward_proj says");
+    c->gated = gated != NULL ? json_is_true(gated) : c->gated;
+    return json_object_get(reader->json, "dense_act_fn") != NULL
+               ? ds_field_activation(reader, "dense_act_fn", "", &c->activation)
+               : DS_OK;
 }
 
 static ds_status check_token(const ds_reader *reader, const ds_t5_config *c, const char *key,
@@ -128,7 +126,7 @@ static ds_status resolve(const ds_reader *reader, ds_t5_config *c)
                             "above half of relative_attention_num_buckets");
     }
     DS_TRY(resolve_mlp(reader, c));
-    DS_TRY(check_derived(reader, c));
+    DS_TRY(resolve_derived(reader, c));
     DS_TRY(check_token(reader, c, "pad_token_id", c->pad_id));
     DS_TRY(check_token(reader, c, "decoder_start_token_id", c->start_id));
     return resolve_head(reader, c);

@@ -135,8 +135,9 @@ static ds_status run(const char *folder, size_t n_long, double logits[2][N_SHOWN
                                        .weights = folder,
                                        .dtype = DS_DTYPE_F32,
                                        .max_length = (int64_t)n_long};
-        status = ds_model_get_info(model)->encoder ? ds_encoder_create(ctx, &own, &encoder)
-                                                   : ds_generator_create(ctx, &params, &generator);
+        const ds_model_info *info = ds_model_get_info(model);
+        status = info->encoder && !info->pairs ? ds_encoder_create(ctx, &own, &encoder)
+                                               : ds_generator_create(ctx, &params, &generator);
     }
     status = status >= 0 ? run_prompt(generator, encoder, SHORT, logits[0]) : status;
     status = status >= 0 ? run_prompt(generator, encoder, n_long, logits[1]) : status;

@@ -64,7 +64,7 @@ static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_s
             .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
         const ds_encoder_params encoder = {
             .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
-        if (info->encoder) {
+        if (info->encoder && !info->pairs) {
             status = encode(ctx, &encoder, ids, n_short, out);
         } else {
             status = ds_generator_create(ctx, &params, &generator);

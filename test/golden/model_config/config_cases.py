@@ -176,6 +176,13 @@ BASES |= {
     "modernbert_bias": ("modernbert", dict(MODERNBERT, norm_bias=True, attention_bias=True, mlp_bias=True, decoder_bias=False,
                                            classifier_bias=True, tie_word_embeddings=False, local_attention=4)),
 }
+T5 = dict(vocab_size=VOCAB, d_model=32, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
+          relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=1)
+PAIRS = ("t5",)
+BASES |= {
+    "t5": ("t5", T5),
+    "t5_untied": ("t5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+}
 ENCODERS = ("bert", "roberta", "modernbert")
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
              "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3", "bert", "roberta")
@@ -183,6 +190,8 @@ ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
 def auto_of(family):
+    if family in PAIRS:
+        return transformers.AutoModelForSeq2SeqLM
     return transformers.AutoModelForMaskedLM if family in ENCODERS else transformers.AutoModelForCausalLM
 
 
@@ -192,6 +201,8 @@ def make_bases(folder):
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(family, **values)
         model = auto_of(family).from_config(config)
+        if not getattr(config, "scale_decoder_outputs", True):  # transformers ties it at first
+            model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
         with torch.no_grad():
             for key, p in model.named_parameters():
                 if p.dim() == 1 and "norm" in key and family.startswith("gemma"):  # 0 is added to 1
@@ -222,6 +233,8 @@ def oracle_logits(folder, length):
             more = {}
             if config.model_type == "roberta":  # by place, tokens that are the padding's too
                 more = dict(position_ids=torch.arange(n)[None] + config.pad_token_id + 1)
+            if config.model_type in PAIRS:  # what comes before the first label
+                more = dict(labels=torch.zeros((1, 1), dtype=torch.long))
             out = model(torch.tensor([IDS[:n]]), **more)
             rows.append((out[0] if isinstance(out, tuple) else out.logits)[0, -1].float().clone())
     return torch.stack(rows), sorted(info["missing_keys"])
@@ -232,7 +245,7 @@ def oracle_logits(folder, length):
 WRONG = [None, "x", "", True, False, 0, 1, -1, 2.5, 1.0, [], {}, [1], {"a": 1}, "32", 10**9]
 
 
-SLOW = {"num_labels", "num_hidden_layers", "n_layer"}  # transformers makes as many objects as they say
+SLOW = {"num_labels", "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers"}  # transformers makes as many objects as they say
 
 
 def wrong_value(rng, key=None):
@@ -513,7 +526,17 @@ OWN["modernbert"] = {
     "decoder_bias": ([True, False], 0.2), "classifier_bias": ([True, False], 0.2), "is_causal": ([False, None], 0.1),
     "sparse_prediction": ([True, False], 0.2), "deterministic_flash_attn": ([True, False], 0.2), "cls_token_id": ([None, 1], 0.2),
     "initializer_cutoff_factor": ([2.0, 3.0], 0.25), "head_dim": ([8, None], 0.2)}
-STORED = ("norm_bias", "decoder_bias", "classifier_bias", "attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
+OWN["t5"] = {
+    **COMMON, "d_model": ([32], 0.7), "hidden_size": ([32], 0.7), "d_kv": ([6], 0.7), "head_dim": ([6], 0.7), "d_ff": ([24], 0.7),
+    "num_layers": ([2], 0.6), "num_hidden_layers": ([2], 0.7), "num_decoder_layers": ([2, None], 0.3), "num_heads": ([4], 0.5),
+    "num_attention_heads": ([4], 0.6), "relative_attention_num_buckets": ([8], 0.4), "vocab_size": ([VOCAB], 0.7),
+    "relative_attention_max_distance": ([12, 20, 128, 5, 4, 3], 0.2), "dropout_rate": DROPS, "layer_norm_epsilon": NORM_EPS,
+    "initializer_factor": ([1.0, 0.5, 0.0], 0.25), "feed_forward_proj": (["relu", "gated-gelu", "gelu", "gated-silu", "silu", "gated-relu", "relu-x",
+                                                                         "gated-x", "a-b-c", "gelu_new", "gated"], 0.1),
+    "is_gated_act": ([True, False], 0.1), "dense_act_fn": (["relu", "gelu_new", "silu"], 0.1), "decoder_start_token_id": ([0, 1, 5, None], 0.2),
+    "scale_decoder_outputs": ([True, False], 0.1), "classifier_dropout": DROPS, "is_encoder_decoder": ([True, False], 0.1),
+    "num_buckets": ([4], 0.3), "n_positions": ([512], 0.3)}
+STORED = ("feed_forward_proj", "is_gated_act", "scale_decoder_outputs", "norm_bias", "decoder_bias", "classifier_bias", "attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
           "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
           "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm", "q_lora_rank", "first_k_dense_replace")  # which weights there are
 

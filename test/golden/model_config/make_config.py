@@ -17,7 +17,7 @@ import config_cases as cc
 import torch
 
 here = pathlib.Path(__file__).resolve().parent
-N_RANDOM, SEED, DIGITS = 300, 27, 6
+N_RANDOM, N_PAIRS, SEED, DIGITS = 300, 40, 27, 6
 SHOWN = [0, 7, 19, cc.VOCAB - 1]  # logits of a case
 YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 50.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -343,6 +343,19 @@ KNOWN = [
     ("roberta", {"pad_token_id": None}),
     ("roberta", {"hidden_act": "relu"}),
     ("roberta_untied", {"layer_norm_eps": ...}),
+    ("t5", {"num_hidden_layers": 1}),
+    ("t5", {"num_layers": 1, "num_decoder_layers": None}),
+    ("t5", {"decoder_start_token_id": ...}),
+    ("t5", {"tie_word_embeddings": ..., "scale_decoder_outputs": ...}),
+    ("t5", {"tie_word_embeddings": False, "scale_decoder_outputs": ...}),
+    ("t5", {"scale_decoder_outputs": False}),
+    ("t5_untied", {"tie_word_embeddings": False, "scale_decoder_outputs": ...}),
+    ("t5_untied", {"tie_word_embeddings": ..., "scale_decoder_outputs": ...}),
+    ("t5_untied", {"feed_forward_proj": "gated-relu", "dense_act_fn": ..., "is_gated_act": ...}),
+    ("t5_untied", {"dense_act_fn": "relu"}),
+    ("t5", {"feed_forward_proj": "gelu"}),
+    ("t5", {"relative_attention_max_distance": 4}),
+    ("t5", {"pad_token_id": None}),
     ("modernbert", {"local_attention": 1}),
     ("modernbert", {"local_attention": ...}),
     ("modernbert", {"layer_types": None, "global_attn_every_n_layers": 1}),
@@ -404,7 +417,9 @@ def write_case(base, config):
 def main():
     cc.make_bases(here)
     found = [write_case(base, known_config(base, keys)) for base, keys in KNOWN]
-    found += [write_case(base, config) for base, config, _ in cc.cases(SEED, N_RANDOM, here)]
+    others = sorted({family for family, _ in cc.BASES.values()} - set(cc.PAIRS))
+    found += [write_case(base, config) for base, config, _ in cc.cases(SEED, N_RANDOM, here, others)]
+    found += [write_case(base, config) for base, config, _ in cc.cases(SEED, N_PAIRS, here, cc.PAIRS)]
     lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in found if case)
     (here / "cases.json").write_text(f"[\n{lines}\n]\n")
 
