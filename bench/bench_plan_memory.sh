@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Predicted peak memory against measured: GPT-2 124M and a Llama of 134M, runs above 1 GiB, on one to four ranks, stages 0
-# to 3, in three precisions, with recomputation and offload; and 24 meshes of tensor, sequence, expert parallel ranks and
+# to 3, in three precisions, with recomputation and offload; and 26 meshes of tensor, sequence, expert parallel ranks and
 # stages (rows "mesh …"). Usage: bench_plan_memory.sh BUILD [TEXT]; TEXT: only rows whose name has it.
 # Measured is the largest sum, over the run, of anonymous and of the proportional share of shared memory of a rank
 # (the largest rank counts); predicted is what ds_plan says the rank needs. Prints a line a row and how many lie within 3 %.
@@ -131,6 +131,8 @@ row "mesh pp 2, fp32, full, 4 micro-batches" 2 0 2 4 fp32 '' "$(pp 2)$full"
 row "mesh pp 2 x dp 2, bf16, stage 1, 4" 4 1 2 4 bf16 '' "$(pp 2)"
 row "mesh pp 2 x dp 2, bf16, stage 3, 4" 4 3 2 4 bf16 '' "$(pp 2)"
 row "mesh pp 4, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(pp 4)"
+row "mesh pp 2, zb-v, bf16, 4 micro-batches" 2 0 2 4 bf16 '' ', "pipeline": {"stages": 2, "schedule": "zb-v"}'
+row "mesh pp 4, zb-v, bf16, 8 micro-batches" 4 0 2 8 bf16 '' ', "pipeline": {"stages": 4, "schedule": "zb-v"}'
 row "mesh tp 2 x sp 2, bf16" 4 0 8 1 bf16 '' "$(tp 2)$(sp 2)"
 row "mesh tp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(tp 2)$(pp 2)"
 row "mesh sp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(sp 2)$(pp 2)"
