@@ -133,6 +133,8 @@ row "mesh pp 2, fp32, full, 4 micro-batches" 2 0 2 4 fp32 '' "$(pp 2)$full"
 row "mesh pp 2 x dp 2, bf16, stage 1, 4" 4 1 2 4 bf16 '' "$(pp 2)"
 row "mesh pp 2 x dp 2, bf16, stage 3, 4" 4 3 2 4 bf16 '' "$(pp 2)"
 row "mesh pp 4, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(pp 4)"
+row "mesh pp 2, zb-v, bf16, 4 micro-batches" 2 0 2 4 bf16 '' ', "pipeline": {"stages": 2, "schedule": "zb-v"}'
+row "mesh pp 4, zb-v, bf16, 8 micro-batches" 4 0 2 8 bf16 '' ', "pipeline": {"stages": 4, "schedule": "zb-v"}'
 row "mesh tp 2 x sp 2, bf16" 4 0 8 1 bf16 '' "$(tp 2)$(sp 2)"
 row "mesh tp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(tp 2)$(pp 2)"
 row "mesh sp 2 x pp 2, bf16, 4 micro-batches" 4 0 4 4 bf16 '' "$(sp 2)$(pp 2)"

@@ -3,6 +3,7 @@
 #include "common/check.h"
 #include "common/scratch.h"
 
+#include <deepspeed/engine.h>
 #include <deepspeed/plan.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,14 +20,18 @@ typedef struct opened {
     ds_config *config;
 } opened;
 
-static opened open_both(ds_ctx *ctx, uint32_t n_ranks)
+static opened open_text(ds_ctx *ctx, const char *text, uint32_t n_ranks)
 {
     opened o = {0};
     CHECK_OK(ctx, ds_model_from_config(ctx, model_path, &o.model));
-    CHECK_OK(ctx, ds_config_load_text(ctx, "ds.json", config_text, strlen(config_text), NULL,
-                                      &o.config));
+    CHECK_OK(ctx, ds_config_load_text(ctx, "ds.json", text, strlen(text), NULL, &o.config));
     CHECK_OK(ctx, ds_config_resolve(o.config, n_ranks, NULL));
     return o;
+}
+
+static opened open_both(ds_ctx *ctx, uint32_t n_ranks)
+{
+    return open_text(ctx, config_text, n_ranks);
 }
 
 static void close_both(opened *o)
@@ -136,6 +141,38 @@ static void has_every_form(void **state)
     close_both(&o);
 }
 
+/* What a pipeline's "auto" becomes; an engine takes no open configuration. */
+static void chooses_stages(void **state)
+{
+    static const char open[] =
+        "{\"train_micro_batch_size_per_gpu\": 1, \"gradient_accumulation_steps\": 6, "
+        "\"optimizer\": "
+        "{\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, \"pipeline\": {\"stages\": 2, "
+        "\"schedule\": \"auto\"}}";
+    ds_ctx *ctx = *state;
+    opened o = open_text(ctx, open, 2);
+    ds_config *chosen = NULL;
+    ds_config *again = NULL;
+    ds_engine *engine = NULL;
+    char *why = NULL;
+    ds_plan_params params = {.model = o.model, .config = o.config, .seq_length = 48};
+    CHECK_OK(ctx, ds_plan_pipeline(ctx, &params, &chosen, &why));
+    assert_non_null(chosen);
+    assert_non_null(strstr(why, "pipeline \"auto\": 2 stages, "));
+    const ds_config_item *schedule = ds_config_find(chosen, "pipeline.schedule");
+    assert_null(strstr(schedule->value, "auto"));
+    free(why);
+    params.config = chosen; /* closed */
+    CHECK_OK(ctx, ds_plan_pipeline(ctx, &params, &again, &why));
+    assert_null(again);
+    assert_null(why);
+    const ds_engine_params engine_params = {.model = o.model, .config = o.config, .seq_length = 48};
+    CHECK_FAILS(ctx, ds_initialize(ctx, &engine_params, &engine), DS_ERR_CONFIG,
+                "call ds_plan_pipeline()");
+    ds_config_destroy(&chosen);
+    close_both(&o);
+}
+
 int main(void)
 {
     ds_ctx *ctx = NULL;
@@ -146,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(is_what_the_tool_prints, ctx),
         cmocka_unit_test_prestate(has_every_form, ctx),
+        cmocka_unit_test_prestate(chooses_stages, ctx),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);
