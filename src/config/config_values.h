@@ -268,7 +268,7 @@ typedef struct ds_config_values {
     int pipeline_schedule;    /* dsi_schedule_kind */
     uint32_t pipeline_chunks; /* of layers that a stage's ranks have; 1 but with interleaved */
     bool tp_overlap_comm;
-    bool tp_domino; /* halves of a micro-batch take turns */
+    bool tp_domino;                 /* halves of a micro-batch take turns */
     const ds_config_tensor *tensor; /* NULL: no partition_config */
     uint32_t data_ranks;            /* of the world: those that have samples of their own */
     uint32_t zero_ranks; /* those over which ZeRO shards: data_ranks × sequence_parallel */
