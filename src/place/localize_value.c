@@ -25,8 +25,8 @@ static bool is_of_other_stage(const dsi_localizing *l, ds_value v)
 }
 
 /* A parameter, or a rank's shard of it, with its flat slices together: gathered anew for a use in
- * this phase, unless the last use is near. A use that needs a part of it, or a term, makes that of
- * it. */
+ * this phase, unless the last use is near, or that of the first half of the rows. A use that needs
+ * a part of it, or a term, makes that of it. */
 static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_spread *from,
                                   const dsi_spread *need, ds_value *value_out)
 {
@@ -45,7 +45,9 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
     const bool apart =
         ((phase >= DS_PHASE_STEP || l->params->by_phase) && phase != l->gathered_in[cell]) ||
         is_of_other_stage(l, l->gathered[cell]);
-    if (l->gathered[cell] == DS_NONE || apart || distance > live || count > live - distance) {
+    const bool again = l->r.to->half == 2 && distance == 0; /* the node of half 1 was just before */
+    const bool far = distance > live || count > live - distance;
+    if (l->gathered[cell] == DS_NONE || apart || (far && !again)) {
         DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));
         DS_TRY(gather_slices(l, v, from, &gathered, &l->gathered[cell]));
     }

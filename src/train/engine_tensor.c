@@ -104,8 +104,9 @@ ds_status dsi_engine_say_tensor(const ds_engine *engine)
     name_whole(engine, &names);
     ds_log(engine->ctx, DS_LOG_JOB,
            "tensor parallel: %" PRIu32 " ranks share %" PRIu32 " of %" PRIu32
-           " parameters, %.0f %% of the elements%s",
-           tp, s.n_sharded, s.n, 100 * s.sharded / s.all, dsi_buf_text(&names));
+           " parameters, %.0f %% of the elements%s%s",
+           tp, s.n_sharded, s.n, 100 * s.sharded / s.all, dsi_buf_text(&names),
+           engine->spec.domino ? "; halves of a micro-batch take turns" : "");
     dsi_buf_free(&names);
     return DS_OK;
 }
