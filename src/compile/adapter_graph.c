@@ -301,6 +301,15 @@ static ds_status read_matrix(rewriter *w, ds_cell weight, const char *end, ds_me
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
+/* Whether ranks share the features of layers: the ranks that share heads are more than those that
+ * share sequences. */
+static bool shares_columns(const ds_trace *trace)
+{
+    const bool ring = trace->sequence_form != DS_SEQUENCE_HEADS;
+    const int64_t others = trace->sequence_ranks > 1 && !ring ? trace->sequence_ranks : 1;
+    return trace->head_ranks > others;
+}
+
 static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
 {
     const ds_cell_info rng = {.name = "train/rng",
@@ -313,7 +322,8 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
         .site = (int64_t)((uint32_t)XXH3_64bits(name, strlen(name)) | 0x80000000u)};
     const ds_shape shape = ds_graph_meta(w->r.to, *x).shape;
     const bool has_rows = w->trace->sequence_ranks > 1 && shape.n_dims > 1;
-    ds_value in[3] = {*x, DS_NONE, DS_NONE};
+    const bool has_columns = shares_columns(w->trace) && shape.n_dims > 1;
+    ds_value in[4] = {*x, DS_NONE, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
     if (w->targets[weight].uses > 1) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
@@ -327,7 +337,13 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
         attrs.n_rows = numbers.n_rows;
         DS_TRY(ds_graph_apply(w->r.to, &dsi_op_row_numbers, &numbers, NULL, 0, &in[2]));
     }
-    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_dropout, &attrs, in, has_rows ? 3 : 2, out));
+    if (has_columns) { /* and of a layer's features, by theirs */
+        const dsi_row_numbers_attrs numbers = {.n_rows = ds_shape_last(shape)};
+        attrs.n_columns = numbers.n_rows;
+        DS_TRY(ds_graph_apply(w->r.to, &dsi_op_row_numbers, &numbers, NULL, 0, &in[3]));
+    }
+    const uint32_t n_in = has_columns ? 4 : has_rows ? 3 : 2;
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_dropout, &attrs, in, n_in, out));
     *x = out[0];
     return DS_OK;
 }

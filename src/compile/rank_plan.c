@@ -708,12 +708,11 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
         status = dsi_tensor_specs_hold(specs, type, parts, m->tensor);
     }
     if (status >= 0 && !shares_layers(parts, m->tensor)) {
-        status =
-            ds_fail(m->plan.ctx, DS_ERR_CONFIG,
-                    "tensor_parallel.autotp_size %u: no layer of the model can be shared by so "
-                    "many ranks (heads and widths have to be multiples of it, and dropout of "
-                    "an adapter 0); choose another, or 1",
-                    m->spec.zero.mesh.size[DSI_AXIS_TP]);
+        status = ds_fail(
+            m->plan.ctx, DS_ERR_CONFIG,
+            "tensor_parallel.autotp_size %u: no layer of the model can be shared by so "
+            "many ranks (heads and widths have to be multiples of it); choose another, or 1",
+            m->spec.zero.mesh.size[DSI_AXIS_TP]);
     }
     ds_graph_destroy(&parts);
     return status;

@@ -470,13 +470,14 @@ extern const ds_op dsi_op_softmax_backward;
 typedef struct dsi_dropout_attrs {
     double p;
     int64_t site;
-    int64_t n_rows; /* with rows: how many there are in all; else 0 */
+    int64_t n_rows;    /* with rows: how many there are in all; else 0 */
+    int64_t n_columns; /* likewise with columns */
 } dsi_dropout_attrs;
 /* rng i64 (4): {seed, step, first global sample of this micro-batch, 0}. Element e of a tensor
  * with B samples of S elements: counter element = (rng[2]·S + e), site, step; kept when
- * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng, [rows i32 (T)] → y; its
- * gradient is dropout of dy. rows: the numbers of the rows of dim 1, ascending; e counts as
- * in the tensor with all n_rows of them.
+ * dsi_rng_unit(word) >= p, then scaled by 1/(1-p). dropout: x, rng, [rows i32 (T)], [columns i32
+ * (C)] → y; its gradient is dropout of dy. rows: the numbers of the rows of dim 1, ascending; e
+ * counts as in the tensor with all n_rows of them. columns: those of the last dim, likewise.
  */
 extern const ds_op dsi_op_dropout;
 enum {

@@ -5,6 +5,7 @@
 #include "op/op_util.h"
 
 #include <math.h>
+#include <string.h>
 
 /* x, rng, [rows]: the inputs of both. */
 static ds_status random_infer(ds_infer *call, int64_t site, int64_t n_rows)
@@ -33,8 +34,10 @@ static ds_status random_grad(ds_grad *call)
 {
     ds_value out[DS_MAX_OUT];
     const bool has_rows = call->n_in > 2 && call->in[2] != DS_NONE;
-    const ds_value in[3] = {call->d_out[0], call->in[1], has_rows ? call->in[2] : DS_NONE};
-    DS_TRY(dsi_emit(call, call->op, call->attrs, in, has_rows ? 3 : 2, out));
+    const bool has_columns = call->n_in > 3 && call->in[3] != DS_NONE;
+    const ds_value in[4] = {call->d_out[0], call->in[1], has_rows ? call->in[2] : DS_NONE,
+                            has_columns ? call->in[3] : DS_NONE};
+    DS_TRY(dsi_emit(call, call->op, call->attrs, in, has_columns ? 4 : has_rows ? 3 : 2, out));
     return dsi_grad_give(call, 0, out[0]);
 }
 
@@ -58,7 +61,16 @@ static ds_status dropout_infer(ds_infer *call)
     if (!(a->p >= 0.0 && a->p < 1.0)) {
         return dsi_op_bad_attr(call, "p is %g, expected in [0,1)", a->p);
     }
-    return random_infer(call, a->site, a->n_rows);
+    DS_TRY(random_infer(call, a->site, a->n_rows));
+    const ds_shape x = call->in[0].shape;
+    const int64_t width = x.n_dims > 1 ? ds_shape_last(x) : 0;
+    if (dsi_op_has(call, 3) ? width == 0 || a->n_columns < width : a->n_columns != 0) {
+        return dsi_op_bad_attr(call,
+                               "n_columns is %lld, expected at least the last dim of x with "
+                               "columns, else 0",
+                               (long long)a->n_columns);
+    }
+    return dsi_op_may(call, 3, "columns", DS_DTYPE_I32, ds_shape_1d(width));
 }
 
 static ds_status dropout_grad(ds_grad *call)
@@ -71,13 +83,24 @@ static const ds_attr dropout_attrs[] = {
     DSI_ATTR_REAL(dsi_dropout_attrs, p),
     DSI_ATTR_INT(dsi_dropout_attrs, site),
     DSI_ATTR_INT(dsi_dropout_attrs, n_rows),
+    DSI_ATTR_INT(dsi_dropout_attrs, n_columns),
 };
 
+/* Numbered columns are cut as numbered rows are. */
 static void adapt_dropout(ds_place_case *c)
 {
     const dsi_dropout_attrs *a = c->attrs;
     if (a->p > 0.0) {
         by_sample(c);
+    }
+    if (a->p > 0.0 && dsi_place_has(c, 3)) {
+        const uint32_t last = c->in_meta[0].shape.n_dims - 1;
+        const size_t n = strlen(c->numbered);
+        c->split[strlen(c->split) + 1] = '\0';
+        c->split[strlen(c->split)] = 'z';
+        c->numbered[n] = 'z';
+        c->numbered[n + 1] = '\0';
+        c->in[0][last] = c->out[0][last] = c->in[3][0] = 'z';
     }
 }
 
@@ -88,13 +111,13 @@ const ds_op dsi_op_dropout = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
     .place =
-        DSI_PLACE(.in = "* _ t", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
-    .doc =
-        "x (B,..), rng i64 (4) {seed, step, first global sample, 0}, [rows i32 (T) of dim 1, of "
-        "n_rows in all] → x·keep/(1-p); keep is a pure function of seed, step, site, global sample "
-        "and element.",
+        DSI_PLACE(.in = "* _ t _", .out = "*", .split = "*", .linear = "0", .adapt = adapt_dropout),
+    .doc = "x (B,..), rng i64 (4) {seed, step, first global sample, 0}, [rows i32 (T) of dim 1, of "
+           "n_rows in all], [columns i32 (C) of the last dim, of n_columns in all] → x·keep/(1-p); "
+           "keep is a pure function of seed, step, site, global sample "
+           "and element.",
     .n_in_min = 2,
-    .n_in_max = 3,
+    .n_in_max = 4,
     .n_out = 1,
     .flags = DS_OP_RANDOM | DS_OP_INPLACE,
     .attrs_bytes = sizeof(dsi_dropout_attrs),

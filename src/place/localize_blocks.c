@@ -138,11 +138,43 @@ static void split_axes(const dsi_axes *flat, dsi_axes *inner, dsi_axes *outer)
     }
 }
 
+/* What ranks have terms of beyond those that have slices (of adapters, along tp) is added up as it
+ * is first: it is no gradient of more samples. */
+static ds_status add_others(dsi_localizing *l, ds_value v, dsi_spread *from, const dsi_axes *flat,
+                            int64_t bucket, ds_value *value)
+{
+    const dsi_spread terms = *from;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        if (from->at.on[a].kind == DSI_PARTIAL && !dsi_axes_has(flat, (dsi_axis)a)) {
+            from->at.on[a] = (dsi_place_on){0};
+        }
+    }
+    from->averaged &= dsi_placement_partial_axes(&from->at);
+    const ds_dtype dtype = ds_graph_meta(l->r.to, *value).dtype;
+    const dsi_cast_attrs up = {.dtype = DS_DTYPE_F32}; /* the only one whose sum may be in steps */
+    const dsi_cast_attrs down = {.dtype = dtype};
+    if (dtype == DS_DTYPE_F32) {
+        return dsi_localize_move(l, v, &terms, from, bucket, value);
+    }
+    DS_TRY(dsi_localize_apply(l, &dsi_op_cast, &up, *value, value));
+    DS_TRY(dsi_localize_move(l, v, &terms, from, bucket, value));
+    return dsi_localize_apply(l, &dsi_op_cast, &down, *value, value);
+}
+
 ds_status dsi_blocks_reduce(dsi_localizing *l, ds_value v, const dsi_spread *from,
                             const dsi_spread *need, int64_t bucket, ds_value *value)
 {
     const dsi_mesh *mesh = &l->placed->mesh;
     const dsi_axes *flat = &need->at.flat;
+    const uint32_t others = dsi_placement_partial_axes(&from->at) & ~dsi_axes_mask(flat);
+    dsi_spread summed = *from;
+    if (others == 1u << DSI_AXIS_TP) {
+        DS_TRY(add_others(l, v, &summed, flat, bucket, value));
+        from = &summed;
+        if (dsi_placement_equal(&from->at, &need->at)) {
+            return DS_OK;
+        }
+    }
     const dsi_axes averaged = dsi_axes_of(from->averaged & ~need->averaged);
     const ds_dtype dtype = ds_graph_meta(l->r.to, *value).dtype;
     const int64_t slice =

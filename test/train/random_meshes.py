@@ -204,7 +204,7 @@ class Case:
         self.lora = rng.random() < 0.2 and "num_local_experts" not in self.model and "num_experts" not in self.model
         if self.lora:
             self.flags["--lora"] = str(rng.randint(1, 4))
-            self.flags["--lora_dropout"] = draw(rng, "0", "0", "0.1") if self.tp == 1 or rng.random() < 0.1 else "0"  # it keeps layers whole
+            self.flags["--lora_dropout"] = draw(rng, "0", "0", "0.1")
             if rng.random() < 0.3:
                 self.flags["--lora_method"] = "rslora"
 
@@ -320,6 +320,7 @@ FIXED = [
     ((1, 1, 3, 1), 2, 33, 1, {**GPT2, "resid_pdrop": 0.1, "ring": True}, {}),  # a part of 11 positions in halves, everything dropped
     ((1, 2, 2, 2), 2, 18, 2, {**LLAMA, "num_key_value_heads": 2, "ring": True}, {}),  # a ring beside tp and stages
     ((1, 1, 4, 1), 1, 28, 1, {**LLAMA, "hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1, "ring": False}, {}),
+    ((1, 2, 1, 1), 2, 12, 1, LLAMA, {"--lora": "4", "--lora_dropout": "0.1"}),  # columns of a row-parallel layer draw by their numbers
     ((1, 2, 1, 2), 2, 12, 3, LLAMA, {"--lora": "1"}),  # what peers read of the backward phase lay where another micro-batch was
     ((1, 2, 1, 1), 2, 12, 1, OLMOE, {}),  # clipped queries were cut by heads, which the norm before them could not take back
     ((1, 2, 1, 2), 2, 12, 4, {**LLAMA, "num_hidden_layers": 5}, {"schedule": "interleaved"}),

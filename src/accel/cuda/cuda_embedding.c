@@ -57,7 +57,8 @@ static ds_status embedding_dw_run(const ds_kernel_call *call)
 
 static bool is_dropout(const ds_kernel_sig *sig)
 {
-    return dsc_is_act(sig->in[0].dtype);
+    return dsc_is_act(sig->in[0].dtype) &&
+           (sig->n_in < 4 || sig->in[3].dtype == DS_DTYPE_NONE); /* no numbers of columns */
 }
 
 static ds_status dropout_run(const ds_kernel_call *call)

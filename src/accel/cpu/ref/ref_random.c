@@ -7,10 +7,13 @@
 /* Where the elements of a call stand among those of all samples. */
 typedef struct draw {
     const int64_t *rng;
-    int64_t sample;      /* elements of a sample here */
-    int64_t all;         /* of a whole one */
-    int64_t row;         /* elements of a row of dim 1, where … */
-    const int32_t *rows; /* … these rows of it are here; NULL: all of them */
+    int64_t sample;         /* elements of a sample here */
+    int64_t all;            /* of a whole one */
+    int64_t row;            /* elements of a row of dim 1, where … */
+    const int32_t *rows;    /* … these rows of it are here; NULL: all of them */
+    int64_t width;          /* columns here, where … */
+    const int32_t *columns; /* … these of n_columns are here; NULL: all of them */
+    int64_t n_columns;
     uint32_t site;
 } draw;
 
@@ -28,19 +31,32 @@ static draw draw_of(const ds_kernel_call *call, int64_t site, int64_t n_rows)
                   .site = (uint32_t)site};
 }
 
+/* Element `within` of a sample with the columns that are here, in one with all of them. */
+static int64_t with_columns(const draw *d, int64_t within)
+{
+    return d->columns == NULL ? within
+                              : within / d->width * d->n_columns + d->columns[within % d->width];
+}
+
 /* The random word of element i. */
 static uint32_t word_of(const draw *d, int64_t i)
 {
     const int64_t at = i % d->sample;
     const int64_t within = d->rows != NULL ? d->rows[at / d->row] * d->row + at % d->row : at;
-    const int64_t element = (d->rng[2] + i / d->sample) * d->all + within;
+    const int64_t all = d->columns == NULL ? d->all : d->all / d->width * d->n_columns;
+    const int64_t element = (d->rng[2] + i / d->sample) * all + with_columns(d, within);
     return dsi_rng_u32((uint64_t)d->rng[0], d->site, (uint32_t)d->rng[1], (uint64_t)element);
 }
 
 static void dropout_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const dsi_dropout_attrs *a = call->sig->attrs;
-    const draw d = draw_of(call, a->site, a->n_rows);
+    draw d = draw_of(call, a->site, a->n_rows);
+    if (a->n_columns > 0) {
+        d.width = ds_shape_last(call->in[0].meta.shape);
+        d.columns = call->in[3].data;
+        d.n_columns = a->n_columns;
+    }
     const real factor = R(1.0) / (R(1.0) - (real)a->p);
     (void)slot;
     for (int64_t i = begin; i < end; ++i) {

@@ -143,7 +143,8 @@ static ds_status dropout_run(const ds_kernel_call *call)
 
 static bool dropout_supports(const ds_kernel_sig *sig)
 {
-    return is_act_type(sig->in[0].dtype);
+    /* numbered columns: the reference */
+    return is_act_type(sig->in[0].dtype) && (sig->n_in < 4 || sig->in[3].dtype == DS_DTYPE_NONE);
 }
 
 DSI_SIMD_KERNEL(dropout, dropout_supports, NULL, dropout_run);
