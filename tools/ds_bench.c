@@ -40,10 +40,9 @@ static const char after[] =
     "  deepspeed --num_gpus 2 ds_bench --all_reduce --max_size 64M\n"
     "  mpirun -n 2 ds_bench --bound --json > bench.json\n"
     "  deepspeed --num_gpus 2 ds_bench --profile machine.json\n"
-    "  ds_bench --serve http://127.0.0.1:8000 --rate 4 --clients 64 --requests 500 \\\n"
-    "    --prompt_tokens lognormal:256,0.8 --output_tokens exp:128 --slo_ttft 500 --html "
-    "load.html\n"
-    "  ds_bench --serve http://127.0.0.1:8000 --trace trace.jsonl --duration 600 --json\n\n"
+    "  ds_bench --serve http://127.0.0.1:8000 --rate 4 --slo_ttft 500\n"
+    "  ds_bench --serve http://127.0.0.1:8000 --prompt_tokens lognormal:256,0.8\n"
+    "  ds_bench --serve http://127.0.0.1:8000 --trace trace.jsonl --html load.html\n\n"
     "Exit codes: 0 done, 1 failed (with --serve: a request, too), 2 wrong usage.";
 
 typedef struct options {

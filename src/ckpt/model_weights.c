@@ -443,6 +443,19 @@ bool dsi_weights_are_unpacked(const dsi_weights *weights)
     return weights->unpacked != NULL;
 }
 
+bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part)
+{
+    unpacked_weight *u = weights->unpacked;
+    while (u != NULL && &u->tensor != part) {
+        u = u->next;
+    }
+    if (u != NULL) {
+        free((void *)(uintptr_t)u->tensor.data);
+        u->tensor.data = NULL;
+    }
+    return u != NULL;
+}
+
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell)
 {
     return weights->by_cell[cell];

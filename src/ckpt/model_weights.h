@@ -39,6 +39,8 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
 void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
 /* Whether some are stored in four bits (int4.h): what is read is not what the file has. */
 bool dsi_weights_are_unpacked(const dsi_weights *weights);
+/* Frees a part of a weight that was unpacked, which is not read again; false: it lies in a map. */
+bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part);
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell);
 
 /* What one tensor has of the weight's elements from `begin` on, at most `count`: as a tensor of one

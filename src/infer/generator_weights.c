@@ -256,7 +256,9 @@ static void release(const ds_generator *g, const source *s, ds_cell c)
         return;
     }
     for (int64_t i = 0; i < weight.n; ++i) {
-        dsi_process_memory_release(weight.parts[i]->data, weight.parts[i]->bytes);
+        if (!dsi_weights_drop(s->weights, weight.parts[i])) {
+            dsi_process_memory_release(weight.parts[i]->data, weight.parts[i]->bytes);
+        }
     }
 }
 

@@ -20,23 +20,23 @@ static const char *golden(const char *name, char path[PATH_BYTES])
     return path;
 }
 
-static ds_status open_generator(ds_ctx *ctx, const char *folder, ds_model **model,
+static ds_status open_generator(ds_ctx *ctx, const char *folder, ds_dtype dtype, ds_model **model,
                                 ds_generator **generator)
 {
     char path[PATH_BYTES + 16];
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     DS_TRY(ds_model_from_config(ctx, path, model));
-    const ds_generator_params params = {.model = *model, .weights = folder};
+    const ds_generator_params params = {.model = *model, .weights = folder, .dtype = dtype};
     return ds_generator_create(ctx, &params, generator);
 }
 
-static ds_dtype logits_of(ds_ctx *ctx, const char *folder, float out[VOCAB])
+static ds_dtype logits_of(ds_ctx *ctx, const char *folder, ds_dtype asked, float out[VOCAB])
 {
     static const uint32_t prompt[] = {3, 14, 15, 9, 26, 5, 35, 8, 9, 7};
     ds_model *model = NULL;
     ds_generator *generator = NULL;
     int64_t n = 0;
-    CHECK_OK(ctx, open_generator(ctx, folder, &model, &generator));
+    CHECK_OK(ctx, open_generator(ctx, folder, asked, &model, &generator));
     CHECK_OK(ctx, ds_generator_prompt(generator, prompt, sizeof prompt / sizeof prompt[0]));
     const float *logits = ds_generator_logits(generator, &n);
     assert_int_equal(n, VOCAB);
@@ -113,6 +113,7 @@ static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
 static void like_real_numbers(void **state)
 {
     static const char *const names[] = {"gptq", "gptq_v2", "awq", "packed", "packed_zero"};
+    static const ds_dtype dtypes[] = {DS_DTYPE_NONE, DS_DTYPE_F32, DS_DTYPE_BF16};
     ds_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         char folder[PATH_BYTES];
@@ -123,9 +124,12 @@ static void like_real_numbers(void **state)
         (void)golden(names[i], folder);
         (void)snprintf(plain, sizeof plain, "%s/plain", folder);
         same_weights(ctx, folder, plain);
-        assert_int_equal(logits_of(ctx, folder, a), DS_DTYPE_F16);
-        assert_int_equal(logits_of(ctx, plain, b), DS_DTYPE_F16);
-        assert_memory_equal(a, b, sizeof a);
+        for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; ++k) {
+            const ds_dtype used = dtypes[k] == DS_DTYPE_NONE ? DS_DTYPE_F16 : dtypes[k];
+            assert_int_equal(logits_of(ctx, folder, dtypes[k], a), used);
+            assert_int_equal(logits_of(ctx, plain, dtypes[k], b), used);
+            assert_memory_equal(a, b, sizeof a);
+        }
         trained_from(ctx, folder, trained[0], 32 * 64);
         trained_from(ctx, plain, trained[1], 32 * 64);
         assert_memory_equal(trained[0], trained[1], sizeof trained[0]);
@@ -155,7 +159,8 @@ static void refused(ds_ctx *ctx, const char *name, const char *from, const char 
     char *weights = scratch_read(golden(file, path), &n);
     scratch_write(scratch_path(folder, "model.safetensors"), weights, n);
     free(weights);
-    CHECK_FAILS(ctx, open_generator(ctx, folder, &model, &generator), status, message);
+    CHECK_FAILS(ctx, open_generator(ctx, folder, DS_DTYPE_NONE, &model, &generator), status,
+                message);
     ds_model_destroy(&model);
     scratch_remove(folder);
 }

@@ -368,7 +368,7 @@ COMMON = {
     "label2id": ([None, {"a": 0, "b": 1}], 0.15),
     "num_labels": ([1, 2, 5], 0.1),
     "problem_type": ([None, "regression"], 0.1),
-    "quantization_config": ([None, None, {}, {"quant_method": "gptq", "bits": 4},
+    "quantization_config": ([None, None, {}, {"quant_method": "hqq", "bits": 4},
                              {"quant_method": "bitsandbytes", "load_in_4bit": True}], 0.1),
     "per_layer_config": ([None, {}, None, {"1": {"intermediate_size": 24}}], 0.1),
     "text_config": ([None, {}], 0.1),

@@ -73,7 +73,7 @@ KNOWN = [
     ("llama", {"num_hidden_layers": 2.0}),
     ("llama", {"rms_norm_eps": 1}),
     ("llama", {"hidden_act": "gelu_fast"}),
-    ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+    ("llama", {"quantization_config": {"quant_method": "hqq", "bits": 4}}),
     ("llama", {"pad_token_id": cc.VOCAB}),
     ("gpt2", {"attn_pdrop": -0.1}),
     ("gpt2", {"num_attention_heads": 2}),
