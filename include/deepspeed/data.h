@@ -161,7 +161,9 @@ typedef struct ds_loader_params {
                                         batches; needed then. Borrowed for the call */
     const ds_masking *masking; /* default NULL: the target of a token is the next one. Copied; not
                                   together with preferences */
-    DS_RESERVED(6);
+    uint64_t alone;            /* default 0: samples are packed; 1: each has a row of its own, as in
+                                  transformers without packing. Not of text */
+    DS_RESERVED(5);
 } ds_loader_params;
 
 struct ds_loader_preference;
