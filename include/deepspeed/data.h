@@ -165,7 +165,9 @@ typedef struct ds_loader_params {
     const ds_masking *masking; /* default NULL: the target of a token is the next one. Copied; not
                                   together with preferences */
     int64_t pad_id;            /* of DS_ROWS_SOURCES: stands behind sources; default 0 */
-    DS_RESERVED(5);
+    uint64_t alone;            /* default 0: samples are packed; 1: each has a row of its own, as in
+                                  transformers without packing. Not of text */
+    DS_RESERVED(4);
 } ds_loader_params;
 
 struct ds_loader_preference;

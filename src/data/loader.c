@@ -24,6 +24,10 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
                        "in memory",
                        (long long)params->batch, (long long)params->seq_length);
     }
+    if (params->alone > 1) {
+        return ds_fail(ctx, DS_ERR_ARG, "ds_loader_params.alone: expected 0 or 1, found %llu",
+                       (unsigned long long)params->alone);
+    }
     if (params->masking != NULL && params->preference != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "rows of preferences are not masked");
     }
@@ -56,6 +60,11 @@ static ds_status check_lane(const ds_loader *loader, uint32_t i)
         return ds_fail(loader->ctx, DS_ERR_ARG,
                        "prompts or messages cannot be mixed with plain text or indexed data: give "
                        "one kind");
+    }
+    if (loader->params.alone != 0 && !loader->samples) {
+        return ds_fail(loader->ctx, DS_ERR_ARG,
+                       "a row for each sample (--packing false): the data is text, which is cut "
+                       "into full rows; leave it out, or give rows of samples");
     }
     return loader->samples ? dsi_loader_check_samples(loader, lane)
                            : dsi_loader_check_stream(loader, lane);

@@ -84,6 +84,11 @@ static json_t *cursor_json(const ds_loader *loader)
         json_decref(json);
         return NULL;
     }
+    if (json != NULL && loader->params.alone != 0 &&
+        json_object_set_new(json, "alone", json_true()) != 0) {
+        json_decref(json);
+        return NULL;
+    }
     if (json != NULL && loader->n_lanes > 1 &&
         json_object_set_new(json, "sources", lanes_json(loader)) != 0) {
         json_decref(json);
@@ -158,6 +163,15 @@ static ds_status same_masking(const ds_loader *loader, const json_t *json)
                           "masked differs");
 }
 
+static ds_status same_packing(const ds_loader *loader, const json_t *json)
+{
+    return json_is_true(json_object_get(json, "alone")) == (loader->params.alone != 0)
+               ? DS_OK
+               : ds_fail(loader->ctx, DS_ERR_ARG,
+                         "the saved data cursor is of other data or settings: whether samples are "
+                         "packed (--packing) differs");
+}
+
 /* A number from 0 to limit. */
 static ds_status position(const ds_loader *loader, const json_t *json, const char *key,
                           json_int_t limit, uint64_t *value_out)
@@ -211,6 +225,7 @@ static ds_status restore(ds_loader *loader, const json_t *json)
     DS_TRY(same(loader, json, "n_documents", n_documents(loader)));
     DS_TRY(same_content(loader, json));
     DS_TRY(same_masking(loader, json));
+    DS_TRY(same_packing(loader, json));
     DS_TRY(position(loader, json, "epoch", UINT32_MAX, &epoch)); /* the order knows 32 bits of it */
     DS_TRY(position(loader, json, "next", INT64_MAX, &next));
     dsi_loader_rewind_to(loader, epoch, next);

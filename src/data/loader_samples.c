@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SAMPLES: whole samples packed into rows in the epoch's order; a row ends where the next sample
- * would not fit, and with the epoch. */
+ * would not fit, and with the epoch; with `alone` behind each sample. */
 #include "data/loader.h"
 
 static int64_t length_of(const ds_dataset *dataset, uint64_t d)
@@ -23,6 +23,12 @@ ds_status dsi_loader_check_samples(const ds_loader *loader, const dsi_lane *lane
         }
     }
     return DS_OK;
+}
+
+/* Whether n tokens still go into a row with so many. */
+static bool fits(const ds_loader *loader, int64_t used, int64_t n)
+{
+    return used == 0 || (loader->params.alone == 0 && n <= loader->params.seq_length - used);
 }
 
 static uint64_t sample_of(const ds_loader *loader, const dsi_lane *lane)
@@ -85,15 +91,15 @@ static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t
 
 uint64_t dsi_loader_pack_epoch(ds_loader *loader)
 {
-    const int64_t length = loader->params.seq_length;
     const uint64_t draws = dsi_loader_draws(loader);
     uint64_t rows = 0;
-    int64_t used = length; /* no row is begun */
+    int64_t used = 0;
     for (uint64_t i = 0; i < draws; ++i) {
         dsi_lane *lane = dsi_loader_lane(loader);
         const int64_t n = length_of(lane->dataset, sample_of(loader, lane));
-        rows += n > length - used;
-        used = n > length - used ? n : used + n;
+        const bool goes_on = rows > 0 && fits(loader, used, n);
+        rows += !goes_on;
+        used = goes_on ? used + n : n;
         dsi_loader_drew(loader, lane);
     }
     return rows;
@@ -108,7 +114,7 @@ void dsi_loader_row_samples(ds_loader *loader, const dsi_row *row)
         dsi_lane *lane = dsi_loader_lane(loader);
         const uint64_t d = sample_of(loader, lane);
         const int64_t n = length_of(lane->dataset, d);
-        if (n > length - used) {
+        if (!fits(loader, used, n)) {
             break;
         }
         if (row != NULL) {

@@ -35,6 +35,49 @@ static bool is_upper_bound(const char *key)
     return strncmp(key, "max", 3) == 0 || strcmp(key, "exclusiveMaximum") == 0;
 }
 
+static const char *type_at(const json_t *types, size_t i)
+{
+    return json_is_array(types) ? json_string_value(json_array_get(types, i))
+           : i == 0             ? json_string_value(types)
+                                : NULL;
+}
+
+/* The types of which a value may be by both. */
+static bool merge_types(dsi_form_schema *s, json_t *into, json_t *other, const dsi_place *place)
+{
+    json_t *own = json_object_get(into, "type");
+    json_t *both = json_array();
+    bool made = both != NULL;
+    const char *a = NULL;
+    const char *b = NULL;
+    for (size_t i = 0; (a = type_at(own, i)) != NULL; ++i) {
+        for (size_t k = 0; (b = type_at(other, k)) != NULL; ++k) {
+            const bool wider = strcmp(a, "number") == 0 && strcmp(b, "integer") == 0;
+            const bool same =
+                strcmp(a, b) == 0 || (strcmp(a, "integer") == 0 && strcmp(b, "number") == 0);
+            if (same || wider) {
+                made = made && json_array_append_new(both, json_string(wider ? b : a)) == 0;
+            }
+        }
+    }
+    if (made && json_array_size(both) == 0) {
+        (void)dsi_form_schema_fail(s, place, "type", "no value is of both types");
+        made = false;
+    }
+    return json_object_set_new(into, "type", both) == 0 && made;
+}
+
+/* Items behind prefixItems are others where these stand in another schema. */
+static bool are_items_apart(const json_t *into, const json_t *node)
+{
+    return (json_object_get(into, "prefixItems") != NULL &&
+            json_object_get(node, "items") != NULL &&
+            json_object_get(node, "prefixItems") == NULL) ||
+           (json_object_get(into, "items") != NULL &&
+            json_object_get(into, "prefixItems") == NULL &&
+            json_object_get(node, "prefixItems") != NULL);
+}
+
 static bool merge_key(dsi_form_schema *s, json_t *into, const char *key, json_t *value,
                       const dsi_place *place)
 {
@@ -49,6 +92,9 @@ static bool merge_key(dsi_form_schema *s, json_t *into, const char *key, json_t 
     if (there == NULL || words || json_equal(there, value)) {
         const bool grows = strcmp(key, "properties") == 0 || strcmp(key, "required") == 0;
         return json_object_set_new(into, key, grows ? json_copy(value) : json_incref(value)) == 0;
+    }
+    if (strcmp(key, "type") == 0) {
+        return merge_types(s, into, value, place);
     }
     if (strcmp(key, "properties") == 0 && json_is_object(there)) {
         return merge_properties(there, value);
@@ -79,6 +125,11 @@ static bool merge_all(dsi_form_schema *s, json_t *into, json_t *node, const dsi_
     }
     if (!json_is_object(node)) {
         (void)dsi_form_schema_fail(s, place, "allOf", "expected an array of schemas");
+        return false;
+    }
+    if (are_items_apart(into, node)) {
+        (void)dsi_form_schema_fail(s, place, "prefixItems",
+                                   "not supported within allOf beside items of another schema");
         return false;
     }
     json_object_foreach(node, key, value)

@@ -289,9 +289,38 @@ static bool has_type(const json_t *type, const json_t *value)
     return found;
 }
 
+/* Whether a value is within the lengths and bounds of its schema. */
+static bool is_within(dsi_form_schema *s, json_t *node, const json_t *value, const dsi_place *place)
+{
+    const int64_t least = dsi_form_schema_count(s, node, "minLength", 0, place);
+    const int64_t most = dsi_form_schema_count(s, node, "maxLength", INT64_MAX, place);
+    if (json_is_string(value)) {
+        int64_t n = 0;
+        for (const char *c = json_string_value(value); *c != '\0'; ++c) {
+            n += ((unsigned char)*c & 0xC0) != 0x80; /* characters */
+        }
+        return n >= least && n <= most;
+    }
+    const double x = json_number_value(value);
+    static const char *const bounds[] = {"minimum", "exclusiveMinimum", "maximum",
+                                         "exclusiveMaximum"};
+    bool within = true;
+    for (int i = 0; i < 4; ++i) {
+        const json_t *bound = json_object_get(node, bounds[i]);
+        const double b = json_number_value(bound);
+        if (bound != NULL && !json_is_number(bound)) {
+            (void)dsi_form_schema_fail(s, place, bounds[i], "expected a number");
+        } else if (bound != NULL && json_is_number(value)) {
+            within = within && (i == 0 ? x >= b : i == 1 ? x > b : i == 2 ? x <= b : x < b);
+        }
+    }
+    return within;
+}
+
 static void put_values(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_place *place)
 {
-    static const char *const but[] = {"type", NULL};
+    static const char *const but[] = {"type",    "minLength",        "maxLength",        "minimum",
+                                      "maximum", "exclusiveMinimum", "exclusiveMaximum", NULL};
     json_t *type = json_object_get(node, "type");
     json_t *only = json_object_get(node, "const");
     json_t *values = json_object_get(node, "enum");
@@ -305,21 +334,55 @@ static void put_values(dsi_form_schema *s, uint32_t at, json_t *node, const dsi_
     }
     for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(values)); ++i) {
         json_t *value = only != NULL ? only : json_array_get(values, i);
-        if (has_type(type, value)) {
+        if (has_type(type, value) && is_within(s, node, value, place)) {
             dsi_grammar_end(s->g, dsi_form_schema_literal(s, at, value));
         }
     }
 }
 
+/* What stands beside the alternatives, which is of each of them: borrowed. NULL: nothing, or no
+ * memory. */
+static json_t *find_rest(dsi_form_schema *s, json_t *node, const char *what)
+{
+    json_t *rest = json_object();
+    const char *key = NULL;
+    json_t *value = NULL;
+    bool made = rest != NULL;
+    json_object_foreach(node, key, value)
+    {
+        if (kind_of(key) != WORDS && kind_of(key) >= 0 && strcmp(key, what) != 0) {
+            made = made && json_object_set(rest, key, value) == 0;
+        }
+    }
+    if (made && json_object_size(rest) == 0) {
+        json_decref(rest);
+        return NULL;
+    }
+    if (!made || json_array_append(s->made, rest) != 0) {
+        (void)dsi_grammar_fail(s->g, "no memory for a JSON schema");
+        rest = made ? rest : NULL;
+    }
+    json_decref(rest);
+    return s->g->failed ? NULL : rest;
+}
+
+/* An alternative with what stands beside all, borrowed. */
+static json_t *join(dsi_form_schema *s, json_t *rest, json_t *one)
+{
+    json_t *both = rest != NULL ? json_pack("{s:[O,O]}", "allOf", rest, one) : NULL;
+    if (rest != NULL && (both == NULL || json_array_append_new(s->made, both) != 0)) {
+        (void)dsi_grammar_fail(s->g, "no memory for a JSON schema");
+        return one;
+    }
+    return rest != NULL ? both : one;
+}
+
 static void put_alternatives(dsi_form_schema *s, uint32_t at, json_t *node, const char *what,
                              const dsi_place *place)
 {
-    static const char *const none[] = {NULL};
     json_t *all = json_object_get(node, what);
+    json_t *rest = find_rest(s, node, what);
     const dsi_place here = {place, what};
-    if (!alone(s, node, what, none, place)) {
-        return;
-    }
     if (!json_is_array(all) || json_array_size(all) == 0) {
         (void)dsi_form_schema_fail(s, place, what, "expected an array of schemas");
         return;
@@ -336,8 +399,11 @@ static void put_alternatives(dsi_form_schema *s, uint32_t at, json_t *node, cons
                 return;
             }
         }
-        const uint32_t rule = dsi_form_schema_rule(s, json_array_get(all, i), &here);
-        dsi_grammar_end(s->g, dsi_grammar_call(s->g, at, rule));
+        json_t *one = json_array_get(all, i);
+        if (rest == NULL || !dsi_form_schema_disjoint(s, rest, one, &here)) {
+            const uint32_t rule = dsi_form_schema_rule(s, join(s, rest, one), &here);
+            dsi_grammar_end(s->g, dsi_grammar_call(s->g, at, rule));
+        }
     }
 }
 

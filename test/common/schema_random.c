@@ -175,9 +175,32 @@ static json_t *tagged(maker *m, const char *tag, int depth)
     return s;
 }
 
+/* Alternatives beside what holds for all of them. */
+static json_t *beside(maker *m)
+{
+    const int low = (int)below(m, 50);
+    switch (below(m, 4)) {
+    case 0:
+        return json_pack("{s:[s,s],s:i,s:[o,o]}", "type", "integer", "null", "minimum", low,
+                         "anyOf", json_pack("{s:s,s:i}", "type", "number", "maximum", low + 9),
+                         json_pack("{s:[s,s]}", "type", "string", "null"));
+    case 1:
+        return json_pack("{s:[s,s],s:[o,o]}", "type", "string", "integer", "oneOf", string(m),
+                         number(m));
+    case 2:
+        return json_pack("{s:s,s:{s:o,s:o},s:[{s:[s]},{s:[s]}]}", "type", "object", "properties",
+                         "a", number(m), "b", string(m), "anyOf", "required", "a", "required", "b");
+    default:
+        return json_pack("{s:[s,s,s,i,i,n],s:i,s:i,s:i}", "enum", "", "é", "red", low, 60,
+                         "minLength", 1, "maxLength", 2, "minimum", 50);
+    }
+}
+
 static json_t *combined(maker *m, int depth)
 {
-    switch (below(m, 4)) {
+    switch (below(m, 5)) {
+    case 4:
+        return beside(m);
     case 0:
         return json_pack("{s:[o,o]}", "anyOf", make(m, depth), make(m, depth));
     case 1:

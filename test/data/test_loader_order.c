@@ -310,6 +310,47 @@ static int tear_down(void **state)
     return 0;
 }
 
+/* With `alone` each sample has a row; a cursor knows it, and text has no samples. */
+static void a_row_for_each(void **state)
+{
+    (void)state;
+    ds_dataset *data = open_samples();
+    ds_dataset *text = open_text();
+    ds_loader_params params = with(1, 1);
+    ds_loader *packed = loader_of(data, params);
+    params.alone = 1;
+    ds_loader *loader = loader_of(data, params);
+    uint64_t seen = 0;
+    assert_int_equal(ds_loader_epoch_rows(packed), N_SAMPLES / 2);
+    assert_int_equal(ds_loader_epoch_rows(loader), N_SAMPLES);
+    for (int i = 0; i < N_SAMPLES; ++i) {
+        ds_loader_batch b;
+        CHECK_OK(ctx, ds_loader_next(loader, &b));
+        assert_int_equal(b.n_tokens, 4);
+        assert_int_equal(((const int32_t *)b.first.data)[3], 0);
+        assert_int_equal(((const int32_t *)b.targets.data)[4], -100);
+        seen |= UINT64_C(1) << (((const int32_t *)b.input_ids.data)[0] - '0');
+    }
+    assert_true(seen == (UINT64_C(1) << N_SAMPLES) - 1);
+    assert_int_equal(ds_loader_epoch(loader), 0);
+    char *cursor = NULL;
+    CHECK_OK(ctx, ds_loader_save(loader, &cursor));
+    CHECK_OK(ctx, ds_loader_restore(loader, cursor));
+    CHECK_FAILS(ctx, ds_loader_restore(packed, cursor), DS_ERR_ARG, "whether samples are packed");
+    free(cursor);
+    CHECK_OK(ctx, ds_loader_save(packed, &cursor));
+    CHECK_FAILS(ctx, ds_loader_restore(loader, cursor), DS_ERR_ARG, "whether samples are packed");
+    free(cursor);
+    ds_loader *none = NULL;
+    CHECK_FAILS(ctx, ds_loader_create(ctx, text, &params, &none), DS_ERR_ARG, "the data is text");
+    params.alone = 2;
+    CHECK_FAILS(ctx, ds_loader_create(ctx, data, &params, &none), DS_ERR_ARG, "expected 0 or 1");
+    ds_loader_destroy(&packed);
+    ds_loader_destroy(&loader);
+    ds_dataset_close(&data);
+    ds_dataset_close(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +359,7 @@ int main(void)
         cmocka_unit_test(windows_move),
         cmocka_unit_test(ranks_share_rows),
         cmocka_unit_test(samples_fill_a_row),
+        cmocka_unit_test(a_row_for_each),
         cmocka_unit_test(other_cursors_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -85,6 +85,22 @@ static const form forms[] = {
      "{\"enum\":[null,true,2,2.5,[],{}],\"type\":[\"integer\",\"null\",\"array\"]}",
      {"null", "2", "[]"},
      {"true", "2.5", "{}", "3", "[1]"}},
+    {DSI_GUIDE_SCHEMA,
+     "{\"enum\":[\"a\",\"日本\",\"abc\",1,2.5,null],\"minLength\":2,\"maxLength\":2,"
+     "\"exclusiveMinimum\":1}",
+     {"\"日本\"", "2.5", "null"},
+     {"\"a\"", "\"abc\"", "1"}},
+    {DSI_GUIDE_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"null\"}},"
+     "\"anyOf\":[{\"required\":[\"a\"]},{\"required\":[\"b\"]}]}",
+     {"{\"a\":null}", "{\"b\":null}", "{\"a\":null,\"b\":null}"},
+     {"{}", "null", "{\"c\":1}"}},
+    {DSI_GUIDE_SCHEMA,
+     "{\"type\":[\"integer\",\"null\"],\"minimum\":3,\"oneOf\":[{\"type\":\"number\",\"maximum\":4}"
+     ","
+     "{\"type\":[\"string\",\"null\"]}]}",
+     {"3", "4", "null"},
+     {"2", "5", "3.5", "\"\""}},
     {DSI_GUIDE_SCHEMA, "true", {"1e5", "[{\"a\":[]}]", "\"\""}, {"", "{", "[1,]", "tru"}},
 };
 
@@ -203,7 +219,14 @@ static const struct {
     {DSI_GUIDE_SCHEMA, "{\"$ref\":\"#\"}", "$ref"},
     {DSI_GUIDE_SCHEMA, "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{}},\"type\":\"null\"}", "type"},
     {DSI_GUIDE_SCHEMA, "{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf"},
-    {DSI_GUIDE_SCHEMA, "{\"anyOf\":[{\"type\":\"null\"}],\"minimum\":1}", "minimum"},
+    {DSI_GUIDE_SCHEMA,
+     "{\"anyOf\":[{\"items\":{\"type\":\"null\"}}],\"prefixItems\":[{\"type\":\"integer\"}]}",
+     "prefixItems"},
+    {DSI_GUIDE_SCHEMA, "{\"anyOf\":[{\"type\":\"string\"}],\"type\":\"null\"}",
+     "no text has this form"},
+    {DSI_GUIDE_SCHEMA, "{\"enum\":[1,2],\"minimum\":\"a\"}", "minimum"},
+    {DSI_GUIDE_SCHEMA, "{\"enum\":[\"a\"],\"pattern\":\"a\"}", "pattern"},
+    {DSI_GUIDE_SCHEMA, "{\"enum\":[\"a\"],\"minLength\":2}", "no text has this form"},
     {DSI_GUIDE_SCHEMA, "{\"type\":\"number\",\"minimum\":3,\"maximum\":2}", "minimum"},
     {DSI_GUIDE_SCHEMA, "{\"required\":[\"a\"],\"additionalProperties\":false}", "required"},
     {DSI_GUIDE_SCHEMA,

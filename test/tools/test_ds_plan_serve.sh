@@ -15,6 +15,7 @@ check help 0 'usage: ds_plan serve' "$tool" serve --help
 check nothing 2 'either --model or --model_config' "$tool" serve
 check type 1 'there is no type "q9"' "${big[@]}" --quantize q9
 check tokens 1 'kv_tokens is 100' "${big[@]}" --kv_tokens 100
+check no_memory 1 'memory: expected at least one byte' "${big[@]}" --memory 0
 check fits 0 'fits: 204800\.0 MiB of --memory' "${big[@]}" --memory 200GB
 # weights of 68,976,648,192 parameters in bf16; 80 layers × 8 heads × 128 × 2 × 2 bytes a position
 check figures 0 '"position_bytes": 327680,' "${big[@]}" --memory 200GB --json -

@@ -32,7 +32,7 @@ class Flag:
         if self.may["ranks"] == "content":
             return None
         if self.word == "":
-            return [self.name]
+            return [self.name, "false"] if self.default == "true" else [self.name]
         if self.choices != [""]:
             return [self.name, rng.choice([c for c in self.choices if c not in (given, self.default)])]
         if self.name == "--accelerator":  # null computes nothing

@@ -51,6 +51,14 @@ grep -q 'optimizer: AdamW, rate 0.005, weight decay 0; schedule: linear, warm-up
 grep -q "the Trainer's defaults: --optim adamw_torch, --lr_scheduler_type linear, --max_grad_norm 1" "$work/default_fp32.log" ||
     fail "what was not given: $(cat "$work/default_fp32.log")"
 
+# Rows for two samples, one in each: as without packing; packed it is another run.
+train default_fp32 --learning_rate 5e-3 --seq_length 100 --packing false
+same default_fp32 1e-5 1e-4
+train default_fp32 --learning_rate 5e-3 --seq_length 100
+if (same default_fp32 1e-5 1e-4) > /dev/null; then
+    fail "--packing changes nothing"
+fi
+
 # Another optimizer, schedule or warm-up is another run: the comparison can fail.
 for other in '--optim sgd' '--lr_scheduler_type cosine' '--warmup_steps 1' '--weight_decay 0.3' '--max_grad_norm 5'; do
     # shellcheck disable=SC2086

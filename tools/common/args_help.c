@@ -152,7 +152,7 @@ static void put_row(FILE *stream, const dsi_arg *row)
     if (row->choices != NULL && strcmp(row->choices, value) != 0) {
         (void)fprintf(stream, "  (%s)", row->choices);
     }
-    if (row->def != NULL && row->type != DSI_ARG_SWITCH) {
+    if (row->def != NULL && (row->type != DSI_ARG_SWITCH || strcmp(row->def, "true") == 0)) {
         (void)fprintf(stream, "  [%s]", row->def);
     }
     (void)fprintf(stream, "\n%*s", DOC_COLUMN, "");

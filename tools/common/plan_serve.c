@@ -159,6 +159,10 @@ static ds_status find_memory(serve_run *r)
     }
     if (o->memory != NULL) {
         DS_TRY(size_parse_binary(r->ctx, "memory", o->memory, &r->memory));
+        if (r->memory == 0) {
+            return ds_fail(r->ctx, DS_ERR_ARG, "--memory: expected at least one byte, found %s",
+                           o->memory);
+        }
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of --memory");
     }
     return DS_OK;

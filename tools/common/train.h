@@ -40,7 +40,7 @@ typedef struct train_options {
     bool restart_data;
     bool restarted; /* by the launcher, after a failure */
     uint32_t local_rank;
-    bool resume_given, allow_unknown_keys, strict, print_plan, append_eos;
+    bool resume_given, allow_unknown_keys, strict, print_plan, append_eos, packing;
     double eval_fraction, epochs;
     int64_t seq_length, steps, save_interval, eval_interval, keep_last, seed, threads;
     int64_t sample_length, max_skipped_steps, skip_bad, early_patience;

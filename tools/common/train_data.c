@@ -293,6 +293,7 @@ ds_status train_data_loaders(train_run *run)
                                .shuffle = !kto, /* its neighbours are those of the data */
                                .preference = preference_of(run),
                                .masking = run->masking.tokenizer != NULL ? &run->masking : NULL,
+                               .alone = run->options->packing ? 0 : 1,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .pad_id = ds_model_get_info(run->model)->pad_id,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
@@ -312,6 +313,7 @@ ds_status train_data_rows(const train_run *run, uint64_t *rows_out)
                                      .seq_length = run->seq_length,
                                      .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                      .preference = preference_of(run),
+                                     .alone = run->options->packing ? 0 : 1,
                                      .n_ranks = 1};
     ds_loader *loader = NULL;
     DS_TRY(create_loader(run, &run->train_data, run->options->weights, &params, &loader));

@@ -259,6 +259,14 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .def = "truncate",
          .choices = "truncate|drop",
          .doc = "What happens to samples longer than a row."},
+        {.name = "packing",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->packing,
+         .def = "true",
+         .doc = "Samples are packed into full rows, where each sees itself alone; false: a row "
+                "for each, as the Trainer without packing, with fewer targets in a step and more "
+                "steps an epoch.",
+         .resume = DSI_ARG_CONTENT},
         {.name = "append_eos",
          .type = DSI_ARG_SWITCH,
          .out = &o->append_eos,

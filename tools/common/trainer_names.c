@@ -28,7 +28,9 @@
 #define MONITORS                                                                                   \
     "--metrics FILE writes every step; \"tensorboard\" and \"csv_monitor\" are sections of the "   \
     "configuration"
-#define ROWS      "samples are packed into full rows of --seq_length tokens, which see only themselves"
+#define ROWS                                                                                       \
+    "samples are packed into full rows of --seq_length tokens, which see only themselves; "        \
+    "--packing false gives each a row"
 #define FETCHING  "--data names files or folders; data sets are not downloaded"
 #define RESUMING  "--resume [TAG] goes on from a checkpoint of --output, the newest without a tag"
 #define RECOMPUTE "\"activation_checkpointing\": {\"recompute\": \"full\"} in the configuration"
@@ -106,7 +108,6 @@ const dsi_arg_other trainer_names[] = {
     SAME("max_length", "seq_length"),
     SAME("model_max_length", "seq_length"),
     SAME("cutoff_len", "seq_length"),
-    INSTEAD("packing", ROWS),
     INSTEAD("group_by_length", ROWS),
     INSTEAD("pad_to_max_length", ROWS),
     INSTEAD("lazy_preprocess", "data is tokenized once, at the start; leave it out"),
