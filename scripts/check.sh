@@ -5,6 +5,12 @@
 # CHECK_WHOLE=1 (make check-long): under the sanitizers too every test and every row, and nothing in the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ $# -gt 0 ]; then
+    sed -n '3,6s/^# //p' scripts/check.sh
+    [ "$1" = --help ] && exit 0
+    echo "check.sh takes no arguments" >&2
+    exit 2
+fi
 scripts/setup.sh check
 jobs=$(nproc)
 

@@ -166,7 +166,7 @@ static const bad table[] = {
     {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
     {"pipeline: {stages: 2}", "pipeline.stages: expected a divisor of the world size, 1, found 2"},
     {"pipeline: {partition: 'type:linear'}",
-     "pipeline.partition: expected \"best\", \"parameters\" or \"uniform\", found \"type:linear\""},
+     "pipeline.partition: found \"type:linear\": the layers that stages share are the model's"},
     {"sequence_parallel_size: 2",
      "sequence_parallel_size: expected a divisor of the world size, 1, found 2; the nearest below "
      "is 1"},
