@@ -81,7 +81,7 @@ bad 1 '--warmup_steps is not in force: without a section "scheduler"' ds_train "
 bad 2 '--warmup_ratio: expected at most 1' ds_train "${full[@]}" --warmup_ratio 1.5
 bad 1 '--warmup_steps and --warmup_ratio are both given' ds_train "${full[@]}" --warmup_ratio 0.5 --warmup_steps 1
 echo '{"train_batch_size": 2}' > bare.json
-bad 1 'found "adafactor", which is not built' ds_config resolve bare.json --optim adafactor
+bad 1 'found "galore_adamw", which is not built' ds_config resolve bare.json --optim galore_adamw
 bad 1 'the file and the flag --optim disagree' ds_train "${full[@]}" --optim sgd
 bad 1 'found "greedy", which is not built' ds_train "${full[@]}" --lr_scheduler_type greedy
 bad 1 '--lr_scheduler_type: expected one of linear' ds_train "${full[@]}" --lr_scheduler_type liner
