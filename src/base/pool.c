@@ -6,6 +6,8 @@
  */
 #include "base/pool.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -165,7 +167,7 @@ ds_status dsi_pool_create(uint32_t n_threads, dsi_pool **pool_out)
     for (uint32_t i = 1; i < n_threads; ++i) {
         worker *w = &pool->workers[i];
         *w = (worker){.pool = pool, .index = i};
-        if (pthread_create(&w->thread, NULL, worker_main, w) != 0) {
+        if (dsi_thread_create(&w->thread, worker_main, w) != 0) {
             dsi_pool_destroy(&pool);
             return DS_ERR_NOMEM;
         }

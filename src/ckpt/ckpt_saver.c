@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/context.h"
+#include "base/thread.h"
 #include "io/file_direct.h"
 #include <deepspeed/context.h>
 #include <pthread.h>
@@ -119,7 +120,7 @@ ds_status dsi_checkpoint_saver_create_on(ds_ctx *ctx, dsi_comm *comm,
     if (comm != NULL && comm->size > 1) {
         DS_TRY_GOTO(status, dsi_comm_twin(comm, s->own, &s->comm), undo);
     }
-    if (pthread_create(&s->thread, NULL, run, s) != 0) {
+    if (dsi_thread_create(&s->thread, run, s) != 0) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "cannot start the thread of a checkpoint saver");
         goto undo;
     }

@@ -2,8 +2,9 @@
 /* See side_thread.h. */
 #include "exec/side_thread.h"
 
+#include "base/thread.h"
+
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,18 +42,6 @@ static void *work(void *opaque)
     return NULL;
 }
 
-/* Signals are the program's own threads' business. */
-static int start_thread(dsi_side_thread *b)
-{
-    sigset_t all;
-    sigset_t old;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
-    const int failed = pthread_create(&b->thread, NULL, work, b);
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return failed;
-}
-
 ds_status dsi_side_thread_create(ds_ctx *ctx, uint32_t n_threads, dsi_side_thread **thread_out)
 {
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = n_threads};
@@ -63,7 +52,7 @@ ds_status dsi_side_thread_create(ds_ctx *ctx, uint32_t n_threads, dsi_side_threa
     }
     (void)pthread_mutex_init(&b->lock, NULL);
     (void)pthread_cond_init(&b->changed, NULL);
-    const int failed = start_thread(b);
+    const int failed = dsi_thread_create(&b->thread, work, b);
     if (failed != 0) {
         (void)pthread_cond_destroy(&b->changed);
         (void)pthread_mutex_destroy(&b->lock);

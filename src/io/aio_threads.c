@@ -3,9 +3,10 @@
  * all workers share: their memory for copies, start and stop. See aio_impl.h. */
 #include "io/aio_impl.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -57,20 +58,13 @@ ds_status dsi_aio_make_workers(dsi_aio *aio, uint32_t n_workers, uint32_t n_slot
     return DS_OK;
 }
 
-/* Signals are for the program's own threads; and a file beyond `ulimit -f` must be an error of the
- * request, not SIGXFSZ's end of the process. */
 ds_status dsi_aio_run_workers(dsi_aio *aio, void *(*run)(void *))
 {
-    sigset_t all;
-    sigset_t old;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_SETMASK, &all, &old);
     int reason = 0;
     for (uint32_t i = 0; i < aio->n_workers && reason == 0; ++i) {
-        reason = pthread_create(&aio->workers[i].thread, NULL, run, &aio->workers[i]);
+        reason = dsi_thread_create(&aio->workers[i].thread, run, &aio->workers[i]);
         aio->n_started += reason == 0;
     }
-    (void)pthread_sigmask(SIG_SETMASK, &old, NULL);
     errno = reason;
     return reason == 0 ? DS_OK : out_of_memory(aio, aio->n_workers);
 }

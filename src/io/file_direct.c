@@ -8,6 +8,8 @@
  */
 #include "io/file_direct.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -109,7 +111,7 @@ dsi_direct *dsi_direct_start(int fd)
     d->memory = memory;
     (void)pthread_mutex_init(&d->lock, NULL);
     (void)pthread_cond_init(&d->changed, NULL);
-    if (pthread_create(&d->thread, NULL, run, d) != 0) {
+    if (dsi_thread_create(&d->thread, run, d) != 0) {
         (void)pthread_cond_destroy(&d->changed);
         (void)pthread_mutex_destroy(&d->lock);
         free(memory);

@@ -135,6 +135,19 @@ static void like_transformers(void **state)
     json_decref(rows);
 }
 
+/* A step allocates nothing. */
+static ds_status step_counted(ds_server *server, ds_serve_event *events, size_t *n_out)
+{
+#if CAN_REPLACE_MALLOC
+    count_begin();
+    const ds_status status = ds_serve_step(server, events, n_out);
+    assert_int_equal(count_end(), 0);
+    return status;
+#else
+    return ds_serve_step(server, events, n_out);
+#endif
+}
+
 static void refuses_and_cancels(void **state)
 {
     ds_ctx *ctx = *state;
@@ -168,11 +181,8 @@ static void refuses_and_cancels(void **state)
     CHECK_OK(ctx, ds_serve_cancel(server, uid));
     CHECK_FAILS(ctx, ds_serve_cancel(server, uid), DS_ERR_NOT_FOUND, "request");
     do {
-        count_begin();
-        const ds_status status = ds_serve_step(server, events, &n);
-        const unsigned calls = count_end();
+        const ds_status status = step_counted(server, events, &n);
         CHECK_OK(ctx, status);
-        assert_true(!CAN_REPLACE_MALLOC || calls == 0);
     } while (n == 0);
     assert_int_equal(events[0].uid, other);
     ds_serve_get_stats(server, &stats);

@@ -80,7 +80,7 @@ refused() { # WORDS FLAGS
 refused "bert is an encoder: --objective mlm, classes or tags" --model one
 refused "bert is an encoder: --objective mlm, classes or tags" --model one --objective dpo
 refused "gpt2 is no encoder" --model_config "$DS_SOURCE_DIR/test/programs/zero_gpt2.json" --tokenizer bytes --objective mlm
-refused "an adapter of an encoder is not built" --model one --objective mlm --lora 2 --lora_targets query
+refused "an adapter of an encoder with its head for masked tokens is not built" --model one --objective mlm --lora 2 --lora_targets query
 refused "mlm_probability is of --objective mlm" --model one --mlm_probability 0.3
 if "$build/ds_generate" --model one --prompt hello > generate.log 2>&1; then
     fail "ds_generate takes an encoder"
