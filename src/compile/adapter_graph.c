@@ -563,7 +563,9 @@ static ds_status check_task(const rewriter *w)
     static const char *const names[] = {"the next token (CAUSAL_LM)", "hidden states",
                                         "classes of documents (SEQ_CLS)",
                                         "classes of tokens (TOKEN_CLS)"};
-    return w->adapter->any_task || w->adapter->task == w->trace->task
+    const bool embeds = w->trace->paged != NULL && w->trace->task == DS_TASK_HIDDEN &&
+                        w->adapter->task == DS_TASK_TOKENS; /* vectors of what a server serves */
+    return w->adapter->any_task || w->adapter->task == w->trace->task || embeds
                ? DS_OK
                : ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                          "adapter: its task_type is for %s, and it is used for %s",

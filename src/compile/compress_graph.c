@@ -7,6 +7,7 @@
 #include "compile/compress_graph.h"
 
 #include "ir/rewrite.h"
+#include "nn/nn.h"
 #include "op/ops.h"
 
 #include <math.h>
@@ -69,7 +70,9 @@ static ds_cell param_of(const ds_graph *g, const dsi_node_info *node, uint32_t i
 {
     const ds_value v = input < node->n_in ? dsi_node_in(g, node)[input] : DS_NONE;
     const ds_cell cell = v != DS_NONE ? g->values[v].cell : DS_NONE;
-    return cell != DS_NONE && ds_cells_get(g->cells, cell)->kind == DS_CELL_PARAM ? cell : DS_NONE;
+    const ds_cell_info *info = cell != DS_NONE ? ds_cells_get(g->cells, cell) : NULL;
+    const bool is_own = info != NULL && info->kind == DS_CELL_PARAM && !dsi_nn_is_teacher(info);
+    return is_own ? cell : DS_NONE;
 }
 
 static void name_layer(const rewriter *w, layer *l)

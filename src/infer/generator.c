@@ -526,6 +526,7 @@ ds_status ds_generator_prompt(ds_generator *g, const uint32_t *ids, size_t n)
 ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n, size_t *kept_out)
 {
     DS_TRY(check_prompt(g, ids, n));
+    g->surprise = NAN;
     if (g->pairs) {
         if (kept_out != NULL) {
             *kept_out = 0;
@@ -533,7 +534,6 @@ ds_status ds_generator_prompt_on(ds_generator *g, const uint32_t *ids, size_t n,
         return dsi_pairs_prompt(g, ids, (int64_t)n);
     }
     g->length = common_begin(g, ids, (int64_t)n);
-    g->surprise = NAN;
     if (kept_out != NULL) {
         *kept_out = (size_t)g->length;
     }

@@ -46,6 +46,12 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
     DS_TRY(bound(s->ctx, "adapters", p->adapters, 0, 1024));
     DS_TRY(bound(s->ctx, "adapter_rank", p->adapter_rank, p->adapters > 0 ? 1 : 0, 4096));
+    if (p->adapters > 0 && p->source.adapter != NULL) {
+        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_serve_params: adapters of requests (adapters) beside one of the model "
+                       "(source.adapter), which each would be added to: merge that one into the "
+                       "model first, or load it into a slot");
+    }
     s->n_slots = p->adapters;
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
@@ -167,11 +173,12 @@ ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params, ds_server 
 
 ds_status ds_serve_update(ds_server *s)
 {
-    if (s->waiting.n + s->running.n + s->put.n > 0) {
+    const int64_t n = s->waiting.n + s->running.n + s->put.n + s->embedding.n;
+    if (n > 0) {
         return ds_fail(s->ctx, DS_ERR_STATE,
                        "ds_serve_update: %lld sequences are there, of the old weights: let them "
                        "end, cancel or flush them first",
-                       (long long)(s->waiting.n + s->running.n + s->put.n));
+                       (long long)n);
     }
     DS_TRY(ds_generator_update(s->generator));
     dsi_block_pool_forget(s->pool);

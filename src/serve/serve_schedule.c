@@ -263,6 +263,9 @@ static ds_status make_batch(ds_server *s)
         while (s->batch.n == 0 && s->waiting.first->uid < s->running.last->uid && admit(s)) {
         }
     }
+    if (s->batch.n == 0 && s->running.n == 1 && dsi_embed_waits(s)) {
+        preempt(s, s->running.last); /* a beam that waits for one that the document keeps out */
+    }
     return DS_OK;
 }
 

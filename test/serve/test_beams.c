@@ -191,9 +191,48 @@ static void refuses_and_cancels(void **state)
     parity_close(&p);
 }
 
+/* A beam that runs alone waits for one that a waiting document keeps out, which waits for the
+ * blocks of the first. */
+static void ends_beside_a_document(void **state)
+{
+    ds_ctx *ctx = *state;
+    enum { LONG = 240, MOST_STEPS = 2000 };
+    parity_case p;
+    uint32_t ids[LONG];
+    uint64_t uid[3] = {0};
+    ds_serve_event events[EVENTS];
+    size_t n = 0;
+    int left = 3;
+    for (uint32_t i = 0; i < LONG; ++i) {
+        ids[i] = 1 + i % 120;
+    }
+    parity_open(ctx, "llama3_tied", &p);
+    ds_server *server = open_server(
+        ctx, &p, (ds_serve_params){.max_sequences = 2, .kv_tokens = 256, .embeddings = true});
+    const ds_beams beams = {.n = 2, .length_penalty = 1.0};
+    ds_serve_request r = {.ids = ids, .n = 40, .max_new_tokens = 8};
+    CHECK_OK(ctx, ds_serve_submit(server, &r, &uid[0]));
+    r = (ds_serve_request){.ids = ids + 50, .n = 60, .max_new_tokens = 20, .beams = &beams};
+    CHECK_OK(ctx, ds_serve_submit(server, &r, &uid[1]));
+    for (int step = 0; step < MOST_STEPS && left > 0; ++step) {
+        if (step == 3) {
+            CHECK_OK(ctx, ds_serve_embed(server, ids, LONG, DS_POOL_LAST, &uid[2]));
+            CHECK_FAILS(ctx, ds_serve_update(server), DS_ERR_STATE, "4 sequences");
+        }
+        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        for (size_t e = 0; e < n; ++e) {
+            left -= events[e].finish != DS_SERVE_GOES_ON;
+        }
+    }
+    assert_int_equal(left, 0);
+    ds_serve_destroy(&server);
+    parity_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(like_transformers),
-                                       cmocka_unit_test(refuses_and_cancels)};
+                                       cmocka_unit_test(refuses_and_cancels),
+                                       cmocka_unit_test(ends_beside_a_document)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

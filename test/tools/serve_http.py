@@ -764,6 +764,15 @@ def loras():
     expect(s.post("/v1/load_lora_adapter", lora_name="d", lora_path="lora2")[0] == 200)
     expect(of(s, "d") == want["b"] and of(s, "c") == want["a"] and of(s, None) == want[None])
     s.end()
+    whole = Server("--dtype", "f32", "--adapter", "lora1", template=())  # one for all that is served, vectors too
+    expect(of(whole, None) == want["a"])
+    vector = whole.post("/v1/embeddings", model="m", input=prompt)[1]["data"][0]["embedding"]
+    merged = subprocess.run([PROGRAM, "--model", MODEL, "--adapter", "lora1", "--lora", "b=lora2"], capture_output=True, text=True, check=False)
+    expect(merged.returncode == 1 and "source.adapter" in merged.stderr, merged)
+    plain = Server("--dtype", "f32", template=())
+    expect(vector != plain.post("/v1/embeddings", model="m", input=prompt)[1]["data"][0]["embedding"])
+    plain.end()
+    whole.end()
     shut = Server("--lora", "a=lora1", template=())
     expect(shut.post("/v1/load_lora_adapter", lora_name="b", lora_path="lora2")[0] == 403)
     shut.end()

@@ -69,6 +69,16 @@ config sp.json '"zero_optimization": {"stage": 3}, "sequence_parallel_size": 2'
 train 2 sp.json sp "${distil[@]}" --steps 4 || fail "sequence parallel" sp.log
 near sp plain || fail "sequence parallel: other losses" sp.log
 
+# compression is of the student alone
+for pattern in mlp '^model.*mlp'; do
+    config q.json "\"zero_optimization\": {\"stage\": 0}, \"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {
+        \"enabled\": true, \"schedule_offset\": 0}, \"different_groups\": {\"one\": {\"params\": {\"start_bits\": 3, \"target_bits\": 3},
+        \"modules\": [\"$pattern\"]}}}}"
+    train 1 q.json "quantized${#pattern}" "${distil[@]}" --steps 2 || fail "compressed" "quantized${#pattern}.log"
+done
+[ "$(losses quantized3)" = "$(losses quantized11)" ] || fail "the teacher is compressed: $(losses quantized3) $(losses quantized11)"
+[ "$(losses quantized3)" != "$(losses plain | head -2)" ] || fail "nothing is compressed"
+
 refused() { # TEXT, FLAGS
     local text=$1
     shift
@@ -80,6 +90,10 @@ refused "vocabulary of 256 tokens, the model of 300" --model_config other.json -
 refused "distill_weight is of --teacher" --model_config student.json --distill_weight 0.5
 refused "beside an adapter" --model big --teacher big --lora 2
 refused "nowhere" --model_config student.json --teacher nowhere
+config auto.json '"zero_optimization": {"stage": 0}, "pipeline": {"stages": 2, "schedule": "auto"}'
+if train 2 auto.json no "${distil[@]}" --steps 1; then fail "stages beside a teacher"; fi
+grep -q "beside pipeline.stages" no.log || fail "stages beside a teacher: another error" no.log
+grep -q "fits" no.log && fail "a choice that is refused afterwards is told" no.log
 if train 2 z0.json plain --model_config student.json --steps 5 --resume; then fail "resumed without the teacher"; fi
 grep -q "was trained with the teacher" plain.log || fail "resumed without the teacher: another error" plain.log
 "$build/ds_plan" --model_config student.json --teacher big --deepspeed_config z3.json --world_size 2 --seq_length 32 > plan.txt ||

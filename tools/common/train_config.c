@@ -105,6 +105,7 @@ static ds_status choose_pipeline(train_run *run)
                              .n_frozen = (uint32_t)o->freeze.n,
                              .preference = train_has_preference(run) ? &run->preference : NULL,
                              .adapter = run->adapter,
+                             .distillation = run->teacher != NULL ? &run->distillation : NULL,
                              .accelerator = o->accelerator};
     ds_config *chosen = NULL;
     char *why = NULL;

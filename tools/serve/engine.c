@@ -294,6 +294,7 @@ static void obey(front *f)
     if (c == NULL || c->done) {
         return;
     }
+    c->taken = true;
     (void)pthread_mutex_unlock(&f->lock);
     const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &c->id)
                                                : ds_serve_adapter_unload(f->server, c->id);

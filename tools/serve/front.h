@@ -62,6 +62,7 @@ typedef struct front_command {
     uint64_t id;
     ds_status status;
     char error[512];
+    bool taken; /* the engine's thread is at it */
     bool done;
 } front_command;
 

@@ -68,7 +68,7 @@ static bool run(front *f, front_command *c, api_error *e)
     (void)pthread_mutex_lock(&f->lock);
     f->command = c;
     (void)pthread_cond_signal(&f->wake);
-    while (!c->done && !f->stop) {
+    while (!c->done && (c->taken || !f->stop)) {
         (void)pthread_cond_wait(&f->answered, &f->lock);
     }
     f->command = NULL;
