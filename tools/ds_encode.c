@@ -375,7 +375,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, dsi_args 
          .value = "N",
          .def = "0",
          .max = 1e9,
-         .doc = "Most tokens of a text, the rest is left out; default: the model's."},
+         .doc = "Most tokens of a text, the rest is left out; default: the model's, "
+                "needed where it has none (T5)."},
         {.name = "dtype",
          .type = DSI_ARG_TEXT,
          .out = &o->dtype,

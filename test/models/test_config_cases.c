@@ -27,7 +27,7 @@ static const char *const refused_here[] = {
     "learned positions",
     "not in its attention",
     "lm_head.weight differs",
-    "lm_head.weight is missing",             /* transformers ties by its absence */
+    "lm_head.weight is missing", /* transformers ties by its absence */
     "\"relative_attention_max_distance\" must be",
     "is not part of this model",
     "\"quantization_config\": ",
