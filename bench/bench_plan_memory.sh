@@ -54,8 +54,17 @@ cat > "$folder/mixtral.json" << 'JSON'
 "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 1024, "rms_norm_eps": 1e-5,
 "hidden_act": "silu", "tie_word_embeddings": false, "num_local_experts": 4, "num_experts_per_tok": 2}
 JSON
+cat > "$folder/t5.json" << 'JSON'
+{"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 50304, "d_model": 768, "d_kv": 64, "d_ff": 2048,
+"num_layers": 6, "num_decoder_layers": 6, "num_heads": 12, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false,
+"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+JSON
 head -c 40000 data/tinyshakespeare.txt > "$folder/eval.txt" # a plan has room for evaluation too
-model=bench/gpt2_124m.json seq=1024
+awk 'BEGIN {for (i = 0; i < 8; ++i) { # near a row
+    text = ""
+    for (j = 0; j < 450; ++j) text = text " " substr("abcdefghijklmnop", 1 + (i * 5 + j * j) % 16, 1)
+    printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", text, text}}' > "$folder/pairs.jsonl"
+model=bench/gpt2_124m.json seq=1024 data=data/tinyshakespeare.txt eval=$folder/eval.txt
 within=0 rows=0
 row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     [[ $1 == *"$only"* ]] || return 0
@@ -66,7 +75,7 @@ row() { # NAME RANKS STAGE MICRO ACCUMULATION DTYPE ZERO_KEYS KEYS
     local need
     "$build/ds_plan" "${args[@]}" --world_size "$2" --memory 1TB --json "$folder/plan.json"
     need=$(sed -n 's/.*"need": \([0-9]*\), "available".*/\1/p' "$folder/plan.json")
-    local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --eval_data "$folder/eval.txt" --steps 2)
+    local train=("$build/ds_train" "${args[@]}" --tokenizer data/gpt2 --data "$data" --eval_data "$eval" --steps 2)
     [ "$2" -eq 1 ] || train=("$build/deepspeed" --num_gpus "$2" "${train[@]}")
     local measured
     measured=$(watch "$2" "${train[@]}")
@@ -145,4 +154,9 @@ row "mesh Mixtral, ep 4, bf16, stage 2" 4 2 4 1 bf16 '' "$(ep 4)"
 row "mesh Mixtral, ep 2 x tp 2, bf16" 4 0 4 1 bf16 '' "$(ep 2)$(tp 2)"
 row "mesh Mixtral, ep 2 x sp 2, bf16" 4 0 4 1 bf16 '' "$(ep 2)$(sp 2)"
 row "mesh Mixtral, ep 2 x pp 2, bf16, 4" 4 1 2 4 bf16 '' "$(ep 2)$(pp 2)"
+model=$folder/t5.json seq=512 data=$folder/pairs.jsonl eval=$folder/pairs.jsonl
+row "T5, 1 rank, bf16, 2 rows" 1 0 2 1 bf16
+row "T5, 1 rank, fp32, 2 rows, full" 1 0 2 1 fp32 '' "$(recompute full)"
+row "T5, 2 ranks, bf16, stage 3" 2 3 2 1 bf16
+row "mesh T5, pp 2, bf16" 2 0 2 2 bf16 '' "$(pp 2)"
 echo "$within of $rows within 3 %"

@@ -39,8 +39,8 @@ typedef struct session {
 } session;
 
 static const char about[] =
-    "Reads texts with an encoder (BERT, RoBERTa) and prints a line of JSON for each: a vector of "
-    "it, "
+    "Reads texts with an encoder (BERT, RoBERTa, ModernBERT, that of T5) and prints a line of JSON "
+    "for each: a vector of it, "
     "the probabilities of its classes, or the class of each token. What a folder was trained for "
     "is "
     "said by \"architectures\" in its config.json; --task embedding takes any.";
@@ -100,6 +100,10 @@ static ds_status open_session(session *s)
     if (!ds_model_get_info(s->model)->encoder) {
         return ds_fail(s->ctx, DS_ERR_ARG, "%s: %s is no encoder; ds_generate runs it", o->model,
                        ds_model_get_info(s->model)->architecture);
+    }
+    if (o->max_length == 0 && ds_model_get_info(s->model)->max_positions == 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG, "%s: %s has no most positions: give --max_length",
+                       o->model, ds_model_get_info(s->model)->architecture);
     }
     s->config = json_loads(ds_model_config_text(s->model), 0, &error);
     s->task = task_of(s);
@@ -371,7 +375,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, dsi_args 
          .value = "N",
          .def = "0",
          .max = 1e9,
-         .doc = "Most tokens of a text, the rest is left out; default: the model's."},
+         .doc = "Most tokens of a text, the rest is left out; default: the model's, "
+                "needed where it has none (T5)."},
         {.name = "dtype",
          .type = DSI_ARG_TEXT,
          .out = &o->dtype,
