@@ -51,7 +51,9 @@ typedef struct ds_paged {
     int64_t sequences; /* most of a batch */
     int64_t table;     /* most blocks of a sequence */
     int64_t rows;      /* of logits */
-    DS_RESERVED(4);
+    ds_dtype kv_type;  /* of the cells: f32, bf16, f16, or i8 with a scale in fp32 a position and
+                          head (D + 4 bytes); default NONE: the trace's dtype */
+    DS_RESERVED(3);
 } ds_paged;
 
 /* How ranks that share sequences share attention. */

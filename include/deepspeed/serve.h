@@ -51,7 +51,11 @@ typedef struct ds_serve_params {
     /* A smaller model with the same vocabulary, which makes the guesses in the place of prompt
      * lookup; borrowed for the call, its model as source's. It has as many blocks. Default NULL */
     const ds_generator_params *draft;
-    DS_RESERVED(3);
+    /* Keys and values in the cells, the drafter's too: f32, bf16, f16, or i8 with a scale in fp32 a
+     * position and head of keys or values (code·scale; an element is off by at most its head's
+     * largest magnitude / 254). Default NONE: source's dtype */
+    ds_dtype kv_type;
+    DS_RESERVED(2);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -79,7 +83,7 @@ typedef struct ds_serve_needs {
     uint64_t position;    /* keys and values of one position */
     uint64_t parameters;
     int64_t kv_tokens, max_length, max_sequences, max_batch_tokens;
-    ds_dtype dtype;
+    ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */
     DS_RESERVED(8);
 } ds_serve_needs;
 /* Counts them from the plans that ds_serve_create would build. Nothing is read: source needs a

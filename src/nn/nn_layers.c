@@ -4,6 +4,7 @@
 #include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
+#include "op/paged_cell.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -384,19 +385,22 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
 }
 
 /* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
-static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots)
+static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots,
+                            int64_t head_dim)
 {
     const ds_paged *paged = nn->trace.paged;
     char path[DSI_NN_PATH_BYTES];
     dsi_nn_path(nn, name, path, sizeof path);
     const ds_meta meta = ds_nn_meta(nn, x);
-    const ds_cell_info info = {
-        .name = path,
-        .kind = DS_CELL_KV,
-        .meta = {meta.dtype, ds_shape_3d(paged->blocks, paged->block, ds_shape_last(meta.shape))},
-        .of = DS_NONE};
+    const ds_dtype type = paged->kv_type != DS_DTYPE_NONE ? paged->kv_type : meta.dtype;
+    const int64_t width = ds_shape_last(meta.shape) / head_dim * dsi_paged_head(type, head_dim);
+    const dsi_paged_write_attrs attrs = {.head_dim = type == DS_DTYPE_I8 ? head_dim : 0};
+    const ds_cell_info info = {.name = path,
+                               .kind = DS_CELL_KV,
+                               .meta = {type, ds_shape_3d(paged->blocks, paged->block, width)},
+                               .of = DS_NONE};
     const ds_value in[3] = {dsi_nn_cell(nn, &info), x, slots};
-    return ds_nn_apply(nn, &dsi_op_paged_write, NULL, in, 3);
+    return ds_nn_apply(nn, &dsi_op_paged_write, &attrs, in, 3);
 }
 
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
@@ -425,9 +429,12 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     if (k == DS_NONE) {
         unpack(nn, attrs, &q, &k, &v);
     }
-    const ds_value in[6] = {
-        q,        write_paged(nn, "k", k, slots), write_paged(nn, "v", v, slots), tables, sequence,
-        positions};
+    const ds_value in[6] = {q,
+                            write_paged(nn, "k", k, slots, attrs->head_dim),
+                            write_paged(nn, "v", v, slots, attrs->head_dim),
+                            tables,
+                            sequence,
+                            positions};
     dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
     return behind_sinks(nn, params, made);
 }

@@ -648,8 +648,12 @@ extern const ds_op dsi_op_accumulate;
 extern const ds_op dsi_op_kv_write;
 
 /* ---- paged.c: many sequences in blocks of shared cells -------------------------------------- */
-/* paged_write: cell (N,P,C), x (1,T,C), slots i32 (T) → position slots[t] of all N·P = row t of x;
+/* paged_write: cell (N,P,C), x (1,T,C), slots i32 (T) → position slots[t] of all N·P = row t of x,
+ * rounded to the cell's dtype: of i8 as paged_cell.h says, with C = KV·(D+4) there;
  * -1: nothing */
+typedef struct dsi_paged_write_attrs {
+    int64_t head_dim; /* of a cell of i8: values that share a scale; else 0 */
+} dsi_paged_write_attrs;
 extern const ds_op dsi_op_paged_write;
 typedef struct dsi_paged_attrs {
     int64_t n_heads, n_kv_heads, head_dim;
@@ -657,9 +661,9 @@ typedef struct dsi_paged_attrs {
     double scale;
     double cap, alibi; /* as those of attention */
 } dsi_paged_attrs;
-/* paged_attention: q (1,T,H·D), k, v (N,P,KV·D), tables i32 (S,M), sequence i32 (T), positions i32
- * (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's: causal attention of each token over its own
- * sequence. No gradient. */
+/* paged_attention: q (1,T,H·D), k, v (N,P,KV·D) or as paged_write makes them of i8, tables i32
+ * (S,M), sequence i32 (T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's:
+ * causal attention of each token over its own sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
 
 /* ---- slot_adapter.c -------------------------------------------------------------------------- */

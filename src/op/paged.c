@@ -3,13 +3,15 @@
  * blocks of shared cells. Rules. */
 #include "op/op_place.h"
 #include "op/op_util.h"
+#include "op/paged_cell.h"
 
 static ds_status need_pool(const ds_infer *call, uint32_t i, const char *name, int64_t width)
 {
     const ds_meta pool = dsi_op_in(call, i);
-    if (!dsi_dtype_is_float(pool.dtype) || pool.shape.n_dims != 3 ||
+    if ((!dsi_dtype_is_float(pool.dtype) && pool.dtype != DS_DTYPE_I8) || pool.shape.n_dims != 3 ||
         (width >= 0 && pool.shape.dims[2] != width)) {
-        return dsi_op_bad(call, i, name, "a float tensor (blocks,positions,C) of the head's width");
+        return dsi_op_bad(call, i, name,
+                          "a float or i8 tensor (blocks,positions,C) of the heads' width");
     }
     return DS_OK;
 }
@@ -19,10 +21,19 @@ static ds_status paged_write_infer(ds_infer *call)
     DS_TRY(need_pool(call, 0, "cell", -1));
     const ds_meta cell = call->in[0];
     const ds_meta x = dsi_op_in(call, 1);
-    if (x.dtype != cell.dtype || x.shape.n_dims != 3 || x.shape.dims[0] != 1 ||
-        x.shape.dims[2] != cell.shape.dims[2]) {
-        return dsi_op_bad(call, 1, "x", "%s[1,T,%lld]", ds_dtype_name(cell.dtype),
-                          (long long)cell.shape.dims[2]);
+    const int64_t d = ((const dsi_paged_write_attrs *)call->attrs)->head_dim;
+    if (d < 0 || (d == 0) != (cell.dtype != DS_DTYPE_I8)) {
+        return dsi_op_bad_attr(call, "head_dim %lld, expected that of an i8 cell, 0 of others",
+                               (long long)d);
+    }
+    const int64_t each = dsi_paged_head(cell.dtype, d); /* 0: any width */
+    const int64_t width = d > 0 ? cell.shape.dims[2] / each * d : cell.shape.dims[2];
+    if (d > 0 && cell.shape.dims[2] % each != 0) {
+        return dsi_op_bad(call, 0, "cell", "heads of %lld bytes", (long long)each);
+    }
+    if (!dsi_dtype_is_float(x.dtype) || x.shape.n_dims != 3 || x.shape.dims[0] != 1 ||
+        x.shape.dims[2] != width) {
+        return dsi_op_bad(call, 1, "x", "a float tensor [1,T,%lld]", (long long)width);
     }
     DS_TRY(dsi_op_need(call, 2, "slots", DS_DTYPE_I32, ds_shape_1d(x.shape.dims[1])));
     call->out[0] = cell;
@@ -36,6 +47,14 @@ static void paged_write_cost(const ds_infer *call, ds_cost *cost_out)
 }
 
 static const int8_t writes_first[] = {0};
+static const ds_attr write_attrs[] = {DSI_ATTR_INT(dsi_paged_write_attrs, head_dim)};
+
+static void adapt_write(ds_place_case *c)
+{
+    if (((const dsi_paged_write_attrs *)c->attrs)->head_dim > 0) { /* rows of two widths */
+        dsi_place_drop(c->split, 'c');
+    }
+}
 
 const ds_op dsi_op_paged_write = {
     .version = DS_OP_VERSION,
@@ -43,13 +62,19 @@ const ds_op dsi_op_paged_write = {
     .op_class = DS_CLASS_COPY,
     .role = DS_ROLE_WRITE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "__c __c _", .out = "__c", .split = "c"),
-    .doc = "cell (N,P,C): N blocks of P positions, x (1,T,C), slots i32 (T) → the cell's next "
-           "version with position slots[t] of all N·P replaced by row t of x; a slot of -1 takes "
-           "nothing. A slot beyond the cell is an error.",
+    .place = DSI_PLACE(.in = "__c __c _", .out = "__c", .split = "c", .adapt = adapt_write),
+    .doc =
+        "cell (N,P,C): N blocks of P positions, x (1,T,C), slots i32 (T) → the cell's next "
+        "version with position slots[t] of all N·P replaced by row t of x, rounded to the cell's "
+        "dtype; a slot of -1 takes nothing. A slot beyond the cell is an error. A cell of i8 has "
+        "rows of heads: head_dim codes x/scale, rounded to even, then the scale in fp32, the "
+        "largest magnitude of the head's values over 127 (not finite: NaN).",
     .n_in_min = 3,
     .n_in_max = 3,
     .n_out = 1,
+    .attrs_bytes = sizeof(dsi_paged_write_attrs),
+    .attrs = write_attrs,
+    .n_attrs = DSI_N(write_attrs),
     .writes = writes_first,
     .infer = paged_write_infer,
     .cost = paged_write_cost,
@@ -82,9 +107,9 @@ static ds_status paged_attention_infer(ds_infer *call)
         return dsi_op_bad(call, 0, "q", "a float tensor (1,T,%lld)",
                           (long long)(a->n_heads * a->head_dim));
     }
-    DS_TRY(need_pool(call, 1, "k", a->n_kv_heads * a->head_dim));
-    DS_TRY(dsi_op_need(call, 1, "k", q.dtype, call->in[1].shape));
-    DS_TRY(dsi_op_need(call, 2, "v", q.dtype, call->in[1].shape));
+    const ds_meta k = dsi_op_in(call, 1);
+    DS_TRY(need_pool(call, 1, "k", a->n_kv_heads * dsi_paged_head(k.dtype, a->head_dim)));
+    DS_TRY(dsi_op_need(call, 2, "v", k.dtype, k.shape));
     const ds_meta tables = dsi_op_in(call, 3);
     if (tables.dtype != DS_DTYPE_I32 || tables.shape.n_dims != 2) {
         return dsi_op_bad(call, 3, "tables", "i32 (sequences,blocks)");
@@ -107,7 +132,7 @@ static void paged_attention_cost(const ds_infer *call, ds_cost *cost_out)
     cost_out->flops = 2.0 * (double)(tokens * a->n_heads) * (double)keys * (double)a->head_dim;
     cost_out->bytes =
         2.0 * (double)ds_meta_bytes(call->in[0]) +
-        (double)(keys * a->n_kv_heads * a->head_dim) * (double)ds_dtype_bytes(call->in[1].dtype);
+        (double)(keys * call->in[1].shape.dims[2]) * (double)ds_dtype_bytes(call->in[1].dtype);
     cost_out->m = tokens * a->n_heads;
     cost_out->n = keys;
     cost_out->k = a->head_dim;
@@ -137,7 +162,7 @@ static void heads_local(const ds_infer *local, void *attrs)
 {
     dsi_paged_attrs *a = attrs;
     a->n_heads = local->in[0].shape.dims[2] / a->head_dim;
-    a->n_kv_heads = local->in[1].shape.dims[2] / a->head_dim;
+    a->n_kv_heads = local->in[1].shape.dims[2] / dsi_paged_head(local->in[1].dtype, a->head_dim);
 }
 
 const ds_op dsi_op_paged_attention = {
@@ -152,7 +177,9 @@ const ds_op dsi_op_paged_attention = {
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
         "(T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
         "keys of the token's own sequence up to its position, those of the window if there is one. "
-        "cap and alibi bend scores as in attention. Position p of sequence s lies in block "
+        "cap and alibi bend scores as in attention. k and v are as paged_write makes them, of any "
+        "float dtype or of i8 with KV·(D+4) bytes a position. Position p of sequence s lies in "
+        "block "
         "tables[s][p/P], row p%P. A token of sequence -1 gives 0, and -inf as lse. A sequence, "
         "position or block out of range is an error that names it.",
     .n_in_min = 6,

@@ -53,6 +53,12 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
                        "model first, or load it into a slot");
     }
     s->n_slots = p->adapters;
+    if (p->kv_type != DS_DTYPE_NONE && p->kv_type != DS_DTYPE_F32 && p->kv_type != DS_DTYPE_BF16 &&
+        p->kv_type != DS_DTYPE_F16 && p->kv_type != DS_DTYPE_I8) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_params: kv_type is %s, expected f32, bf16, f16 or i8",
+                       ds_dtype_name(p->kv_type));
+    }
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
     const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
@@ -100,7 +106,8 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                      .block = s->block,
                                      .sequences = s->max_sequences,
                                      .table = (s->max_length + s->block - 1) / s->block,
-                                     .rows = most_rows(s)},
+                                     .rows = most_rows(s),
+                                     .kv_type = params->kv_type},
                            .budget = s->max_batch_tokens,
                            .embeds = params->embeddings,
                            .slots = params->adapters,
@@ -117,6 +124,7 @@ static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
                            .max_batch_tokens = s->max_batch_tokens,
                            .kv_tokens = paged->blocks * paged->block,
                            .kv_block = paged->block,
+                           .kv_type = paged->kv_type,
                            .no_prefix_cache = true}; /* what was guessed wrong is overwritten */
     if (s->max_draft == 0 || own.source.model == NULL) {
         return ds_fail(s->ctx, DS_ERR_ARG,

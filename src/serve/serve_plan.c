@@ -37,7 +37,9 @@ static void fill(const ds_server *s, ds_serve_needs *out)
                             .max_length = s->max_length,
                             .max_sequences = s->max_sequences,
                             .max_batch_tokens = s->max_batch_tokens,
-                            .dtype = g->dtype};
+                            .dtype = g->dtype,
+                            .kv_type =
+                                g->paged.kv_type != DS_DTYPE_NONE ? g->paged.kv_type : g->dtype};
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->cells, c);
         out->parameters +=

@@ -8,6 +8,7 @@
 #include "base/packed.h"
 #include "base/rng.h"
 #include "ir/graph.h"
+#include "op/paged_cell.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -98,6 +99,9 @@ static void set_element(const ds_tensor *t, int64_t i, double value)
     case DS_DTYPE_U8:
         ((uint8_t *)t->data)[i] = (uint8_t)value;
         break;
+    case DS_DTYPE_I8:
+        ((int8_t *)t->data)[i] = (int8_t)value;
+        break;
     case DS_DTYPE_BOOL:
         ((uint8_t *)t->data)[i] = value != 0.0;
         break;
@@ -119,6 +123,8 @@ double op_element(const ds_tensor *t, int64_t i)
         return ((const double *)t->data)[i];
     case DS_DTYPE_I32:
         return (double)((const int32_t *)t->data)[i];
+    case DS_DTYPE_I8:
+        return (double)((const int8_t *)t->data)[i];
     case DS_DTYPE_U8:
     case DS_DTYPE_BOOL:
         return (double)((const uint8_t *)t->data)[i];
@@ -140,6 +146,19 @@ static int64_t shuffled(int64_t i, int64_t n)
         ++s;
     }
     return (i * steps[s] + 3) % n;
+}
+
+/* Byte i of heads of d codes and a scale (op/paged_cell.h). */
+static double head_byte(int64_t d, uint32_t operand, int64_t i)
+{
+    const int64_t head = i / (d + DSI_PAGED_SCALE);
+    const int64_t at = i % (d + DSI_PAGED_SCALE);
+    const float scale =
+        0.01f + 0.01f * (float)dsi_rng_unit(dsi_rng_u32(98, operand, 1, (uint64_t)head));
+    int8_t bytes[DSI_PAGED_SCALE];
+    memcpy(bytes, &scale, sizeof bytes);
+    return at >= d ? (double)bytes[at - d]
+                   : (double)(dsi_rng_u32(97, operand, 1, (uint64_t)i) % 255) - 127.0;
 }
 
 static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand, int64_t i)
@@ -176,6 +195,8 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
         return rng_state[i];
     case 'h':
         return hyper[i];
+    case 'q':
+        return head_byte((int64_t)strtol(fill + 1, NULL, 10), operand, i);
     case '0':
         return 0.0;
     case '=':

@@ -833,7 +833,14 @@ const op_case op_cases[] = {
     {&dsi_op_accumulate, "f32 cell", "f32[7,33] act[7,33]", .flags = OP_EXACT},
     {&dsi_op_accumulate, "own cell", "act[20011] act[20011]", .flags = OP_EXACT},
     {&dsi_op_kv_write, "odd", "act[3,9,33] act[3,2,33] i32[3]<8", .flags = OP_EXACT},
-    {&dsi_op_paged_write, "odd", "act[3,9,33] act[1,7,33] i32[7]s", .flags = OP_EXACT},
+    {&dsi_op_paged_write, "odd", "act[3,9,33] act[1,7,33] i32[7]s",
+     ATTRS(dsi_paged_write_attrs, .head_dim = 0), .flags = OP_EXACT},
+    {&dsi_op_paged_write, "to bf16", "bf16[3,9,33] act[1,7,33] i32[7]s",
+     ATTRS(dsi_paged_write_attrs, .head_dim = 0), .flags = OP_EXACT},
+    {&dsi_op_paged_write, "to f16", "f16[3,9,33] act[1,7,33] i32[7]s",
+     ATTRS(dsi_paged_write_attrs, .head_dim = 0), .flags = OP_EXACT},
+    {&dsi_op_paged_write, "to codes", "i8[3,9,74]q33 act[1,7,66] i32[7]s",
+     ATTRS(dsi_paged_write_attrs, .head_dim = 33), .flags = OP_EXACT},
     /* sequences of some keys each, in blocks of any order, some of them twice */
     {&dsi_op_paged_attention, "small blocks",
      "act[1,9,24] act[4,5,24] act[4,5,24] i32[3,2]<4 "
@@ -847,6 +854,27 @@ const op_case op_cases[] = {
      .loose = 2},
     {&dsi_op_paged_attention, "prompt",
      "act[1,70,45] act[2,128,15] act[2,128,15] i32[1,2]<2 "
+     "i32[70]<1 i32[1,70]p",
+     ATTRS(dsi_paged_attrs, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5, .scale = 0.45),
+     .loose = 2},
+    {&dsi_op_paged_attention, "other cells",
+     "act[1,19,64] f16[5,64,32] f16[5,64,32] i32[3,4]<5 "
+     "i32[19]<3 i32[1,19]<256",
+     ATTRS(dsi_paged_attrs, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25),
+     .loose = 2},
+    {&dsi_op_paged_attention, "f32 cells",
+     "act[1,70,45] f32[2,128,15] f32[2,128,15] i32[1,2]<2 "
+     "i32[70]<1 i32[1,70]p",
+     ATTRS(dsi_paged_attrs, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5, .scale = 0.45),
+     .loose = 2},
+    {&dsi_op_paged_attention, "codes",
+     "act[1,9,512] i8[5,64,264]q128 i8[5,64,264]q128 i32[2,5]<5 "
+     "i32[9]<2 i32[1,9]<320",
+     ATTRS(dsi_paged_attrs, .n_heads = 4, .n_kv_heads = 2, .head_dim = 128, .window = 67,
+           .scale = 0.09),
+     .loose = 2},
+    {&dsi_op_paged_attention, "odd codes",
+     "act[1,70,45] i8[2,128,27]q5 i8[2,128,27]q5 i32[1,2]<2 "
      "i32[70]<1 i32[1,70]p",
      ATTRS(dsi_paged_attrs, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5, .scale = 0.45),
      .loose = 2},

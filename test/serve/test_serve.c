@@ -167,11 +167,12 @@ static void take(answer *got, const ds_serve_event *e)
 
 /* All requests, some steps apart; those beside them that are cancelled leave no trace. */
 static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dtype blocks,
-                      const asked *a, answer *got)
+                      ds_dtype cells, const asked *a, answer *got)
 {
     ds_ctx *ctx = check_ctx(w->threads);
     ds_serve_params sizes = w->sizes;
     sizes.source.quantize = blocks;
+    sizes.kv_type = cells;
     sizes.source.max_length = 256;
     const ds_generator_params draft = {.model = p->model, .weights = p->folder, .dtype = dtype};
     const bool by_model = strncmp(w->name, "draft model", 11) == 0;
@@ -232,7 +233,8 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     ds_ctx_destroy(&ctx);
 }
 
-static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype blocks)
+static void same_bits_in(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype blocks,
+                         ds_dtype cells)
 {
     static const way ways[] = {
         {"alone", {.max_sequences = 1, .max_batch_tokens = 512, .no_prefix_cache = true}, 1, 0, 0},
@@ -268,22 +270,36 @@ static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
     assert_non_null(want);
     answer *got = want + REQUESTS;
     ask(a, p.vocab, 7);
-    serve_all(&p, &ways[0], dtype, blocks, a, want);
+    serve_all(&p, &ways[0], dtype, blocks, cells, a, want);
     for (size_t i = 1; i < sizeof ways / sizeof *ways; ++i) {
         if (!check_long_row(i)) {
             continue;
         }
-        serve_all(&p, &ways[i], dtype, blocks, a, got);
+        serve_all(&p, &ways[i], dtype, blocks, cells, a, got);
         for (int k = 0; k < REQUESTS; ++k) {
             if (memcmp(&want[k], &got[k], sizeof *want) != 0) {
-                fail_msg("%s in %s: request %d differs between \"alone\" and \"%s\"", name,
-                         ds_dtype_name(dtype), k, ways[i].name);
+                fail_msg("%s in %s, cells %s: request %d differs between \"alone\" and \"%s\"",
+                         name, ds_dtype_name(dtype), ds_dtype_name(cells), k, ways[i].name);
             }
         }
     }
     free(a);
     free(want);
     parity_close(&p);
+}
+
+static void same_bits_of(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype blocks)
+{
+    same_bits_in(ctx, name, dtype, blocks, DS_DTYPE_NONE);
+}
+
+static void same_bits_of_cells(void **state)
+{
+    same_bits_in(*state, "llama3_tied", DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_I8);
+    same_bits_in(*state, "llama3_tied", DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_F16);
+    same_bits_in(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_I8);
+    same_bits_in(*state, "gpt_oss", DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_F32);
+    same_bits_in(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q4_0, DS_DTYPE_I8);
 }
 
 static void same_bits(void **state)
@@ -457,6 +473,9 @@ static void refuses(void **state)
     params.kv_block = 40;
     CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "kv_block");
     params.kv_block = 0;
+    params.kv_type = DS_DTYPE_I32;
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "kv_type is i32");
+    params.kv_type = DS_DTYPE_NONE;
     params.max_sequences = 3;
     params.max_batch_tokens = 2;
     CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_ARG, "max_batch_tokens");
@@ -482,9 +501,12 @@ static void refuses(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
-        cmocka_unit_test(drafter_is_right),         cmocka_unit_test(put_like_a_generator),
-        cmocka_unit_test(steps_allocate_nothing),   cmocka_unit_test(refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(greedy_like_transformers),
+                                       cmocka_unit_test(same_bits),
+                                       cmocka_unit_test(same_bits_of_cells),
+                                       cmocka_unit_test(drafter_is_right),
+                                       cmocka_unit_test(put_like_a_generator),
+                                       cmocka_unit_test(steps_allocate_nothing),
+                                       cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

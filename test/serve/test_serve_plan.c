@@ -18,12 +18,14 @@ static int64_t between(uint64_t *seed, int64_t least, int64_t most)
 static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
 {
     static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    static const ds_dtype cells[] = {DS_DTYPE_NONE, DS_DTYPE_I8, DS_DTYPE_F16, DS_DTYPE_F32};
     const int64_t length = between(seed, 8, 60);
     ds_serve_params params = {
         .source = {.model = p->model, .max_length = length, .dtype = dtypes[between(seed, 0, 2)]},
         .max_sequences = between(seed, 1, 20),
         .kv_tokens = between(seed, 1, 40) * 64,
-        .embeddings = between(seed, 0, 1) == 1};
+        .embeddings = between(seed, 0, 1) == 1,
+        .kv_type = cells[between(seed, 0, 3)]};
     ds_serve_needs planned;
     ds_server *server = NULL;
     params.max_batch_tokens = params.max_sequences + between(seed, 0, 100);
@@ -44,6 +46,8 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
     assert_int_equal(planned.max_sequences, params.max_sequences);
     assert_int_equal(planned.max_batch_tokens, params.max_batch_tokens);
     assert_int_equal(planned.dtype, params.source.dtype);
+    assert_int_equal(planned.kv_type,
+                     params.kv_type != DS_DTYPE_NONE ? params.kv_type : params.source.dtype);
     assert_int_equal(planned.position, planned.keys_values / (uint64_t)planned.kv_tokens);
     assert_int_equal(planned.total, want + drawn + planned.process);
     assert_int_equal(planned.available, dsi_machine_memory());

@@ -19,6 +19,10 @@ check no_memory 1 'memory: expected at least one byte' "${big[@]}" --memory 0
 check fits 0 'fits: 204800\.0 MiB of --memory' "${big[@]}" --memory 200GB
 # weights of 68,976,648,192 parameters in bf16; 80 layers × 8 heads × 128 × 2 × 2 bytes a position
 check figures 0 '"position_bytes": 327680,' "${big[@]}" --memory 200GB --json -
+# codes and an fp32 for each of 2 × 80 × 8 heads: 1280 × (128 + 4) bytes
+check codes 0 '"position_bytes": 168960,' "${big[@]}" --memory 200GB --kv_type int8 --json -
+check cells 0 'positions of 640.00 KiB, f32' "${big[@]}" --memory 300GB --kv_type f32
+check cell_type 2 'kv_type' "${big[@]}" --kv_type int4
 check too_large 3 'does not fit: .* MiB too much' "${big[@]}" --memory 80GB
 check none 3 'nor blocks of 4 bits, would fit' "${big[@]}" --memory 8GB
 check device 0 'texts together .* tokens a second' "${big[@]}" --device h100-sxm --memory 200GB

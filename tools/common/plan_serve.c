@@ -288,7 +288,7 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
-                 "  keys and values     %12.2f  %lld positions of %.2f KiB\n"
+                 "  keys and values     %12.2f  %lld positions of %.2f KiB, %s\n"
                  "  a batch             %12.2f\n"
                  "  process             %12.2f\n"
                  "  sum                 %12.2f\n",
@@ -296,8 +296,8 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
                  type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
                  (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
-                 (long long)n->kv_tokens, (double)n->position / 1024.0, mib(n->batch),
-                 mib(n->process), mib(n->total));
+                 (long long)n->kv_tokens, (double)n->position / 1024.0, ds_dtype_name(n->kv_type),
+                 mib(n->batch), mib(n->process), mib(n->total));
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -309,13 +309,14 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
     size_t at = (size_t)snprintf(
         text, sizeof text,
         "{\n  \"ds_plan_serve\": 1,\n  \"parameters\": %llu,\n  \"dtype\": \"%s\",\n"
+        "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
         "  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n  \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
-        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), (long long)n->max_length,
-        (long long)n->max_sequences, (long long)n->max_batch_tokens, (long long)n->kv_tokens,
-        (unsigned long long)n->position, (unsigned long long)n->weights,
+        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), ds_dtype_name(n->kv_type),
+        (long long)n->max_length, (long long)n->max_sequences, (long long)n->max_batch_tokens,
+        (long long)n->kv_tokens, (unsigned long long)n->position, (unsigned long long)n->weights,
         (unsigned long long)n->keys_values, (unsigned long long)n->batch,
         (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
         fits(r, n->total) ? "true" : "false");

@@ -2,6 +2,8 @@
 /* See serve_flags.h. */
 #include "common/serve_flags.h"
 
+#include <string.h>
+
 void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
 {
     enum { LONGEST = 8192 };
@@ -12,6 +14,9 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
     params->max_sequences = flags->max_sequences;
     params->max_batch_tokens = flags->max_batch_tokens;
     params->kv_tokens = flags->kv_tokens;
+    params->kv_type = flags->kv_type == NULL                ? DS_DTYPE_NONE
+                      : strcmp(flags->kv_type, "int8") == 0 ? DS_DTYPE_I8
+                                                            : ds_dtype_from_name(flags->kv_type);
     params->no_prefix_cache = flags->no_prefix_cache;
     params->max_draft = flags->draft;
 }

@@ -9,7 +9,7 @@
 #include <deepspeed/serve.h>
 
 typedef struct serve_flags {
-    const char *dtype;
+    const char *dtype, *kv_type;
     int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft;
     bool no_prefix_cache;
 } serve_flags;
@@ -53,6 +53,13 @@ typedef struct serve_flags {
          .def = "0",                                                                               \
          .max = 1e9,                                                                               \
          .doc = "Positions that all texts have together; default: four times --max_length."},      \
+        {.name = "kv_type",                                                                        \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->kv_type,                                                                     \
+         .value = "f32|bf16|f16|int8",                                                             \
+         .choices = "f32|bf16|f16|int8",                                                           \
+         .doc = "Keys and values as they are kept; int8 with a scale a position and head; "        \
+                "default: as the arithmetic."},                                                    \
         {.name = "no_prefix_cache",                                                                \
          .type = DSI_ARG_SWITCH,                                                                   \
          .out = &(f)->no_prefix_cache,                                                             \

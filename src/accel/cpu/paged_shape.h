@@ -5,17 +5,23 @@
 
 #include "op/alibi.h"
 #include "op/ops.h"
+#include "op/paged_cell.h"
+
+#include <string.h>
 
 typedef struct paged_shape {
     const dsi_paged_attrs *a;
     int64_t n_tokens, n_blocks, block, n_sequences, n_table; /* T, N, P, S, M */
     int64_t d, group, q_stride, kv_stride;                   /* elements a token */
+    int64_t kv_head;                                         /* elements of a head in the cells */
+    ds_dtype kv_type;
     bool bends; /* scores are capped or biased before the softmax */
 } paged_shape;
 
 static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
 {
     const dsi_paged_attrs *a = sig->attrs;
+    const ds_dtype kv_type = sig->in[1].dtype;
     return (paged_shape){.a = a,
                          .n_tokens = sig->in[0].shape.dims[1],
                          .n_blocks = sig->in[1].shape.dims[0],
@@ -25,7 +31,9 @@ static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
                          .d = a->head_dim,
                          .group = a->n_heads / a->n_kv_heads,
                          .q_stride = a->n_heads * a->head_dim,
-                         .kv_stride = a->n_kv_heads * a->head_dim,
+                         .kv_stride = sig->in[1].shape.dims[2],
+                         .kv_head = dsi_paged_head(kv_type, a->head_dim),
+                         .kv_type = kv_type,
                          .bends = a->cap > 0.0 || a->alibi > 0.0};
 }
 
@@ -43,6 +51,14 @@ static inline paged_data paged_data_of(const ds_kernel_call *call)
 static inline double paged_slope(const paged_shape *s, int64_t h)
 {
     return s->a->alibi > 0.0 ? dsi_alibi_slope(s->a->alibi, s->a->n_heads, h) : 0.0;
+}
+
+/* The scale of a head of an i8 cell, whose codes these are. */
+static inline float paged_scale(const int8_t *codes, int64_t d)
+{
+    float scale;
+    memcpy(&scale, codes + d, sizeof scale);
+    return scale;
 }
 
 /* First key that a query at the position sees. */

@@ -5,12 +5,56 @@
 
 #include <string.h>
 
+/* One head to its codes and scale. */
+static void write_codes(const ds_tensor *x, int64_t at, int64_t d, int8_t *codes)
+{
+    float most = 0.0f;
+    for (int64_t c = 0; c < d; ++c) {
+        const float size = fabsf((float)ref_get(x, at + c));
+        most = size <= most ? most : size; /* a NaN stays */
+        if (!isfinite(most)) {
+            most = NAN;
+            break;
+        }
+    }
+    const float scale = most / (float)DSI_PAGED_MOST_CODE;
+    for (int64_t c = 0; c < d; ++c) {
+        const float q = scale > 0.0f ? rintf((float)ref_get(x, at + c) / scale) : 0.0f;
+        codes[c] = (int8_t)fmaxf(fminf(q, DSI_PAGED_MOST_CODE), -DSI_PAGED_MOST_CODE);
+    }
+    memcpy(codes + d, &scale, sizeof scale);
+}
+
+/* Row t of x to position slot. */
+static void write_row(const ds_kernel_call *call, int64_t t, int64_t slot)
+{
+    const ds_tensor *x = &call->in[1];
+    const ds_tensor *cell = &call->out[0];
+    const ds_dtype type = cell->meta.dtype;
+    const int64_t width = cell->meta.shape.dims[2];
+    const int64_t n = x->meta.shape.dims[2];
+    const size_t bytes = (size_t)width * ds_dtype_bytes(type);
+    char *row = (char *)cell->data + (size_t)slot * bytes;
+    if (type == x->meta.dtype) {
+        memcpy(row, (const char *)x->data + (size_t)t * bytes, bytes);
+    } else if (type == DS_DTYPE_I8) {
+        const int64_t d = ((const dsi_paged_write_attrs *)call->sig->attrs)->head_dim;
+        const int64_t each = dsi_paged_head(type, d);
+        for (int64_t h = 0; h < width / each; ++h) {
+            write_codes(x, t * n + h * d, d, (int8_t *)row + h * each);
+        }
+    } else {
+        for (int64_t c = 0; c < n; ++c) {
+            ref_set(cell, slot * n + c, ref_get(x, t * n + c));
+        }
+    }
+}
+
 static ds_status paged_write_run(const ds_kernel_call *call)
 {
     const int32_t *slots = call->in[2].data;
     const int64_t *cell = call->out[0].meta.shape.dims;
     const int64_t n_tokens = call->in[1].meta.shape.dims[1];
-    const size_t row = (size_t)cell[2] * ds_dtype_bytes(call->out[0].meta.dtype);
     for (int64_t t = 0; t < n_tokens; ++t) {
         if (slots[t] < -1 || slots[t] >= cell[0] * cell[1]) {
             return ds_fail(call->ctx, DS_ERR_LIMIT,
@@ -20,8 +64,7 @@ static ds_status paged_write_run(const ds_kernel_call *call)
     }
     for (int64_t t = 0; t < n_tokens; ++t) {
         if (slots[t] >= 0) {
-            memcpy((char *)call->out[0].data + (size_t)slots[t] * row,
-                   (const char *)call->in[1].data + (size_t)t * row, row);
+            write_row(call, t, slots[t]);
         }
     }
     return DS_OK;
@@ -30,7 +73,15 @@ static ds_status paged_write_run(const ds_kernel_call *call)
 /* Element of key j of the table, kv head kv. */
 static int64_t key_at(const paged_shape *s, const int32_t *table, int64_t j, int64_t kv)
 {
-    return (table[j / s->block] * s->block + j % s->block) * s->kv_stride + kv * s->d;
+    return (table[j / s->block] * s->block + j % s->block) * s->kv_stride + kv * s->kv_head;
+}
+
+/* Value c of the head that begins at element `at` of keys or values. */
+static real cell_get(const paged_shape *s, const ds_tensor *cell, int64_t at, int64_t c)
+{
+    const int8_t *codes = (const int8_t *)cell->data + at;
+    return s->kv_type == DS_DTYPE_I8 ? (real)((float)codes[c] * paged_scale(codes, s->d))
+                                     : ref_get(cell, at + c);
 }
 
 /* q·k to the score. */
@@ -58,7 +109,7 @@ static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
         const int64_t k_at = key_at(s, table, j, kv);
         real dot = R(0.0);
         for (int64_t c = 0; c < s->d; ++c) {
-            dot += ref_get(&call->in[0], q_at + c) * ref_get(&call->in[1], k_at + c);
+            dot += ref_get(&call->in[0], q_at + c) * cell_get(s, &call->in[1], k_at, c);
         }
         p[j] = score_of(s, dot, slope, j - x.positions[t]);
         top = p[j] > top ? p[j] : top;
@@ -73,7 +124,7 @@ static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
     for (int64_t j = first; j < last; ++j) {
         const int64_t v_at = key_at(s, table, j, kv);
         for (int64_t c = 0; c < s->d; ++c) {
-            y[c] += p[j] / sum * ref_get(&call->in[2], v_at + c);
+            y[c] += p[j] / sum * cell_get(s, &call->in[2], v_at, c);
         }
     }
     return top + r_log(sum);

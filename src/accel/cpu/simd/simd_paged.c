@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* paged_attention in fp32 vectors, for f32, bf16 and f16 operands.
+/* paged_attention in fp32 vectors, for f32, bf16 and f16 operands, keys and values in codes too,
+ * which become fp32 a block of keys at a time.
  *
  * Tokens that follow each other in a sequence are a run; a task is one kv head of a run of at most
  * MOST_RUN tokens, with all query heads of the group. Blocks of keys are counted from position 0,
@@ -24,6 +25,7 @@ typedef struct paged_job {
     paged_run *runs; /* [n_tokens] */
     int64_t n_runs;
     float *turned, *scores; /* a thread's: [d][ATTN_KEYS], [ATTN_KEYS] */
+    float *wide;            /* of cells in codes: [ATTN_KEYS][width] */
     float *q, *y;           /* [row][width], rows: heads of the group × tokens */
     float *top, *sum;       /* [row] */
 } paged_job;
@@ -36,6 +38,7 @@ static size_t carve(paged_job *job, void *base)
     job->width = attn_width(job->s.d);
     job->turned = attn_carve(&c, row_bytes * ATTN_KEYS);
     job->scores = attn_carve(&c, ATTN_KEYS * sizeof(float));
+    job->wide = attn_carve(&c, job->s.kv_type == DS_DTYPE_I8 ? row_bytes * ATTN_KEYS : 0);
     job->q = attn_carve(&c, rows * row_bytes);
     job->y = attn_carve(&c, rows * row_bytes);
     job->top = attn_carve(&c, rows * sizeof(float));
@@ -109,6 +112,35 @@ static float factor_of(const paged_shape *s)
     return (float)((s->bends ? 1.0 : s->a->scale) * ATTN_LOG2E);
 }
 
+/* n rows of a cell, from element `at` on, as the attention reads them. */
+DSI_INLINE stretch rows_of(const paged_job *job, uint32_t operand, int64_t at, int64_t n,
+                           ds_dtype type)
+{
+    enum { ROWS_AHEAD = 4 };
+    const paged_shape *s = &job->s;
+    const void *data = job->call->in[operand].data;
+    if (type != DS_DTYPE_I8) {
+        return (stretch){data, at, s->kv_stride, n, s->d};
+    }
+    for (int64_t j = 0; j < n; ++j) {
+        const int8_t *codes = (const int8_t *)data + at + j * s->kv_stride;
+        const vf scale = vf_set(paged_scale(codes, s->d));
+        for (int64_t c = 0; c < s->kv_head; c += 64) {
+            _mm_prefetch((const char *)codes + ROWS_AHEAD * s->kv_stride + c, _MM_HINT_T0);
+        }
+        for (int64_t c = 0; c < s->d; c += VF_WIDTH) {
+            int8_t some[VF_WIDTH] = {0};
+            const int8_t *from = codes + c;
+            if (s->d - c < VF_WIDTH) {
+                memcpy(some, from, (size_t)(s->d - c));
+                from = some;
+            }
+            vf_store(job->wide + j * job->width + c, vf_mul(vf_from_int(vi_load_i8(from)), scale));
+        }
+    }
+    return (stretch){job->wide, 0, job->width, n, s->d};
+}
+
 /* Keys from k0 on, up to `end`, of the block that they lie in. */
 DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dtype type)
 {
@@ -116,10 +148,12 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
     const paged_shape *s = &job->s;
     const int64_t n = attn_min(end - k0, ATTN_KEYS);
     const int64_t at =
-        (t->table[k0 / s->block] * s->block + k0 % s->block) * s->kv_stride + t->kv * s->d;
+        (t->table[k0 / s->block] * s->block + k0 % s->block) * s->kv_stride + t->kv * s->kv_head;
     const float factor = factor_of(s);
-    const stretch k = {job->call->in[1].data, at, s->kv_stride, n, s->d};
-    turn_keys(&k, job->turned, type);
+    const ds_dtype read = type == DS_DTYPE_I8 ? DS_DTYPE_F32 : type;
+    const stretch k = rows_of(job, 1, at, n, type);
+    turn_keys(&k, job->turned, read);
+    const stretch all = rows_of(job, 2, at, n, type); /* where codes of keys were */
     for (int64_t row = 0; row < s->group * t->run.n; ++row) {
         const int64_t position = position_of(t, row);
         const int64_t lowest = paged_first(s, position);
@@ -136,9 +170,8 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);
-        const stretch v = {job->call->in[2].data, at + first * s->kv_stride, s->kv_stride,
-                           last - first, s->d};
-        attend_values(&v, job->scores + first, alpha, y, type);
+        const stretch v = {all.base, all.at + first * all.stride, all.stride, last - first, s->d};
+        attend_values(&v, job->scores + first, alpha, y, read);
     }
 }
 
@@ -169,7 +202,11 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
     begin_rows(&t);
     for (int64_t k0 = paged_first(s, position_of(&t, 0)) / ATTN_KEYS * ATTN_KEYS; k0 < end;
          k0 += ATTN_KEYS) {
-        DSI_BY_TYPE(job.type, attend_block(&t, k0, end, T))
+        if (s->kv_type == DS_DTYPE_I8) {
+            attend_block(&t, k0, end, DS_DTYPE_I8);
+        } else {
+            DSI_BY_TYPE(s->kv_type, attend_block(&t, k0, end, T))
+        }
     }
     for (int64_t row = 0; row < s->group * run.n; ++row) {
         attn_narrow_row(job.y + row * job.width, 1.0f / job.sum[row], s->d, job.call->out[0].data,
@@ -182,8 +219,9 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
 static bool supports(const ds_kernel_sig *sig)
 {
     const paged_shape s = paged_shape_of(sig);
-    return is_act_type(sig->in[0].dtype) && s.d <= ATTN_MOST_HEAD_DIM && s.a->scale > 0.0 &&
-           s.block % ATTN_KEYS == 0 && s.n_tokens < INT32_MAX / 2;
+    return is_act_type(sig->in[0].dtype) && (is_act_type(s.kv_type) || s.kv_type == DS_DTYPE_I8) &&
+           s.d <= ATTN_MOST_HEAD_DIM && s.a->scale > 0.0 && s.block % ATTN_KEYS == 0 &&
+           s.n_tokens < INT32_MAX / 2;
 }
 
 static ds_status run(const ds_kernel_call *call)
