@@ -16,21 +16,24 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARITY = os.path.join(HERE, "..", "parity")
 sys.path.insert(0, PARITY)
 import torch
-from make_parity import forward, load, loss_of, stored_gradients
+from make_parity import forward, load, loss_of, run, stored_gradients
 from safetensors.torch import load_file
 from trl.experimental.gkd import GKDTrainer
 
 STEPS = 8
 CASES = [("qwen3", "llama3", 0.5, 1.0, 0.0), ("qwen3", "llama3", 1.0, 2.0, 0.0), ("llama3_tied", "gemma2", 0.7, 3.0, 1.0),
-         ("gpt2", "llama3", 0.9, 0.5, 0.25), ("gemma2", "qwen3", 0.5, 1.5, 0.5), ("mistral", "mistral", 0.3, 4.0, 0.9)]
+         ("gpt2", "llama3", 0.9, 0.5, 0.25), ("gemma2", "qwen3", 0.5, 1.5, 0.5), ("mistral", "mistral", 0.3, 4.0, 0.9),
+         # experts, whose balance of the model counts and that of a teacher does not; packed documents; the other layouts
+         ("qwen3_moe", "mixtral", 0.6, 1.5, 0.0), ("mixtral", "qwen3", 0.5, 2.0, 1.0), ("llama2", "qwen3_moe", 0.8, 1.0, 0.7),
+         ("falcon", "gpt_neox", 0.4, 0.7, 0.0), ("olmo2", "deepseek_v3", 0.9, 1.2, 0.4), ("bloom", "cohere", 0.5, 3.0, 1.0)]
 
 
 def loss(student, lesson, batch, weight, temperature, mix):
-    logits = forward(student, batch)
+    logits, balance = run(student, batch)
     kept = batch["targets"] != -100
     d = GKDTrainer.generalized_jsd_loss(logits, lesson, labels=batch["targets"], beta=mix, temperature=temperature,
                                         reduction="sum") / kept.sum()
-    return (1 - weight) * loss_of(logits, batch["targets"]) + weight * temperature**2 * d
+    return (1 - weight) * loss_of(logits, batch["targets"]) + weight * temperature**2 * d + balance
 
 
 def make(student_name, teacher_name, weight, temperature, mix):
