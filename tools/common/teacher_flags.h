@@ -25,7 +25,8 @@ typedef struct teacher_flags {
      .out = &(f).teacher,                                                                          \
      .value = "DIR",                                                                               \
      .doc = "Distillation: learn from the chances that this model folder gives each token, too. "  \
-            "It runs frozen beside the model, in the same plan; both have the same vocabulary."},  \
+            "It runs frozen beside the model, in the same plan; both have the same vocabulary. "   \
+            "The loss of evaluation is the cross entropy alone."},                                 \
         TEACHER_NUMBER("distill_weight", f, weight, "0.5", 0, 1,                                   \
                        "Of the loss, the part that compares with --teacher; the rest is the "      \
                        "cross entropy."),                                                          \
