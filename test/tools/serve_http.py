@@ -763,6 +763,8 @@ def loras():
     expect(status == 400 and "nowhere" in got["error"]["message"], got)
     expect(s.post("/v1/load_lora_adapter", lora_name="d", lora_path="lora2")[0] == 200)
     expect(of(s, "d") == want["b"] and of(s, "c") == want["a"] and of(s, None) == want[None])
+    expect(s.post("/v1/unload_lora_adapter", lora_name="c")[0] == 200)  # a name that is used again is not the old one, whose keys are cached
+    expect(s.post("/v1/load_lora_adapter", lora_name="c", lora_path="lora2")[0] == 200 and of(s, "c") == want["b"])
     s.end()
     whole = Server("--dtype", "f32", "--adapter", "lora1", template=())  # one for all that is served, vectors too
     expect(of(whole, None) == want["a"])
