@@ -157,6 +157,10 @@ ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_
     pipe->stage = dsi_engine_stage(engine);
     pipe->parts = dsi_schedule_parts(&pipe->schedule);
     pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
+    pipe->counts = calloc((size_t)pipe->n_slots + 1, sizeof *pipe->counts);
+    if (pipe->counts == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a stage of a pipeline");
+    }
     DS_TRY(open_line(engine, &pipe->train, train));
     DS_TRY(check_schedule(engine));
     say(engine);
@@ -190,6 +194,7 @@ void dsi_pipe_close(ds_engine *engine)
         close_line(&engine->pipe->train);
         close_line(&engine->pipe->eval);
         dsi_comm_destroy(&engine->pipe->past);
+        free(engine->pipe->counts);
         free(engine->pipe);
         engine->pipe = NULL;
     }
@@ -300,10 +305,23 @@ static ds_status add_loss(void *user)
     double loss = 0.0;
     DS_TRY(dsi_exec_real(engine->exec, engine->train_id, "loss", &loss));
     engine->pipe->newest = loss;
+    engine->pipe->counts[(engine->pipe->ended - 1) % engine->pipe->n_slots] = engine->count;
     engine->pipe->loss += loss * (engine->spec.average == DS_AVERAGE_TARGETS ? engine->count : 1.0);
     return DS_OK;
 }
 static const dsi_program_action add_loss_action = {"add_loss", add_loss};
+
+/* Gradients of weights that were put off: the loss is seeded as it was for their micro-batch, which
+ * others have followed. */
+static ds_status recall_count(void *user)
+{
+    ds_engine *engine = user;
+    dsi_engine_pipe *pipe = engine->pipe;
+    engine->count = pipe->counts[pipe->weighed % pipe->n_slots];
+    pipe->weighed += 1;
+    return DS_OK;
+}
+static const dsi_program_action recall_count_action = {"recall_count", recall_count};
 
 static ds_status share_loss(void *user)
 {
@@ -325,7 +343,7 @@ static const dsi_program_action share_loss_action = {"share_loss", share_loss};
 static ds_status begin_batch(void *user)
 {
     ds_engine *engine = user;
-    engine->pipe->fed = engine->pipe->ended = 0;
+    engine->pipe->fed = engine->pipe->ended = engine->pipe->weighed = 0;
     engine->pipe->loss = engine->step_targets = 0.0;
     return DS_OK;
 }
@@ -357,6 +375,8 @@ static void add_run(const ds_engine *engine, dsi_program *p, const dsi_pipe_op *
     const uint32_t v = pipe->parts.n_chunks;
     const uint32_t slot = op->micro % pipe->n_slots;
     const bool last = dsi_pipe_has_loss(pipe) && op->what == v; /* behind the loss */
+    const bool put_off = dsi_pipe_has_loss(pipe) && pipe->parts.split &&
+                         op->what == dsi_part_end(&pipe->parts, v - 1);
     const bool ends = op->what + 1 == dsi_parts_phases(&pipe->parts);
     if (op->what == 0) {
         dsi_program_do(p, &feed_action);
@@ -373,7 +393,9 @@ static void add_run(const ds_engine *engine, dsi_program *p, const dsi_pipe_op *
                                      .of_loss = last,
                                      .may_be_first = first,
                                      .ends = ends,
-                                     .more = last ? &add_loss_action : NULL};
+                                     .more = last      ? &add_loss_action
+                                             : put_off ? &recall_count_action
+                                                       : NULL};
     dsi_engine_add_backward(engine, p, &how);
 }
 

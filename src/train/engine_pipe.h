@@ -42,11 +42,13 @@ typedef struct dsi_engine_pipe {
     ds_batch_fn next; /* of the call in progress */
     void *user;
     ds_batch batch;
-    int64_t fed;   /* micro-batches begun */
-    int64_t ended; /* of which the last stage has the loss */
-    double loss;   /* of those that have ended, as often as each counts; behind the last
-                      micro-batch that of all ranks, on all stages */
-    double newest; /* of the newest of them alone, of this rank's samples; on all stages */
+    int64_t fed;     /* micro-batches begun */
+    int64_t ended;   /* of which the last stage has the loss */
+    int64_t weighed; /* and of which it has the gradients of the head's weights, put off */
+    double *counts;  /* by slot: targets of a micro-batch that has the loss; owned */
+    double loss;     /* of those that have ended, as often as each counts; behind the last
+                        micro-batch that of all ranks, on all stages */
+    double newest;   /* of the newest of them alone, of this rank's samples; on all stages */
 } dsi_engine_pipe;
 
 /* Whether this rank has the last stage, which has the loss. */

@@ -330,6 +330,9 @@ FIXED = [
     ((1, 2, 1, 3), 1, 12, 6, {**LLAMA, "num_hidden_layers": 6, "tie_word_embeddings": True}, {"schedule": "zb-v"}),
     ((1, 2, 2, 2), 3, 18, 2, {**LLAMA, "num_key_value_heads": 2, "ring": True, "domino": True}, {}),  # an odd batch in halves beside a ring and stages
     ((2, 2, 1, 1), 2, 20, 1, {**GPT2, "embd_pdrop": 0.1, "domino": True}, {}),  # everything dropped, by halves
+    # the head's gradient that was put off was seeded with the targets of a later micro-batch
+    ((2, 1, 1, 2), 1, 20, 5, LLAMA, {"schedule": "zb-h1", "--loss_average": "targets", "data": "texts.jsonl"}),
+    ((1, 1, 1, 2), 2, 20, 5, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "--loss_average": "targets", "data": "texts.jsonl"}),
 ]
 
 
@@ -345,6 +348,7 @@ def fixed_case(i):
     case.flags = {"--loss_average": "micro_batches", **flags}
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
+    case.data = case.flags.pop("data", case.data)
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     if case.order != "1f1b":
         case.config["pipeline"] = {"stages": case.pp, "schedule": case.order}
