@@ -194,12 +194,20 @@ static void refusals(void **state)
             "none of a matrix");
 }
 
-int main(void)
+/* test_int4 FOLDER: the weights of a folder that make.py wrote (test/long/int4_random.sh). */
+int main(int argc, char **argv)
 {
     ds_ctx *ctx = NULL;
     const ds_ctx_params params = {.level = DS_LOG_ERROR, .n_threads = 1};
     if (ds_ctx_create(&params, &ctx) < 0) {
         return 1;
+    }
+    if (argc > 1) {
+        char plain[PATH_BYTES + 8];
+        (void)snprintf(plain, sizeof plain, "%s/plain", argv[1]);
+        same_weights(ctx, argv[1], plain);
+        ds_ctx_destroy(&ctx);
+        return 0;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(like_real_numbers, ctx),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes gptq, gptq_v2, awq, packed and packed_zero: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
-the packages' own formulas in torch. Needs torch, safetensors, compressed-tensors (0.20). Usage: make.py (in this folder)
+the packages' own formulas in torch. Needs torch, safetensors, compressed-tensors (0.20). Usage: make.py [SEED] (in this folder)
+With a SEED sizes, groups and orders are drawn: for test/long/int4_random.sh.
 
 GPTQModel (qlinear/torch.py): numbers are shifted out of int32, w = scales[g_idx] * (q - zeros[g_idx]), in the scales' dtype.
 AutoAWQ (utils/packing_utils.py): columns are put back in order, w = (q - zeros) * scales.
@@ -8,6 +9,8 @@ compressed-tensors: the package itself packs and unpacks.
 """
 import json
 import os
+import random
+import sys
 
 import torch
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
@@ -15,6 +18,9 @@ from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
 
 HIDDEN, INNER, VOCAB, GROUP = 32, 64, 48, 16
+draw = random.Random(int(sys.argv[1])) if len(sys.argv) > 1 else None
+if draw:
+    HIDDEN, INNER, GROUP = 16 * draw.randint(1, 9), 8 * draw.randint(1, 25), draw.choice((8, 16, 24, 32, 48, 64, 128))
 CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=VOCAB, hidden_size=HIDDEN, intermediate_size=INNER,
               num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=64, rms_norm_eps=1e-5,
               rope_theta=10000.0, torch_dtype="float16", tie_word_embeddings=False)
@@ -22,7 +28,7 @@ LAYERS = {"self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (HIDDEN // 2
           "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}
 SHIFTS = torch.arange(0, 32, 4, dtype=torch.int64)
 AWQ_ORDER = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])  # the nibble of column j
-generator = torch.Generator().manual_seed(7)
+generator = torch.Generator().manual_seed(int(sys.argv[1]) if draw else 7)
 
 
 def words(nibbles):
@@ -35,9 +41,11 @@ def nibbles_of(packed):
     return ((packed.to(torch.int64) & 0xffffffff).unsqueeze(-1) >> SHIFTS) & 15
 
 
-def gptq(n_out, n_in, v2):
-    groups = n_in // GROUP
-    g_idx = (torch.randperm(n_in, generator=generator) // GROUP if v2 else torch.arange(n_in) // GROUP).to(torch.int32)
+def gptq(n_out, n_in, v2, order, size):
+    """size -1: one group; the last of others may have fewer rows."""
+    size = n_in if size < 0 else size
+    groups = -(-n_in // size)
+    g_idx = (torch.randperm(n_in, generator=generator) // size if order else torch.arange(n_in) // size).to(torch.int32)
     q = torch.randint(0, 16, (n_in, n_out), generator=generator)
     zeros = torch.randint(0, 16 if v2 else 15, (groups, n_out), generator=generator)
     scales = (torch.rand(groups, n_out, generator=generator) * 0.02 + 0.001).to(torch.float16)
@@ -106,9 +114,18 @@ def write(name, quantization, make):
             f.write("\n")
 
 
-GPTQ = dict(quant_method="gptq", bits=4, group_size=GROUP, sym=False, lm_head=False, meta=dict(quantizer=["by hand"]))
-write("gptq", GPTQ | dict(desc_act=False, checkpoint_format="gptq"), lambda n_out, n_in: gptq(n_out, n_in, False))
-write("gptq_v2", GPTQ | dict(desc_act=True, checkpoint_format="gptq_v2", pack_dtype="int32"), lambda n_out, n_in: gptq(n_out, n_in, True))
+def gptq_folder(name, v2, order, size):
+    config = dict(quant_method="gptq", bits=4, group_size=size, sym=False, lm_head=False, meta=dict(quantizer=["by hand"]), desc_act=order,
+                  checkpoint_format=name)
+    if v2:
+        config["pack_dtype"] = "int32"
+    write(name, config, lambda n_out, n_in: gptq(n_out, n_in, v2, order, size))
+
+
+gptq_folder("gptq", False, draw.random() < 0.5 if draw else False, draw.choice((GROUP, GROUP, -1)) if draw else GROUP)
+gptq_folder("gptq_v2", True, draw.random() < 0.5 if draw else True, draw.choice((GROUP, GROUP, -1)) if draw else GROUP)
+if draw:  # groups of the other formats are whole
+    GROUP = draw.choice([g for g in (8, 16, 24, 32, 48, 64) if HIDDEN % g == 0 and INNER % g == 0])
 write("awq", dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm", modules_to_not_convert=None), awq)
 for name, weights in (("packed", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)),
                       ("packed_zero", dict(num_bits=4, type="int", symmetric=False, strategy="channel"))):
