@@ -6,39 +6,16 @@
 # Usage: test_distillation_cli.sh BUILD
 set -euo pipefail
 build=$1
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() {
-    echo "FAIL: $1"
-    [ ! -e "${2:-}" ] || tail -n 20 "$2"
-    exit 1
-}
+data=text.txt
+length=32
+# shellcheck source=test/common/train_runs.sh
+. "$DS_SOURCE_DIR/test/common/train_runs.sh"
 model() { # FILE, WIDTH, HEADS, LAYERS, VOCABULARY
     cat > "$1" <<END
 {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": $5, "hidden_size": $2, "intermediate_size": 96,
  "num_hidden_layers": $4, "num_attention_heads": $3, "num_key_value_heads": 2, "max_position_embeddings": 128,
  "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
 END
-}
-config() { # FILE, KEYS
-    cat > "$1" <<END
-{"train_batch_size": 8, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 3e-3}}, ${2}}
-END
-}
-train() { # RANKS, CONFIG, OUTPUT, FLAGS
-    local ranks=$1 config=$2 output=$3
-    shift 3
-    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --data text.txt --threads 1 --seq_length 32 --seed 7 \
-        --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
-}
-weights() { # OUTPUT
-    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
-    sha256sum < "$1.model/model.safetensors"
-}
-losses() { sed -nE 's/.*"loss":([0-9.]+).*/\1/p' "$1.jsonl"; }
-near() { # A, B: losses that differ by at most 1e-4
-    paste <(losses "$1") <(losses "$2") | awk '{n++; d = $1 - $2; if (d < -1e-4 || d > 1e-4) bad = 1} END {exit !(n >= 2 && !bad)}'
 }
 head -c 40000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
 model teacher.json 64 4 2 256
