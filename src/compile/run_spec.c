@@ -170,7 +170,7 @@ static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folder
     (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
 }
 
-static dsi_offload_spec read_offload(const ds_config_values *v)
+dsi_offload_spec dsi_offload_read(const ds_config_values *v)
 {
     const ds_config_zero *z = &v->zero;
     const ds_config_offload *states = &z->offload_optimizer;
@@ -443,7 +443,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     read_precision(v, spec);
     spec->zero = read_zero(v);
     spec->recompute = read_recompute(&v->activation_checkpointing);
-    spec->offload = read_offload(v);
+    spec->offload = dsi_offload_read(v);
     spec->flops = read_flops(&v->flops_profiler);
     spec->autotune = read_autotune(&v->autotuning);
     spec->device_memory = (size_t)v->device_memory;

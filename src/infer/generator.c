@@ -24,7 +24,7 @@ static const int64_t piece_lengths[LENGTHS] = {1, 16, 64, 256};
 
 ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_piece *piece)
 {
-    const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
+    dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
                               .isa = dsi_accel_isa(&g->accel),
                               .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
@@ -33,6 +33,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
     status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
+    status = status < 0 ? status : dsi_generator_offload_graph(g, &env, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     ds_graph_destroy(&graph);
     return status;
@@ -164,7 +165,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     } else if (params->share || g->engine->spec.hybrid.enabled) {
         DS_TRY(dsi_generator_share_engine(g));
     }
-    DS_TRY(dsi_exec_allocate(g->exec));
+    DS_TRY(dsi_generator_allocate(g));
     if (g->engine == NULL) {
         DS_TRY(dsi_generator_convert_weights(g));
     }
@@ -324,6 +325,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_gguf_blocks_open(g->ctx, params->gguf, &g->gguf));
         g->types = (ds_weight_types){type_of, g};
     }
+    DS_TRY(dsi_generator_offload_open(g, params));
     return dsi_generator_join(g, params);
 }
 
@@ -398,6 +400,7 @@ void ds_generator_destroy(ds_generator **generator)
         dsi_plan_destroy(&g->pieces[i].plan);
     }
     dsi_generator_close_weights(g);
+    dsi_generator_offload_close(g);
     dsi_gguf_blocks_close(&g->gguf);
     ds_cells_destroy(&g->cells);
     free(g->shared);

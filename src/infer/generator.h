@@ -30,6 +30,8 @@ typedef struct dsi_piece {
     ds_cell tables, of_token, slots, adapters; /* adapters: NONE without slots for them */
 } dsi_piece;
 
+typedef struct dsi_generator_offload dsi_generator_offload; /* generator_offload.c */
+
 /* What an encoder gives. */
 typedef struct dsi_encoder_task {
     uint32_t task, n_classes; /* of ds_trace */
@@ -58,6 +60,7 @@ struct ds_generator {
     uint32_t n_texts;          /* of many sequences: the pieces behind these give hidden states */
     bool embeds;               /* there are such */
     dsi_slots slots;           /* for adapters of requests */
+    dsi_generator_offload *offload; /* of weights; NULL: all are in memory */
     int64_t length;            /* ids in the KV cells */
     uint32_t *held;            /* they; [max_length] */
     int64_t first_step;        /* ids from here on were run one by one */
@@ -85,7 +88,8 @@ struct ds_generator {
 
 /* Bytes that a generator takes, from its plans alone. */
 typedef struct dsi_generator_needs {
-    size_t weights, keys_values;
+    size_t weights, keys_values; /* in memory */
+    size_t stored; /* weights in host memory or on disk */
     size_t batch;   /* inputs, and activations and workspace of the largest piece */
     size_t process; /* plans, libraries */
 } dsi_generator_needs;
@@ -159,6 +163,8 @@ dsi_part dsi_generator_part(const ds_generator *generator, ds_cell cell);
 uint32_t dsi_generator_n_stages(const ds_generator *generator);
 /* Marks a piece's graph; the first one says which stage has which weight. */
 ds_status dsi_generator_mark_stages(ds_generator *generator, ds_graph *graph);
+/* Whether this rank's stage has a cell. */
+bool dsi_generator_has_stage_of(const ds_generator *generator, ds_cell cell);
 /* Replaces a piece's local graph by this rank's stage of it. */
 ds_status dsi_generator_cut_stage(ds_generator *generator, dsi_piece *piece,
                                   ds_graph **graph_inout);
@@ -176,6 +182,16 @@ ds_status dsi_generator_lead(ds_generator *generator, uint32_t piece, const uint
  * whole prompt, or with the new one. */
 ds_status dsi_generator_run_piece(ds_generator *generator, uint32_t piece, const uint32_t *ids,
                                   int64_t n, int64_t sequence);
+
+/* generator_offload.c. Reads what params->config asks for. Errors: ERR_ARG. */
+ds_status dsi_generator_offload_open(ds_generator *generator, const ds_generator_params *params);
+/* Puts the swaps of weights that are away into a piece's local graph, and their limits into env. */
+ds_status dsi_generator_offload_graph(ds_generator *generator, dsi_plan_env *env,
+                                      ds_graph **graph_inout);
+bool dsi_generator_is_away(const ds_generator *generator, ds_cell cell);
+/* Memory and storage of all plans. */
+ds_status dsi_generator_allocate(ds_generator *generator);
+void dsi_generator_offload_close(ds_generator *generator);
 
 /* For ds_trace.types: the types of the GGUF file's matrices; NULL: that is not asked for. */
 const ds_weight_types *dsi_generator_types(const ds_generator *generator);

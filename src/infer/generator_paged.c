@@ -47,10 +47,14 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
     enum { PROCESS_BYTES = 3 << 20 }; /* measured, as in compile/rank_ledger.c */
     dsi_generator_needs needs = {.process = PROCESS_BYTES};
     size_t arena = 0;
+    bool swaps = false;
     for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->local, c);
         const size_t bytes = aligned(ds_meta_bytes(cell->meta));
-        needs.weights += cell->kind == DS_CELL_PARAM ? bytes : 0;
+        const bool away = dsi_generator_is_away(g, c);
+        swaps = swaps || away;
+        needs.weights += cell->kind == DS_CELL_PARAM && !away ? bytes : 0;
+        needs.stored += away ? dsi_swap_block_bytes(bytes) : 0;
         needs.keys_values += cell->kind == DS_CELL_KV ? bytes : 0;
         needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
     }
@@ -60,7 +64,7 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
         needs.batch += aligned(plan->shared_bytes);
         needs.process += dsi_exec_table_bytes(plan);
     }
-    needs.batch += aligned(arena) + LINE;
+    needs.batch += aligned(arena) + LINE + (swaps ? DSI_SWAP_BLOCK : 0);
     *needs_out = needs;
 }
 

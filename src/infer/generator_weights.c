@@ -54,7 +54,7 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     const dsi_part own = dsi_generator_part(g, c);
     dsi_run run = {0};
     const bool packed = ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE;
-    if (packed || weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
+    if (packed || weight->n == 0 || dsi_generator_is_away(g, c) || !dsi_exec_is_on_host(g->exec) ||
         weight->parts[0]->meta.dtype != ds_cells_get(g->cells, c)->meta.dtype ||
         !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
         run.count != own.count) {

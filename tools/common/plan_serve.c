@@ -367,7 +367,9 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
     DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
     DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan_serve\": ", o->overwrite));
-    const ds_status status = report(&r, code);
+    ds_status status = offload_flags_open(ctx, &o->sizes.offload, 1);
+    status = status < 0 ? status : report(&r, code);
+    offload_flags_close(&o->sizes.offload);
     ds_model_destroy(&r.model);
     return status;
 }
