@@ -7,6 +7,7 @@
 #include "compile/slot_graph.h"
 #include "exec/exec.h"
 #include "infer/sampler.h"
+#include "pass/offload.h"
 #include "place/part.h"
 #include "place/stage_cut.h"
 #include "place/zero.h"
@@ -57,21 +58,21 @@ struct ds_generator {
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
-    uint32_t n_texts;          /* of many sequences: the pieces behind these give hidden states */
-    bool embeds;               /* there are such */
-    dsi_slots slots;           /* for adapters of requests */
+    uint32_t n_texts; /* of many sequences: the pieces behind these give hidden states */
+    bool embeds;      /* there are such */
+    dsi_slots slots;  /* for adapters of requests */
     dsi_generator_offload *offload; /* of weights; NULL: all are in memory */
-    int64_t length;            /* ids in the KV cells */
-    uint32_t *held;            /* they; [max_length] */
-    int64_t first_step;        /* ids from here on were run one by one */
-    const float *logits;       /* behind the newest id; NULL before a prompt */
-    int32_t *ids;              /* of a piece, and their positions: the longest piece each */
-    dsi_sample_room room;      /* of the sampler: vocab_size each */
-    double surprise;           /* of mirostat; NAN: the text begins */
-    const ds_adapter *adapter; /* NULL: none */
-    dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none, or all are read */
-    ds_weight_types types;     /* of gguf */
-    void *source;              /* what the mapped weights live in; closed by weights.c */
+    int64_t length;                 /* ids in the KV cells */
+    uint32_t *held;                 /* they; [max_length] */
+    int64_t first_step;             /* ids from here on were run one by one */
+    const float *logits;            /* behind the newest id; NULL before a prompt */
+    int32_t *ids;                   /* of a piece, and their positions: the longest piece each */
+    dsi_sample_room room;           /* of the sampler: vocab_size each */
+    double surprise;                /* of mirostat; NAN: the text begins */
+    const ds_adapter *adapter;      /* NULL: none */
+    dsi_gguf_blocks *gguf; /* whose blocks are taken as they are; NULL: none, or all are read */
+    ds_weight_types types; /* of gguf */
+    void *source;          /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;
     dsi_mesh_comms *mesh;
@@ -89,9 +90,9 @@ struct ds_generator {
 /* Bytes that a generator takes, from its plans alone. */
 typedef struct dsi_generator_needs {
     size_t weights, keys_values; /* in memory */
-    size_t stored; /* weights in host memory or on disk */
-    size_t batch;   /* inputs, and activations and workspace of the largest piece */
-    size_t process; /* plans, libraries */
+    size_t stored;               /* weights in host memory or on disk */
+    size_t batch;                /* inputs, and activations and workspace of the largest piece */
+    size_t process;              /* plans, libraries */
 } dsi_generator_needs;
 void dsi_generator_count(const ds_generator *generator, dsi_generator_needs *needs_out);
 size_t dsi_generator_needs_sum(const dsi_generator_needs *needs);
@@ -188,6 +189,8 @@ ds_status dsi_generator_offload_open(ds_generator *generator, const ds_generator
 /* Puts the swaps of weights that are away into a piece's local graph, and their limits into env. */
 ds_status dsi_generator_offload_graph(ds_generator *generator, dsi_plan_env *env,
                                       ds_graph **graph_inout);
+/* NULL: all is in memory. */
+const dsi_residencies *dsi_generator_residencies(const ds_generator *generator);
 bool dsi_generator_is_away(const ds_generator *generator, ds_cell cell);
 /* Memory and storage of all plans. */
 ds_status dsi_generator_allocate(ds_generator *generator);

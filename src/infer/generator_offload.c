@@ -35,6 +35,8 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
     o->spec = dsi_offload_read(values);
+    enum { PATIENCE = 270 }; /* seconds; as of training where no timeout is given */
+    o->spec.patience = PATIENCE;
     o->spec.states = o->spec.chosen = o->spec.how.activations = DSI_RESIDENCY_DEVICE;
     g->offload = o;
     return DS_OK;
@@ -84,6 +86,11 @@ ds_status dsi_generator_offload_graph(ds_generator *g, dsi_plan_env *env, ds_gra
     env->n_residencies = o->residencies.n;
     env->read_ahead = o->spec.read_ahead;
     return DS_OK;
+}
+
+const dsi_residencies *dsi_generator_residencies(const ds_generator *g)
+{
+    return g->offload != NULL ? &g->offload->residencies : NULL;
 }
 
 bool dsi_generator_is_away(const ds_generator *g, ds_cell cell)

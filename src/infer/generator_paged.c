@@ -58,13 +58,15 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
         needs.keys_values += cell->kind == DS_CELL_KV ? bytes : 0;
         needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
     }
+    const size_t cells = needs.weights + needs.keys_values + needs.batch;
+    needs.batch += swaps ? dsi_swap_block_bytes(cells) - cells : 0; /* swaps' memory is in blocks */
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         const dsi_plan *plan = g->pieces[i].plan;
         arena = plan->arena_bytes > arena ? plan->arena_bytes : arena;
         needs.batch += aligned(plan->shared_bytes);
         needs.process += dsi_exec_table_bytes(plan);
     }
-    needs.batch += aligned(arena) + LINE + (swaps ? DSI_SWAP_BLOCK : 0);
+    needs.batch += aligned(arena) + LINE;
     *needs_out = needs;
 }
 

@@ -27,6 +27,7 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     dsi_generator_count(g, &needs);
     needs.batch += own_bytes(s);
     *out = (ds_serve_needs){.weights = needs.weights,
+                            .stored = needs.stored,
                             .keys_values = needs.keys_values,
                             .batch = needs.batch,
                             .process = needs.process,
@@ -57,7 +58,7 @@ static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_
     while (piece->length < tokens || piece->rows < rows) {
         ++piece;
     }
-    DS_TRY(dsi_plan_sim_steps(piece->plan, 1, NULL, &steps));
+    DS_TRY(dsi_plan_sim_steps(piece->plan, 1, dsi_generator_residencies(s->generator), &steps));
     const dsi_sim_spec spec = {.device = device,
                                .steps = steps,
                                .n_steps = piece->plan->n_steps,

@@ -13,7 +13,8 @@ static ds_status load_flags(ds_ctx *ctx, offload_flags *f)
     dsi_buf text = dsi_buf_make(CEILING);
     dsi_buf_printf(&text,
                    "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": {\"stage\": 3, "
-                   "\"offload_param\": {\"device\": \"%s\", \"max_in_cpu\": %" PRId64,
+                   "\"stage3_prefetch_bucket_size\": 20000000, \"offload_param\": {\"device\": "
+                   "\"%s\", \"max_in_cpu\": %" PRId64,
                    f->device, f->max_in_cpu);
     if (f->nvme_path != NULL) {
         dsi_buf_puts(&text, ", \"nvme_path\": \"");
@@ -21,8 +22,10 @@ static ds_status load_flags(ds_ctx *ctx, offload_flags *f)
         dsi_buf_putc(&text, '"');
     }
     dsi_buf_puts(&text, "}}}");
-    const ds_status status = text.failed ? ds_fail(ctx, DS_ERR_NOMEM, "no memory for flags")
-                                         : ds_config_load_text(ctx, "--offload_param", dsi_buf_text(&text), text.size, NULL, &f->config);
+    const ds_status status = text.failed
+                                 ? ds_fail(ctx, DS_ERR_NOMEM, "no memory for flags")
+                                 : ds_config_load_text(ctx, "--offload_param", dsi_buf_text(&text),
+                                                       text.size, NULL, &f->config);
     dsi_buf_free(&text);
     return status;
 }

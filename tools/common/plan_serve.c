@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 64 };
+enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 128 };
 /* Measured: what ds_serve has beside its server, tokenizer and connections. */
 enum { SERVE_BYTES = 5 << 20 };
 
@@ -235,6 +235,35 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
     return DS_OK;
 }
 
+/* Weights on disk, of which as many stay in memory as there is room for. */
+static ds_status find_offload(serve_run *r, change *changes, uint32_t *n_out)
+{
+    offload_flags flags = {.device = "nvme", .nvme_path = "DIR"};
+    ds_serve_params p = r->params;
+    ds_serve_needs n;
+    ds_status status = DS_OK;
+    if (p.source.config != NULL || (r->o->device != NULL && !r->device.shared)) {
+        return DS_OK;
+    }
+    for (int i = 0; i < 2 && status >= 0;
+         ++i) { /* none stays, then as many as that leaves room for */
+        status = offload_flags_open(r->ctx, &flags, 1);
+        p.source.config = flags.config;
+        status = status < 0 ? status : plan(r, &p, NULL, &n);
+        offload_flags_close(&flags);
+        if (status < 0 || !fits(r, n.total)) {
+            break;
+        }
+        change *c = &changes[i == 0 ? (*n_out)++ : *n_out - 1];
+        (void)snprintf(c->flags, sizeof c->flags,
+                       " --offload_param nvme --nvme_path DIR --max_in_cpu %lld",
+                       (long long)flags.max_in_cpu);
+        c->total = n.total;
+        flags.max_in_cpu = (int64_t)((r->memory - n.total) / ds_dtype_bytes(n.dtype));
+    }
+    return status;
+}
+
 /* ---- what it says ---------------------------------------------------------------------------- */
 
 static double mib(uint64_t bytes)
@@ -284,6 +313,11 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
 {
     const ds_serve_needs *n = &r->needs;
     const char *type = r->o->quantize;
+    char stored[96] = "";
+    if (n->stored > 0) {
+        (void)snprintf(stored, sizeof stored, "  weights elsewhere   %12.2f  read in every step\n",
+                       mib(n->stored));
+    }
     (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
@@ -291,13 +325,13 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  "  keys and values     %12.2f  %lld positions of %.2f KiB, %s\n"
                  "  a batch             %12.2f\n"
                  "  process             %12.2f\n"
-                 "  sum                 %12.2f\n",
+                 "  sum                 %12.2f\n%s",
                  ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
                  type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
                  (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
                  (long long)n->kv_tokens, (double)n->position / 1024.0, ds_dtype_name(n->kv_type),
-                 mib(n->batch), mib(n->process), mib(n->total));
+                 mib(n->batch), mib(n->process), mib(n->total), stored);
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -312,14 +346,15 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
-        "  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n  \"need\": %llu,\n"
+        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n "
+        " \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
         (unsigned long long)n->parameters, ds_dtype_name(n->dtype), ds_dtype_name(n->kv_type),
         (long long)n->max_length, (long long)n->max_sequences, (long long)n->max_batch_tokens,
         (long long)n->kv_tokens, (unsigned long long)n->position, (unsigned long long)n->weights,
-        (unsigned long long)n->keys_values, (unsigned long long)n->batch,
-        (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
-        fits(r, n->total) ? "true" : "false");
+        (unsigned long long)n->stored, (unsigned long long)n->keys_values,
+        (unsigned long long)n->batch, (unsigned long long)n->process, (unsigned long long)n->total,
+        (unsigned long long)r->memory, fits(r, n->total) ? "true" : "false");
     for (uint32_t i = 0; i < n_changes; ++i) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
                                i > 0 ? ", " : "", changes[i].flags + 1,
@@ -348,7 +383,10 @@ static ds_status report(serve_run *r, int *code)
         r->memory = r->needs.available;
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of this machine");
     }
-    DS_TRY(fits(r, r->needs.total) ? DS_OK : find_changes(r, changes, &n_changes));
+    if (!fits(r, r->needs.total)) {
+        DS_TRY(find_changes(r, changes, &n_changes));
+        DS_TRY(find_offload(r, changes, &n_changes));
+    }
     *code = fits(r, r->needs.total) ? FITS : TOO_LARGE;
     if (r->o->json != NULL) {
         return write_json(r, changes, n_changes);
