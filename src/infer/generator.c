@@ -25,8 +25,8 @@ static const int64_t piece_lengths[LENGTHS] = {1, 16, 64, 256};
 ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_piece *piece)
 {
     dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
-                              .isa = dsi_accel_isa(&g->accel),
-                              .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
+                        .isa = dsi_accel_isa(&g->accel),
+                        .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
