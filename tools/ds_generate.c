@@ -65,11 +65,11 @@ static ds_status find_models(ds_ctx *ctx, generate_options *o)
                        "--model %s is a file: --model_revision and --adapter do not go with it",
                        o->model);
     }
-    DS_TRY(offload_flags_open(ctx, &o->offload, ds_comm_size(o->comm)));
     DS_TRY(unpacked_open(ctx, &o->unpacked, &o->model, &o->dtype, o->tokenizer != NULL));
     const uint32_t tokenizer = o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0;
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_MODEL | tokenizer,
                          &o->model_found));
+    DS_TRY(offload_flags_open(ctx, &o->offload, o->model, ds_comm_size(o->comm)));
     return hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
                          &o->tokenizer_found);
 }

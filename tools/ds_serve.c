@@ -573,7 +573,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
-    status = status < 0 ? status : offload_flags_open(ctx, &o->sizes.offload, 1);
+    status = status < 0 ? status : offload_flags_open(ctx, &o->sizes.offload, o->model, 1);
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     offload_flags_close(&o->sizes.offload);
     unpacked_remove(&p.unpacked);

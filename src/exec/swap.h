@@ -28,11 +28,18 @@ typedef struct dsi_swap_disk {
     const char *key; /* of the configuration, which gave them; an error names it; static */
 } dsi_swap_disk;
 
+/* A file whose bytes from `offset` on are what a cell holds; it is only read. */
+typedef struct dsi_swap_source {
+    const char *path; /* borrowed for the call; NULL: the cell has storage of its own */
+    uint64_t offset;
+} dsi_swap_source;
+
 typedef struct dsi_swap_params {
     ds_aio_params aio;
     dsi_swap_disk disks[DSI_SWAP_CONTENTS];
-    uint32_t max_requests; /* transfers in flight */
-    double patience;       /* seconds without any progress until a wait fails; 0: for ever */
+    const dsi_swap_source *sources; /* of each cell; borrowed for the call; NULL: none has one */
+    uint32_t max_requests;          /* transfers in flight */
+    double patience; /* seconds without any progress until a wait fails; 0: for ever */
 } dsi_swap_params;
 
 typedef struct dsi_swap_ticket {
@@ -42,8 +49,9 @@ typedef struct dsi_swap_ticket {
 } dsi_swap_ticket;
 
 /* residencies: an entry for each of the first n cells, the others live on the device; borrowed. All
- * storage is zero. Errors: ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and
- * dsi_aio_add_scratch, such as a full disk. */
+ * storage is zero. What lives on disk and has a source is in that file, never written. Errors:
+ * ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and dsi_aio_add_scratch, such
+ * as a full disk. */
 ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_residency *residencies,
                           uint32_t n, const dsi_swap_params *params, dsi_swap **swap_out);
 void dsi_swap_destroy(dsi_swap **swap);

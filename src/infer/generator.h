@@ -192,6 +192,11 @@ ds_status dsi_generator_offload_graph(ds_generator *generator, dsi_plan_env *env
 /* NULL: all is in memory. */
 const dsi_residencies *dsi_generator_residencies(const ds_generator *generator);
 bool dsi_generator_is_away(const ds_generator *generator, ds_cell cell);
+/* Whether a cell that is away on disk may be read from a file where it lies, and then is: where
+ * nvme_path is the model's own folder, not one for copies, whose whole blocks are read faster.
+ * Before dsi_generator_allocate; path: borrowed until then. */
+bool dsi_generator_offload_source(ds_generator *generator, ds_cell cell, const char *path,
+                                  uint64_t offset);
 /* Memory and storage of all plans. */
 ds_status dsi_generator_allocate(ds_generator *generator);
 void dsi_generator_offload_close(ds_generator *generator);

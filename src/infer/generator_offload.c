@@ -8,10 +8,14 @@
 #include "infer/generator.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct dsi_generator_offload {
     dsi_offload_spec spec;
     dsi_residencies residencies; /* of logical cells, which the rank's own have the ids of */
+    dsi_swap_source *sources;    /* of each of them: in the model's files */
+    size_t sourced;              /* bytes of those */
+    bool in_place;               /* those that can be are read from the model's files */
     bool found;
 };
 
@@ -38,6 +42,7 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
     enum { PATIENCE = 270 }; /* seconds; as of training where no timeout is given */
     o->spec.patience = PATIENCE;
     o->spec.states = o->spec.chosen = o->spec.how.activations = DSI_RESIDENCY_DEVICE;
+    o->in_place = params->weights != NULL && strcmp(params->weights, o->spec.param_folders) == 0;
     g->offload = o;
     return DS_OK;
 }
@@ -68,7 +73,8 @@ static ds_status find_residencies(ds_generator *g)
         }
     }
     o->found = true;
-    return DS_OK;
+    o->sources = calloc((size_t)o->residencies.n + 1, sizeof *o->sources);
+    return o->sources != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for residencies");
 }
 
 ds_status dsi_generator_offload_graph(ds_generator *g, dsi_plan_env *env, ds_graph **graph_inout)
@@ -99,6 +105,17 @@ bool dsi_generator_is_away(const ds_generator *g, ds_cell cell)
            dsi_residency_of(&g->offload->residencies, cell).where != DSI_RESIDENCY_DEVICE;
 }
 
+bool dsi_generator_offload_source(ds_generator *g, ds_cell cell, const char *path, uint64_t offset)
+{
+    dsi_generator_offload *o = g->offload;
+    if (!o->in_place || dsi_residency_of(&o->residencies, cell).where != DSI_RESIDENCY_DISK) {
+        return false;
+    }
+    o->sources[cell] = (dsi_swap_source){path, offset};
+    o->sourced += ds_meta_bytes(ds_cells_get(g->local, cell)->meta);
+    return true;
+}
+
 ds_status dsi_generator_allocate(ds_generator *g)
 {
     dsi_offload_disks disks;
@@ -108,9 +125,14 @@ ds_status dsi_generator_allocate(ds_generator *g)
     }
     const dsi_generator_offload *o = g->offload;
     dsi_offload_swap_params(&o->spec, &disks, &swap);
+    swap.sources = o->sources;
     dsi_exec_set_residencies(g->exec, o->residencies.items, o->residencies.n, &swap);
     DS_TRY(dsi_exec_allocate(g->exec));
     const size_t disk = dsi_exec_disk_bytes_of(g->exec, DSI_SWAP_PARAMS);
+    if (o->sourced > 0) {
+        ds_log(g->ctx, DS_LOG_JOB, "weights: %.0f MiB read from the model's files as they are used",
+               (double)o->sourced / 1048576.0);
+    }
     if (disk > 0) {
         ds_log(g->ctx, DS_LOG_JOB, "weights: %.0f MiB on disk in %s", (double)disk / 1048576.0,
                disks.of[DSI_SWAP_PARAMS].text);
@@ -122,6 +144,7 @@ void dsi_generator_offload_close(ds_generator *g)
 {
     if (g->offload != NULL) {
         free(g->offload->residencies.items);
+        free(g->offload->sources);
         free(g->offload);
         g->offload = NULL;
     }

@@ -6,6 +6,7 @@
 #include "ckpt/model_weights.h"
 #include "ckpt/packed_weight.h"
 #include "infer/generator.h"
+#include "io/safetensors_internal.h"
 
 #include <deepspeed/checkpoint.h>
 #include <stdlib.h>
@@ -54,7 +55,7 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     const dsi_part own = dsi_generator_part(g, c);
     dsi_run run = {0};
     const bool packed = ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE;
-    if (packed || weight->n == 0 || dsi_generator_is_away(g, c) || !dsi_exec_is_on_host(g->exec) ||
+    if (packed || weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
         weight->parts[0]->meta.dtype != ds_cells_get(g->cells, c)->meta.dtype ||
         !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
         run.count != own.count) {
@@ -64,6 +65,16 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     const bool whole = piece.meta.shape.dims[0] == run.count;
     return whole && (uintptr_t)piece.data % ds_dtype_bytes(piece.meta.dtype) == 0 ? piece.data
                                                                                   : NULL;
+}
+
+/* A weight that is away and lies in the model's file as it is used needs no other storage. */
+static bool read_in_place(ds_generator *g, const source *s, ds_cell c, const void *place)
+{
+    const char *path = NULL;
+    uint64_t offset = 0;
+    return (dsi_safetensors_locate(s->st, place, &path, &offset) ||
+            (s->adapter != NULL && dsi_safetensors_locate(s->adapter, place, &path, &offset))) &&
+           dsi_generator_offload_source(g, c, path, offset);
 }
 
 static ds_status match_adapter(ds_generator *g, source *s)
@@ -98,7 +109,9 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
                            ds_cells_get(g->cells, c)->name);
         }
         const void *place = mapped_part(g, c, &weight);
-        if (place != NULL) {
+        if (place != NULL && dsi_generator_is_away(g, c)) {
+            s->bound[c] = read_in_place(g, s, c, place);
+        } else if (place != NULL) {
             /* Kernels only read parameters: the map stays read-only. */
             DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)place));
             s->bound[c] = true;

@@ -84,7 +84,8 @@ static void same_bits(void **state)
             params.dtype = dtypes[between(&seed, 0, 2)];
             params.config = NULL;
             const size_t n = logits_of(ctx, &params, want, 8192);
-            draw_config(ctx, folder, &seed, &config);
+            const bool in_place = between(&seed, 0, 1) == 1;
+            draw_config(ctx, in_place ? p.folder : folder, &seed, &config);
             params.config = config;
             assert_int_equal(logits_of(ctx, &params, got, 8192), n);
             if (memcmp(want, got, n * sizeof *want) != 0) {

@@ -32,6 +32,8 @@ same() { # NAME, COMMAND
 }
 same "a file" "$build/ds_generate" --deepspeed_config ds.json
 same "flags" "$build/ds_generate" "${away[@]}"
+[ "$(text "$build/ds_generate" --offload_param nvme)" = "$want" ] || { cat err; fail "from the folder: another text"; }
+grep -q "read from the model" err || fail "nothing is read from the folder"
 beams=$(text "$build/ds_generate" --num_beams 3)
 [ "$(text "$build/ds_generate" --num_beams 3 --deepspeed_config ds.json)" = "$beams" ] || fail "beams: another text"
 for layout in "--pipeline_stages 1" "--pipeline_stages 2"; do
@@ -48,7 +50,6 @@ refused() { # WORDS, FLAGS
     if text "$build/ds_generate" "$@" > /dev/null; then fail "$* was taken"; fi
     grep -q -- "$words" err || { cat err; fail "$*: not the words $words"; }
 }
-refused "needs --nvme_path" --offload_param nvme
 refused "go with --offload_param" --nvme_path disk
 refused "leave --offload_param" --deepspeed_config ds.json "${away[@]}"
 refused "nowhere" --offload_param nvme --nvme_path "$scratch/nowhere" --max_in_cpu 0 

@@ -7,7 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-static ds_status load_flags(ds_ctx *ctx, offload_flags *f)
+static ds_status load_flags(ds_ctx *ctx, const offload_flags *f, const char *folder,
+                            ds_config **config_out)
 {
     enum { CEILING = 1 << 20 };
     dsi_buf text = dsi_buf_make(CEILING);
@@ -16,21 +17,21 @@ static ds_status load_flags(ds_ctx *ctx, offload_flags *f)
                    "\"stage3_prefetch_bucket_size\": 20000000, \"offload_param\": {\"device\": "
                    "\"%s\", \"max_in_cpu\": %" PRId64,
                    f->device, f->max_in_cpu);
-    if (f->nvme_path != NULL) {
+    if (folder != NULL) {
         dsi_buf_puts(&text, ", \"nvme_path\": \"");
-        dsi_buf_json(&text, f->nvme_path, strlen(f->nvme_path));
+        dsi_buf_json(&text, folder, strlen(folder));
         dsi_buf_putc(&text, '"');
     }
     dsi_buf_puts(&text, "}}}");
     const ds_status status = text.failed
                                  ? ds_fail(ctx, DS_ERR_NOMEM, "no memory for flags")
                                  : ds_config_load_text(ctx, "--offload_param", dsi_buf_text(&text),
-                                                       text.size, NULL, &f->config);
+                                                       text.size, NULL, config_out);
     dsi_buf_free(&text);
     return status;
 }
 
-ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, uint32_t ranks)
+ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, const char *model, uint32_t ranks)
 {
     if (f->config_path != NULL && (f->device != NULL || f->nvme_path != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -43,11 +44,9 @@ ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, uint32_t ranks)
                    : ds_fail(ctx, DS_ERR_ARG,
                              "--nvme_path and --max_in_cpu go with --offload_param nvme");
     }
-    if (f->device != NULL && strcmp(f->device, "nvme") == 0 && f->nvme_path == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--offload_param nvme needs --nvme_path, a folder on disk");
-    }
-    DS_TRY(f->config_path != NULL ? ds_config_load_file(ctx, f->config_path, NULL, &f->config)
-                                  : load_flags(ctx, f));
+    DS_TRY(f->config_path != NULL
+               ? ds_config_load_file(ctx, f->config_path, NULL, &f->config)
+               : load_flags(ctx, f, f->nvme_path != NULL ? f->nvme_path : model, &f->config));
     return ds_config_resolve(f->config, ranks, NULL);
 }
 

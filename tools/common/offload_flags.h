@@ -27,7 +27,10 @@ typedef struct offload_flags {
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f)->nvme_path,                                                                   \
          .value = "DIR,…",                                                                         \
-         .doc = "Folders of the disks where nvme puts them, for as long as the process runs."},    \
+         .doc =                                                                                    \
+             "Folders of the disks for a copy of those weights, as long as the process runs; "     \
+             "default: they are read from the model's own files, which need its --dtype, at less " \
+             "speed."},                                                                            \
         {.name = "max_in_cpu",                                                                     \
          .type = DSI_ARG_INT,                                                                      \
          .out = &(f)->max_in_cpu,                                                                  \
@@ -42,9 +45,10 @@ typedef struct offload_flags {
                "aio."                                                                              \
     }
 
-/* Makes the configuration that they ask for, for `ranks` ranks; the caller closes the flags also
+/* Makes the configuration that they ask for, for `ranks` ranks; model: the folder where weights are
+ * by default, NULL: none; the caller closes the flags also
  * after an error. Errors: those of ds_config; ERR_ARG (flags that contradict each other). */
-ds_status offload_flags_open(ds_ctx *ctx, offload_flags *flags, uint32_t ranks);
+ds_status offload_flags_open(ds_ctx *ctx, offload_flags *flags, const char *model, uint32_t ranks);
 void offload_flags_close(offload_flags *flags);
 
 #endif

@@ -247,7 +247,7 @@ static ds_status find_offload(serve_run *r, change *changes, uint32_t *n_out)
     }
     for (int i = 0; i < 2 && status >= 0;
          ++i) { /* none stays, then as many as that leaves room for */
-        status = offload_flags_open(r->ctx, &flags, 1);
+        status = offload_flags_open(r->ctx, &flags, NULL, 1);
         p.source.config = flags.config;
         status = status < 0 ? status : plan(r, &p, NULL, &n);
         offload_flags_close(&flags);
@@ -405,7 +405,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
     DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
     DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan_serve\": ", o->overwrite));
-    ds_status status = offload_flags_open(ctx, &o->sizes.offload, 1);
+    ds_status status = offload_flags_open(ctx, &o->sizes.offload, o->model, 1);
     status = status < 0 ? status : report(&r, code);
     offload_flags_close(&o->sizes.offload);
     ds_model_destroy(&r.model);
