@@ -74,8 +74,8 @@ typedef struct ds_generator_params {
      * another device, as its zero_optimization.offload_param says (device, nvme_path, max_in_cpu,
      * buffer_count, buffer_size; param_persistence_threshold, prefetch_bucket_size,
      * max_live_parameters and max_reuse_distance beside it; aio), and come to memory ahead of their
-     * use in every run; nothing else of it is in force. An nvme_path that is `weights` itself: those
-     * that lie there as they are used are read in place. No bit changes. Beside `weights` or
+     * use in every run; nothing else of it is in force. An nvme_path that is `weights` itself:
+     * those that lie there as they are used are read in place. No bit changes. Beside `weights` or
      * `checkpoint`; borrowed for the call. Source: DeepSpeed's ZeRO-Inference */
     const ds_config *config;
     DS_RESERVED(1);
