@@ -8,6 +8,7 @@
 #include "infer/generator.h"
 #include "io/safetensors_internal.h"
 
+#include <deepspeed/aio.h>
 #include <deepspeed/checkpoint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,14 +141,11 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
         return fill(g, c, view, user);
     }
     const size_t bytes = ds_meta_bytes(ds_cells_get(g->local, c)->meta);
-    void *room = malloc(bytes + 1);
-    if (room == NULL) {
-        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read %s",
-                       ds_cells_get(g->cells, c)->name);
-    }
+    void *room = NULL; /* of whole pages, which a disk takes without a copy, given back at once */
+    DS_TRY(ds_aio_buffer_create(g->ctx, bytes, false, &room));
     ds_status status = fill(g, c, room, user);
     status = status < 0 ? status : dsi_exec_write(g->exec, c, 0, room, bytes);
-    free(room);
+    ds_aio_buffer_destroy(&room, bytes);
     return status;
 }
 
