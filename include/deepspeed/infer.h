@@ -70,6 +70,8 @@ typedef struct ds_generator_params {
                    (ds_serve_update), which then copies only the latter; behind ds_engine_set and
                    ds_engine_load_checkpoint call it, too. Source: DeepSpeed's hybrid engine
                    (runtime/hybrid_engine.py) */
+    bool offload_kv; /* default false; true, of a server: keys and values are where `config` says of
+                        weights, too: all of a layer's come and go in every step */
     /* Default NULL; a resolved training configuration: weights are on disk, or in host memory of
      * another device, as its zero_optimization.offload_param says (device, nvme_path, max_in_cpu,
      * buffer_count, buffer_size; param_persistence_threshold, prefetch_bucket_size,

@@ -84,7 +84,8 @@ typedef struct ds_serve_needs {
     uint64_t parameters;
     int64_t kv_tokens, max_length, max_sequences, max_batch_tokens;
     ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */
-    uint64_t stored; /* weights on disk, or in the host's memory beside a device; not in total */
+    uint64_t stored; /* weights, keys and values on disk, or in the host's memory beside a device;
+                        not in total */
     DS_RESERVED(7);
 } ds_serve_needs;
 /* Counts them from the plans that ds_serve_create would build. Nothing is read: source needs a

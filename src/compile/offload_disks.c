@@ -10,7 +10,8 @@ static dsi_swap_disk read_folders(dsi_offload_disks *disks, const dsi_offload_sp
                                   dsi_swap_content content)
 {
     const char *own = spec->folders, *key = "zero_optimization.offload_optimizer.nvme_path";
-    if (content == DSI_SWAP_PARAMS && spec->param_folders[0] != '\0') {
+    if ((content == DSI_SWAP_PARAMS || content == DSI_SWAP_KEYS) &&
+        spec->param_folders[0] != '\0') {
         own = spec->param_folders;
         key = "zero_optimization.offload_param.nvme_path";
     } else if (content == DSI_SWAP_ACTIVATIONS && spec->activation_folders[0] != '\0') {

@@ -36,10 +36,11 @@ struct dsi_swap {
 
 const char *dsi_swap_content_name(dsi_swap_content content)
 {
-    static const char *const names[DSI_SWAP_CONTENTS] = {[DSI_SWAP_STATES] = "offloaded states",
-                                                         [DSI_SWAP_PARAMS] = "offloaded parameters",
-                                                         [DSI_SWAP_ACTIVATIONS] =
-                                                             "offloaded activations"};
+    static const char *const names[DSI_SWAP_CONTENTS] = {
+        [DSI_SWAP_STATES] = "offloaded states",
+        [DSI_SWAP_PARAMS] = "offloaded parameters",
+        [DSI_SWAP_ACTIVATIONS] = "offloaded activations",
+        [DSI_SWAP_KEYS] = "offloaded keys and values"};
     return names[content];
 }
 
@@ -47,6 +48,7 @@ static dsi_swap_content content_of(ds_cell_kind kind)
 {
     return kind == DS_CELL_PARAM   ? DSI_SWAP_PARAMS
            : kind == DS_CELL_STATE ? DSI_SWAP_ACTIVATIONS
+           : kind == DS_CELL_KV    ? DSI_SWAP_KEYS
                                    : DSI_SWAP_STATES;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storage of cells that do not live on the device, and transfers from and to it.
  *
- * Host memory is one map; on disk states, parameters and activations have a scratch file each,
- * without a name, striped over folders, which goes with the process however that ends. Each cell
- * has whole blocks of its own; parts share those of their parent.
+ * Host memory is one map; on disk states, parameters, activations and keys have a scratch file
+ * each, without a name, striped over folders, which goes with the process however that ends. Each
+ * cell has whole blocks of its own; parts share those of their parent.
  */
 #ifndef DSI_EXEC_SWAP_H
 #define DSI_EXEC_SWAP_H
@@ -13,11 +13,12 @@
 
 typedef struct dsi_swap dsi_swap;
 
-/* What a cell holds; STATES: all but parameters and activations. */
+/* What a cell holds; STATES: all that is none of the others. */
 typedef enum dsi_swap_content {
     DSI_SWAP_STATES,
     DSI_SWAP_PARAMS,
     DSI_SWAP_ACTIVATIONS,
+    DSI_SWAP_KEYS, /* and values, of generation */
     DSI_SWAP_CONTENTS
 } dsi_swap_content;
 

@@ -15,12 +15,18 @@ struct dsi_generator_offload {
     dsi_residencies residencies; /* of logical cells, which the rank's own have the ids of */
     dsi_swap_source *sources;    /* of each of them: in the model's files */
     size_t sourced;              /* bytes of those */
+    bool keys;                   /* and values, where the parameters are */
     bool in_place;               /* those that can be are read from the model's files */
     bool found;
 };
 
 ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params *params)
 {
+    if (params->offload_kv && (params->config == NULL || g->paged.blocks == 0)) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "ds_generator_params: offload_kv is of a server of many sequences (one "
+                       "sequence's are small), beside config");
+    }
     if (params->config == NULL) {
         return DS_OK;
     }
@@ -38,6 +44,7 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
     if (o == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
+    o->keys = params->offload_kv;
     o->spec = dsi_offload_read(values);
     enum { PATIENCE = 270 }; /* seconds; as of training where no timeout is given */
     o->spec.patience = PATIENCE;
@@ -68,6 +75,9 @@ static ds_status find_residencies(ds_generator *g)
         ds_log(g->ctx, DS_LOG_WARN, "%s", why[DSI_OFFLOAD_PARAMS]);
     }
     for (ds_cell c = 0; c < o->residencies.n; ++c) {
+        if (o->keys && ds_cells_get(g->cells, c)->kind == DS_CELL_KV) {
+            o->residencies.items[c].where = o->spec.params;
+        }
         if (!dsi_generator_has_stage_of(g, c)) {
             o->residencies.items[c].where = DSI_RESIDENCY_DEVICE;
         }
@@ -91,6 +101,7 @@ ds_status dsi_generator_offload_graph(ds_generator *g, dsi_plan_env *env, ds_gra
     env->residencies = o->residencies.items;
     env->n_residencies = o->residencies.n;
     env->read_ahead = o->spec.read_ahead;
+    env->write_behind = o->keys ? o->spec.read_ahead : 0;
     return DS_OK;
 }
 
@@ -132,6 +143,11 @@ ds_status dsi_generator_allocate(ds_generator *g)
     if (o->sourced > 0) {
         ds_log(g->ctx, DS_LOG_JOB, "weights: %.0f MiB read from the model's files as they are used",
                (double)o->sourced / 1048576.0);
+    }
+    const size_t keys = dsi_exec_disk_bytes_of(g->exec, DSI_SWAP_KEYS);
+    if (keys > 0) {
+        ds_log(g->ctx, DS_LOG_JOB, "keys and values: %.0f MiB on disk in %s",
+               (double)keys / 1048576.0, disks.of[DSI_SWAP_KEYS].text);
     }
     if (disk > 0) {
         ds_log(g->ctx, DS_LOG_JOB, "weights: %.0f MiB on disk in %s", (double)disk / 1048576.0,

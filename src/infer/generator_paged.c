@@ -54,8 +54,9 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
         const bool away = dsi_generator_is_away(g, c);
         swaps = swaps || away;
         needs.weights += cell->kind == DS_CELL_PARAM && !away ? bytes : 0;
-        needs.stored += away ? dsi_swap_block_bytes(bytes) : 0;
-        needs.keys_values += cell->kind == DS_CELL_KV ? bytes : 0;
+        *(cell->kind == DS_CELL_KV ? &needs.stored_keys : &needs.stored) +=
+            away ? dsi_swap_block_bytes(bytes) : 0;
+        needs.keys_values += cell->kind == DS_CELL_KV && !away ? bytes : 0;
         needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
     }
     const size_t cells = needs.weights + needs.keys_values + needs.batch;
@@ -88,7 +89,7 @@ static ds_status check_memory(const ds_generator *g)
     }
     const size_t rest = sum - needs.keys_values;
     const double each = (double)needs.keys_values / tokens;
-    const double room = there > rest ? (double)(there - rest) / each : 0.0;
+    const double room = there > rest && each > 0.0 ? (double)(there - rest) / each : 0.0;
     return ds_fail(g->ctx, DS_ERR_NOMEM,
                    "weights of %.2f GB, %.0f positions of %.1f KB and a batch of %.2f GB are %.2f "
                    "GB, this machine has %.2f GB: %.2f GB too much; kv_tokens of at most %.0f "

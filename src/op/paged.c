@@ -76,6 +76,7 @@ const ds_op dsi_op_paged_write = {
     .attrs = write_attrs,
     .n_attrs = DSI_N(write_attrs),
     .writes = writes_first,
+    .flags = DS_OP_INPLACE,
     .infer = paged_write_infer,
     .cost = paged_write_cost,
 };

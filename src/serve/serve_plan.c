@@ -27,13 +27,13 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     dsi_generator_count(g, &needs);
     needs.batch += own_bytes(s);
     *out = (ds_serve_needs){.weights = needs.weights,
-                            .stored = needs.stored,
+                            .stored = needs.stored + needs.stored_keys,
                             .keys_values = needs.keys_values,
                             .batch = needs.batch,
                             .process = needs.process,
                             .total = dsi_generator_needs_sum(&needs),
                             .available = dsi_machine_memory(),
-                            .position = needs.keys_values / (size_t)tokens,
+                            .position = (needs.keys_values + needs.stored_keys) / (size_t)tokens,
                             .kv_tokens = tokens,
                             .max_length = s->max_length,
                             .max_sequences = s->max_sequences,

@@ -98,28 +98,43 @@ static void same_bits(void **state)
     scratch_remove(folder);
 }
 
-/* The same of many sequences, and the bytes are those that were planned. */
+enum { LOGITS = 4096 };
+
+/* Two sequences of one server, a prompt and some steps: logits, one after the other. */
+static void served(ds_ctx *ctx, ds_server *server, int64_t vocab, float *rows_out)
+{
+    const uint64_t uids[] = {1, 2};
+    uint32_t ids[33];
+    for (uint32_t k = 0; k < 33; ++k) {
+        ids[k] = (k * 5 + 2) % 60;
+    }
+    for (int step = 0; step < 4; ++step) {
+        const size_t prompts[] = {20, 13}, one[] = {1, 1};
+        const float *rows = NULL;
+        CHECK_OK(ctx, ds_serve_put(server, 2, uids, ids, step == 0 ? prompts : one, &rows));
+        memcpy(rows_out + step * 2 * vocab, rows, 2 * (size_t)vocab * sizeof *rows);
+    }
+}
+
+/* The same of many sequences, keys and values away as well or not, and the bytes are those that
+ * were planned. */
 static void a_server_has_them_and_what_was_planned(void **state)
 {
+    static const ds_dtype cells[] = {DS_DTYPE_NONE, DS_DTYPE_I8, DS_DTYPE_F32};
     ds_ctx *ctx = *state;
     char *folder = scratch_make();
     uint64_t seed = 5;
     parity_case p;
     parity_open(ctx, "llama3_tied", &p);
-    for (int i = 0; i < TRIALS; ++i) {
-        static float want[4096];
+    assert_true(8 * p.vocab <= LOGITS);
+    for (int i = 0; i < 3 * TRIALS; ++i) {
+        static float want[LOGITS], got[LOGITS];
         ds_serve_params params = {
             .source = {.model = p.model, .dtype = DS_DTYPE_BF16, .max_length = 60},
             .max_sequences = 4,
             .max_batch_tokens = 48,
-            .kv_tokens = 256};
-        const uint64_t uids[] = {1, 2};
-        const size_t lengths[] = {20, 13};
-        uint32_t ids[33];
-        const float *rows = NULL;
-        for (uint32_t k = 0; k < 33; ++k) {
-            ids[k] = (k * 5 + 2) % 60;
-        }
+            .kv_tokens = 256,
+            .kv_type = cells[i % 3]};
         for (int away = 0; away < 2; ++away) {
             ds_serve_needs needs;
             ds_server *server = NULL;
@@ -129,20 +144,21 @@ static void a_server_has_them_and_what_was_planned(void **state)
                 draw_config(ctx, folder, &seed, &config);
             }
             params.source.config = config;
+            params.source.offload_kv = away == 1 && between(&seed, 0, 2) > 0;
             CHECK_OK(ctx, ds_serve_plan(ctx, &params, &needs));
             params.source.weights = p.folder;
             CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
             const size_t drawn = 2 * ((size_t)p.vocab * 18 + 60 * 4) + (size_t)p.vocab * 12;
             const size_t planned = (size_t)(needs.weights + needs.keys_values + needs.batch);
-            assert_int_equal(dsi_exec_bytes(server->generator->exec), planned - drawn);
-            assert_int_equal(dsi_exec_disk_bytes_of(server->generator->exec, DSI_SWAP_PARAMS),
+            const dsi_exec *exec = server->generator->exec;
+            assert_int_equal(dsi_exec_bytes(exec), planned - drawn);
+            assert_int_equal(dsi_exec_disk_bytes_of(exec, DSI_SWAP_PARAMS) +
+                                 dsi_exec_disk_bytes_of(exec, DSI_SWAP_KEYS),
                              needs.stored);
-            CHECK_OK(ctx, ds_serve_put(server, 2, uids, ids, lengths, &rows));
-            const size_t bytes = 2 * (size_t)p.vocab * sizeof *rows;
-            if (away == 0) {
-                memcpy(want, rows, bytes);
-            } else {
-                assert_memory_equal(want, rows, bytes);
+            assert_int_equal(needs.keys_values == 0, params.source.offload_kv);
+            served(ctx, server, p.vocab, away == 0 ? want : got);
+            if (away == 1 && memcmp(want, got, 8 * (size_t)p.vocab * sizeof *want) != 0) {
+                fail_msg("trial %d: the logits differ", i);
             }
             ds_serve_destroy(&server);
             ds_config_destroy(&config);
@@ -168,6 +184,8 @@ static void refusals(void **state)
     CHECK_FAILS(ctx, ds_generator_create(ctx, &params, &g), DS_ERR_ARG, "ds_config_resolve");
     CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
     CHECK_FAILS(ctx, ds_generator_create(ctx, &params, &g), DS_ERR_NOT_FOUND, "offload_param");
+    const ds_generator_params kv = {.model = p.model, .weights = p.folder, .offload_kv = true};
+    CHECK_FAILS(ctx, ds_generator_create(ctx, &kv, &g), DS_ERR_ARG, "offload_kv");
     ds_config_destroy(&config);
     parity_close(&p);
 }

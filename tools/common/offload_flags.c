@@ -39,10 +39,10 @@ ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, const char *model, u
                        "--nvme_path");
     }
     if (f->config_path == NULL && f->device == NULL) {
-        return f->nvme_path == NULL && f->max_in_cpu == 0
+        return f->nvme_path == NULL && f->max_in_cpu == 0 && !f->kv
                    ? DS_OK
                    : ds_fail(ctx, DS_ERR_ARG,
-                             "--nvme_path and --max_in_cpu go with --offload_param nvme");
+                             "--nvme_path, --max_in_cpu and --offload_kv go with --offload_param");
     }
     DS_TRY(f->config_path != NULL
                ? ds_config_load_file(ctx, f->config_path, NULL, &f->config)

@@ -10,6 +10,7 @@
 typedef struct offload_flags {
     const char *config_path, *device, *nvme_path;
     int64_t max_in_cpu;
+    bool kv;
     ds_config *config; /* offload_flags_open's; NULL: weights are in memory */
 } offload_flags;
 

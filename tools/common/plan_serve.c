@@ -196,7 +196,9 @@ static bool fits(const serve_run *r, uint64_t total)
 static int64_t room(const serve_run *r, const ds_serve_needs *n)
 {
     const uint64_t rest = n->total - n->keys_values;
-    const uint64_t most = r->memory > rest ? (r->memory - rest) / n->position / 64 * 64 : 0;
+    const uint64_t most = n->keys_values == 0 ? (uint64_t)n->kv_tokens
+                          : r->memory > rest  ? (r->memory - rest) / n->position / 64 * 64
+                                              : 0;
     return most >= (uint64_t)n->max_length ? (int64_t)most : 0;
 }
 
@@ -235,33 +237,43 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
     return DS_OK;
 }
 
-/* Weights on disk, of which as many stay in memory as there is room for. */
-static ds_status find_offload(serve_run *r, change *changes, uint32_t *n_out)
+/* With weights on disk, all but max_in_cpu elements. */
+static ds_status plan_away(const serve_run *r, ds_serve_params p, int64_t max_in_cpu,
+                           ds_serve_needs *needs_out)
 {
-    offload_flags flags = {.device = "nvme", .nvme_path = "DIR"};
+    offload_flags flags = {.device = "nvme", .nvme_path = "DIR", .max_in_cpu = max_in_cpu};
+    ds_status status = offload_flags_open(r->ctx, &flags, NULL, 1);
+    p.source.config = flags.config;
+    status = status < 0 ? status : dsi_serve_plan_on(r->ctx, &p, NULL, needs_out, NULL);
+    offload_flags_close(&flags);
+    needs_out->total += SERVE_BYTES;
+    return status;
+}
+
+/* Weights on disk, of which as many stay in memory as there is room for; else keys and values, too.
+ */
+static ds_status find_offload(const serve_run *r, change *changes, uint32_t *n_out)
+{
     ds_serve_params p = r->params;
-    ds_serve_needs n;
-    ds_status status = DS_OK;
+    ds_serve_needs none, some;
     if (p.source.config != NULL || (r->o->device != NULL && !r->device.shared)) {
         return DS_OK;
     }
-    for (int i = 0; i < 2 && status >= 0;
-         ++i) { /* none stays, then as many as that leaves room for */
-        status = offload_flags_open(r->ctx, &flags, NULL, 1);
-        p.source.config = flags.config;
-        status = status < 0 ? status : plan(r, &p, NULL, &n);
-        offload_flags_close(&flags);
-        if (status < 0 || !fits(r, n.total)) {
-            break;
-        }
-        change *c = &changes[i == 0 ? (*n_out)++ : *n_out - 1];
-        (void)snprintf(c->flags, sizeof c->flags,
-                       " --offload_param nvme --nvme_path DIR --max_in_cpu %lld",
-                       (long long)flags.max_in_cpu);
-        c->total = n.total;
-        flags.max_in_cpu = (int64_t)((r->memory - n.total) / ds_dtype_bytes(n.dtype));
+    DS_TRY(plan_away(r, p, 0, &none));
+    p.source.offload_kv = !fits(r, none.total);
+    DS_TRY(p.source.offload_kv ? plan_away(r, p, 0, &none) : DS_OK);
+    if (!fits(r, none.total)) {
+        return DS_OK;
     }
-    return status;
+    const int64_t room = (int64_t)((r->memory - none.total) / ds_dtype_bytes(none.dtype));
+    DS_TRY(plan_away(r, p, room, &some));
+    const bool stay = fits(r, some.total);
+    change *c = &changes[(*n_out)++];
+    (void)snprintf(c->flags, sizeof c->flags,
+                   " --offload_param nvme --nvme_path DIR --max_in_cpu %lld%s",
+                   stay ? (long long)room : 0LL, p.source.offload_kv ? " --offload_kv" : "");
+    c->total = stay ? some.total : none.total;
+    return DS_OK;
 }
 
 /* ---- what it says ---------------------------------------------------------------------------- */
@@ -305,7 +317,8 @@ static void print_fit(const serve_run *r, const change *changes, uint32_t n_chan
         (void)printf("  would fit with%s: %.1f MiB\n", changes[i].flags, mib(changes[i].total));
     }
     if (n_changes == 0) {
-        (void)printf("  no smaller number of positions, nor blocks of 4 bits, would fit\n");
+        (void)printf(
+            "  no smaller number of positions, nor blocks of 4 bits, nor a disk would do\n");
     }
 }
 
@@ -315,7 +328,7 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
     const char *type = r->o->quantize;
     char stored[96] = "";
     if (n->stored > 0) {
-        (void)snprintf(stored, sizeof stored, "  weights elsewhere   %12.2f  read in every step\n",
+        (void)snprintf(stored, sizeof stored, "  elsewhere           %12.2f  moved in every step\n",
                        mib(n->stored));
     }
     (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"

@@ -67,6 +67,10 @@ typedef struct serve_flags {
          .out = &(f)->no_prefix_cache,                                                             \
          .doc = "Compute the begin of a prompt anew that another one had."},                       \
         OFFLOAD_ROWS(&(f)->offload),                                                               \
+        {.name = "offload_kv",                                                                     \
+         .type = DSI_ARG_SWITCH,                                                                   \
+         .out = &(f)->offload.kv,                                                                  \
+         .doc = "Keys and values, too: all of a layer's come and go in every step."},              \
     {                                                                                              \
         .name = "draft", .type = DSI_ARG_INT, .out = &(f)->draft, .value = "N", .def = "0",        \
         .max = DS_SERVE_MOST_DRAFT,                                                                \

@@ -62,6 +62,9 @@ static ds_status paged_write_run(const ds_kernel_call *call)
                            (long long)t, slots[t], (long long)(cell[0] * cell[1]));
         }
     }
+    if (call->out[0].data != call->in[0].data) { /* of a cell that lives elsewhere, rarely */
+        memcpy(call->out[0].data, call->in[0].data, ds_meta_bytes(call->out[0].meta));
+    }
     for (int64_t t = 0; t < n_tokens; ++t) {
         if (slots[t] >= 0) {
             write_row(call, t, slots[t]);
