@@ -30,13 +30,13 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
     if (s.n_ranks <= 1) {
         return;
     }
+    uint32_t chunks = 0;
+    const uint32_t in_flight = dsi_schedule_in_flight(&s, r->request.stage, &chunks);
     dsi_buf_printf(text,
                    "\nstage %u of %u, %s: %.0f %% of the parameters, at most %u micro-batch%s in "
                    "flight; a stage idles %.0f %% of a step where all take as long",
                    r->request.stage, s.n_ranks, dsi_schedule_name(s.kind), 100.0 * held / all,
-                   dsi_schedule_slots(&s, r->request.stage),
-                   dsi_schedule_slots(&s, r->request.stage) == 1 ? "" : "es",
-                   100.0 * dsi_schedule_idle_share(&s));
+                   in_flight, in_flight == 1 ? "" : "es", 100.0 * dsi_schedule_idle_share(&s));
 }
 
 static void print_run(dsi_buf *text, const dsi_plan_report *r)
