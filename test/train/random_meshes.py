@@ -306,6 +306,10 @@ MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hid
 OLMOE = {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
          "num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.05, "vocab_size": 257, "tie_word_embeddings": False}
+ROUTED = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+          "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False, "output_router_logits": True,
+          "router_aux_loss_coef": 0.02, "sliding_window": None, "vocab_size": 256}
 NEOX = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2,
         "num_attention_heads": 6, "max_position_embeddings": 64, "rotary_pct": 0.5, "layer_norm_eps": 1e-5, "hidden_act": "gelu",
         "use_parallel_residual": True, "tie_word_embeddings": False, "vocab_size": 264}
@@ -342,6 +346,9 @@ FIXED = [
     # a half read documents of whole rows, of which sp had cut the input; the sum that half 2's gradient goes behind was to be one along tp too
     ((1, 2, 3, 1), 2, 18, 2, {**NEOX, "domino": True}, {"--loss_average": "targets", "data": "pairs.jsonl"}),
     ((1, 2, 3, 1), 2, 15, 3, {**OLMO2, "ring": True, "domino": True}, {"--lora": "3", "--lora_dropout": "0.1"}),
+    # the routers' losses keep what a layer begins with, which was made where peers had read the layer before
+    ((1, 2, 2, 2), 2, 16, 3, ROUTED, {"recompute": "full"}),
+    ((1, 2, 1, 2), 1, 16, 4, ROUTED, {"recompute": "full", "schedule": "interleaved"}),
 ]
 
 
@@ -358,11 +365,12 @@ def fixed_case(i):
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
     case.data = case.flags.pop("data", case.data)
+    recompute = case.flags.pop("recompute", "selective" if case.order == "1f1b" and case.pp > 1 else None)
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     if case.order != "1f1b":
         case.config["pipeline"] = {"stages": case.pp, "schedule": case.order}
-    elif case.pp > 1:
-        case.config["activation_checkpointing"] = {"recompute": "selective"}
+    if recompute:
+        case.config["activation_checkpointing"] = {"recompute": recompute}
     return case
 
 
