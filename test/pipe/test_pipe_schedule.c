@@ -156,8 +156,28 @@ static void check_order(const dsi_schedule *s, const dsi_schedule_times *t, doub
         const double v = s->n_chunks;
         stages[i] = (dsi_schedule_times){t->forward / v, t->backward / v, t->weights / v};
     }
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, &seconds));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, NULL, &seconds));
     assert_true(fabs(seconds - expected) < 1e-9);
+}
+
+/* One micro-batch goes down and comes back: over each link once either way. With more a link that
+ * is slow is waited for less than once for each. */
+static void messages_take_time(void **state)
+{
+    enum { P = 4 };
+    const dsi_schedule_times stages[P] = {
+        {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}};
+    const dsi_stage_way ways[P] = {{0.5, 0.25}, {8.0, 4.0}, {0.5, 0.25}, {0.0, 0.0}};
+    dsi_schedule s = {DSI_SCHEDULE_1F1B, P, 1, 1};
+    double seconds = 0.0;
+    double none = 0.0;
+    (void)state;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    assert_true(fabs(seconds - (P * 3.0 + 9.0 + 4.5)) < 1e-9);
+    s.n_micro = 8;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, NULL, &none));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    assert_true(seconds > none + 13.5 - 1e-9 && seconds < none + 8 * 13.5);
 }
 
 static void check_formulas(const dsi_schedule *s)
@@ -478,10 +498,15 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists),         cmocka_unit_test(formulas),
-        cmocka_unit_test(long_steps),    cmocka_unit_test(makespans),
-        cmocka_unit_test(far_messages),  cmocka_unit_test(lists_that_block),
-        cmocka_unit_test(mutated_lists), cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(formulas),
+        cmocka_unit_test(long_steps),
+        cmocka_unit_test(makespans),
+        cmocka_unit_test(far_messages),
+        cmocka_unit_test(messages_take_time),
+        cmocka_unit_test(lists_that_block),
+        cmocka_unit_test(mutated_lists),
+        cmocka_unit_test(what_is_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
