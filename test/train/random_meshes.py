@@ -119,7 +119,7 @@ def qwen3_moe(rng):
     experts = rng.randint(2, 6)
     config = decoder(rng, "qwen3_moe", "Qwen3MoeForCausalLM")
     return {**config, "head_dim": draw(rng, 4, 8, 12), "num_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
-            "moe_intermediate_size": draw(rng, 8, 12, 20), "decoder_sparse_step": rng.randint(1, 2), "norm_topk_prob": rng.random() < 0.5,
+            "moe_intermediate_size": draw(rng, 8, 12, 20), "decoder_sparse_step": min(rng.randint(1, 2), config["num_hidden_layers"]), "norm_topk_prob": rng.random() < 0.5,
             "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "mlp_only_layers": []}
 
 
