@@ -328,8 +328,8 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_SWITCH,
          .out = &o->fit,
          .doc = "Choose stage, recomputation, offload, micro-batch and, where the file does not "
-                "say it, ranks that share layers or sequences: the fastest that fits, with the "
-                "global batch as it is."},
+                "say it, ranks that share layers, sequences or the model (stages), and domino: the "
+                "fastest that fits, with the global batch as it is."},
         {.name = "nvme_path",
          .type = DSI_ARG_TEXT,
          .out = &o->nvme_path,
