@@ -436,8 +436,17 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
 static ds_status declare_eval(maker *m)
 {
     ds_graph *graph = NULL;
+    ds_graph *cut = NULL; /* attention reads parts of what says where documents begin */
     DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
-    const ds_status status = share_sequences(m, graph); /* its inputs are cells of both graphs */
+    ds_status status = DS_OK;
+    if (has_chunks(m)) {
+        const dsi_chunks chunks = chunks_of(m);
+        status = dsi_chunks_cut(graph, &chunks, &cut);
+    }
+    if (status >= 0) { /* its inputs are cells of both graphs */
+        status = share_sequences(m, cut != NULL ? cut : graph);
+    }
+    ds_graph_destroy(&cut);
     ds_graph_destroy(&graph);
     return status;
 }
