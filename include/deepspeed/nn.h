@@ -108,7 +108,10 @@ typedef struct ds_trace {
                                                    teacher, whose parameters are "teacher." with
                                                    their name, and frozen; borrowed for the life of
                                                    the tracer; default NULL */
-    DS_RESERVED(2);
+    int64_t sequence_chunk; /* TRAIN, EVAL: positions of the chunks that sequences are computed in,
+                               so that dropout knows its rows, and q, k and v are three tensors;
+                               default 0: in one piece */
+    DS_RESERVED(1);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

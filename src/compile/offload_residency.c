@@ -10,7 +10,8 @@
 bool dsi_offload_is_on(const dsi_offload_spec *spec)
 {
     return spec->params != DSI_RESIDENCY_DEVICE || spec->states != DSI_RESIDENCY_DEVICE ||
-           spec->chosen != DSI_RESIDENCY_DEVICE || spec->how.activations != DSI_RESIDENCY_DEVICE;
+           spec->chosen != DSI_RESIDENCY_DEVICE || spec->how.activations != DSI_RESIDENCY_DEVICE ||
+           spec->how.waiting != DSI_RESIDENCY_DEVICE;
 }
 
 typedef struct chooser {

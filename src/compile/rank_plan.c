@@ -6,6 +6,7 @@
 #include "compile/tensor_specs.h"
 
 #include "op/ops.h"
+#include "pass/chunks.h"
 #include "pass/domino.h"
 #include "pass/early.h"
 #include "pass/fuse.h"
@@ -115,6 +116,20 @@ static bool has_halves(const maker *m)
     return is_ring(m) && m->spec.train.sequence_form == DS_SEQUENCE_RING_HALVES;
 }
 
+static dsi_chunks chunks_of(const maker *m)
+{
+    return (dsi_chunks){.seq_length = m->spec.train.seq_length,
+                        .chunk = m->spec.train.sequence_chunk,
+                        .ranks = sequence_ranks(m)};
+}
+
+/* Whether sequences are computed in chunks: not those that are one chunk. */
+static bool has_chunks(const maker *m)
+{
+    return m->spec.train.sequence_chunk > 0 &&
+           m->spec.train.sequence_chunk < m->spec.train.seq_length;
+}
+
 /* Ranks that share the heads of attention, for the trace. */
 static int64_t head_ranks(const maker *m)
 {
@@ -158,13 +173,16 @@ static ds_status share_sequences(maker *m, const ds_graph *graph)
                        "parts of sequences; set it to 1",
                        m->spec.zero.mesh.size[DSI_AXIS_SP]);
     }
+    const char *order = has_chunks(m) ? "sequence_parallel.chunk_size does not go with; set it to 0"
+                        : has_halves(m)
+                            ? "sequence_parallel.load_balance does not go with; set it to false"
+                            : NULL;
     if (m->sequence == NULL) {
         m->sequence = calloc(MAX_CELLS, sizeof *m->sequence);
     }
-    return m->sequence == NULL
-               ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
-               : dsi_sequence_rules(graph, &m->spec.zero.mesh, m->spec.train.seq_length,
-                                    has_halves(m), m->sequence);
+    return m->sequence == NULL ? ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan")
+                               : dsi_sequence_rules(graph, &m->spec.zero.mesh,
+                                                    m->spec.train.seq_length, order, m->sequence);
 }
 
 /* Declares the parameters by a trace whose graph is dropped, then freezes those that match. */
@@ -281,12 +299,13 @@ static ds_status cut_stage(maker *m, const ds_graph *graph, bool train, ds_graph
 }
 
 /* From a logical graph to this rank's plan: cut the vocabulary, fuse, recompute or keep, let
- * keys travel, cut rows in halves, cut over the ranks, then into stages, let halves take turns,
- * sort for early updates, offload, lower. */
+ * keys travel, cut rows in halves or sequences in chunks, cut over the ranks, then into stages, let
+ * halves take turns, sort for early updates, offload, lower. */
 static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool backward,
                        dsi_plan **plan_out)
 {
-    enum { PARTS, FUSED, REMAT, KEPT, RING, HALVES, LOCAL, STAGE, TURNS, EARLY, OFFLOADED, COUNT };
+    enum { PARTS, FUSED, REMAT, KEPT, RING, HALVES, CHUNKS, ORDERED, LOCAL, STAGE, TURNS, EARLY };
+    enum { OFFLOADED = EARLY + 1, COUNT };
     ds_graph *made[COUNT] = {NULL};
     ds_status status = DS_OK;
     if (m->tensor != NULL) {
@@ -314,6 +333,13 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
     if (m->spec.domino) {
         DS_TRY_GOTO(status, dsi_domino(graph, dsi_train_rows(&m->spec.train), &made[HALVES]), done);
         graph = made[HALVES];
+    }
+    if (has_chunks(m)) {
+        const dsi_chunks chunks = chunks_of(m);
+        const uint32_t n = (uint32_t)(chunks.seq_length / chunks.chunk);
+        DS_TRY_GOTO(status, dsi_chunks_cut(graph, &chunks, &made[CHUNKS]), done);
+        DS_TRY_GOTO(status, dsi_chunks_turns(made[CHUNKS], n, &made[ORDERED]), done);
+        graph = made[ORDERED];
     }
     if (m->spec.zero.mesh.n_ranks > 1) {
         dsi_zero_spec zero = m->spec.zero;
@@ -397,8 +423,17 @@ size_t dsi_rank_mapped_bytes(const dsi_rank_plan *plan)
 static ds_status declare_eval(maker *m)
 {
     ds_graph *graph = NULL;
+    ds_graph *cut = NULL; /* attention reads parts of what says where documents begin */
     DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
-    const ds_status status = share_sequences(m, graph); /* its inputs are cells of both graphs */
+    ds_status status = DS_OK;
+    if (has_chunks(m)) {
+        const dsi_chunks chunks = chunks_of(m);
+        status = dsi_chunks_cut(graph, &chunks, &cut);
+    }
+    if (status >= 0) { /* its inputs are cells of both graphs */
+        status = share_sequences(m, cut != NULL ? cut : graph);
+    }
+    ds_graph_destroy(&cut);
     ds_graph_destroy(&graph);
     return status;
 }
@@ -814,6 +849,10 @@ static ds_status build(maker *m)
     DS_TRY(check_stages(m));
     DS_TRY(dsi_sequence_check_length(m->plan.ctx, (uint32_t)sequence_ranks(m),
                                      m->spec.train.seq_length));
+    if (has_chunks(m)) {
+        const dsi_chunks chunks = chunks_of(m);
+        DS_TRY(dsi_chunks_check(m->plan.ctx, &chunks));
+    }
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));
     m->plan.local = m->plan.cells;
     if (m->spec.zero.mesh.n_ranks > 1 || dsi_offload_is_on(&m->spec.offload)) {

@@ -208,7 +208,9 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v)
             : residency(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE);
     copy_folders(spec.folders, states->nvme_path);
     copy_folders(spec.param_folders, params->nvme_path);
-    copy_folders(spec.activation_folders, kept->nvme_path);
+    spec.how.waiting = residency(v, v->sequence_offload);
+    copy_folders(spec.activation_folders,
+                 kept->nvme_path != NULL ? kept->nvme_path : v->sequence_path);
     return spec;
 }
 
@@ -467,6 +469,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.sequence_form = v->sequence_attention == 0 ? DS_SEQUENCE_HEADS
                                 : v->sequence_balance      ? DS_SEQUENCE_RING_HALVES
                                                            : DS_SEQUENCE_RING;
+    spec->train.sequence_chunk = v->sequence_chunk;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
     spec->reserved_cores = v->zero.zenflow.reserved;

@@ -636,6 +636,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .head_ranks = spec->head_ranks,
                       .sequence_ranks = spec->sequence_ranks,
                       .sequence_form = spec->sequence_form,
+                      .sequence_chunk = spec->sequence_chunk,
                       .expert_ranks = spec->expert_ranks,
                       .token_ranks = spec->token_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),

@@ -57,6 +57,7 @@ static void disk_folders(dsi_eval *eval)
         {"zero_optimization.offload_param.nvme_path", v->zero.offload_param.nvme_path,
          v->zero.offload_param.device == DS_OFFLOAD_NVME},
         {"activation_checkpointing.nvme_path", v->activation_checkpointing.nvme_path, true},
+        {"sequence_parallel.nvme_path", v->sequence_path, true},
     };
     for (size_t i = 0; i < sizeof places / sizeof places[0]; ++i) {
         if (!places[i].used || places[i].given == NULL) {

@@ -4,6 +4,7 @@
 #include "config/config_eval.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <strings.h>
 
 #define PP_KEY      "pipeline.stages"
@@ -380,8 +381,53 @@ static void domino(dsi_eval *eval)
     }
 }
 
+/* Sequences in chunks: what cuts sequences or rows in another way does not go with it. */
+static void chunks(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const dsi_item *size = dsi_item_find(eval, "sequence_parallel.chunk_size");
+    const dsi_item *offload = dsi_item_find(eval, "sequence_parallel.offload");
+    const dsi_item *path = dsi_item_find(eval, "sequence_parallel.nvme_path");
+    if (v->sequence_chunk > 0) {
+        const char *other =
+            v->sequence_parallel > 1 && v->sequence_attention != 0
+                ? "sequence_parallel.attention \"ring\", whose ranks keep their keys"
+            : v->tp_domino           ? "tensor_parallel.domino"
+            : v->pipeline_stages > 1 ? "pipeline.stages above 1"
+            : v->mlp_tile_tokens > 0
+                ? "mlp_tile_tokens: a chunk is a tile of the feed-forward parts"
+                : NULL;
+        if (other != NULL) {
+            dsi_item_error(eval, size, "does not go with %s; set one of the two to its default",
+                           other);
+        }
+    } else if (v->sequence_offload != DS_OFFLOAD_NONE) {
+        dsi_item_error(eval, offload,
+                       "expected sequence_parallel.chunk_size with it, found none; "
+                       "set the positions of a chunk, or offload to \"none\"");
+    }
+    if ((v->sequence_offload == DS_OFFLOAD_NVME) != (v->sequence_path != NULL)) {
+        dsi_item_error(eval, v->sequence_path != NULL ? path : offload,
+                       "expected both or neither of sequence_parallel.offload \"nvme\" and "
+                       "sequence_parallel.nvme_path, found one");
+    }
+    const char *kept = v->activation_checkpointing.nvme_path;
+    if (v->sequence_path != NULL && kept != NULL && strcmp(v->sequence_path, kept) != 0) {
+        dsi_item_error(eval, path,
+                       "expected the folder of activation_checkpointing.nvme_path, \"%s\", found "
+                       "another: what waits shares its file",
+                       kept);
+    }
+    if (v->sequence_offload == DS_OFFLOAD_CPU && v->device_memory <= 0) {
+        dsi_item_notice(eval, offload,
+                        "no effect without device_memory: the device of this "
+                        "accelerator is all of host memory");
+    }
+}
+
 void dsi_config_ranks(dsi_eval *eval)
 {
+    chunks(eval);
     experts(eval);
     reduction(eval);
     overlap(eval);

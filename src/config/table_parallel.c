@@ -61,6 +61,18 @@ static const dsi_option sequence_rows[] = {
       "With \"ring\": a rank has a piece from the front of the sequence and its mirror image from "
       "the back, so that all have as much to do under a causal mask; false: one piece.",
       FIELD(sequence_balance)),
+    I("chunk_size", "0", IN_FORCE,
+      "Positions, of all ranks that share a sequence, that are computed at a time (FPDT, Ulysses-"
+      "Offload): causal attention of a chunk meets the keys of one chunk before the other, so that "
+      "memory is that of a chunk. It divides the sequence length and is a multiple of "
+      "sequence_parallel_size, which may be 1; 0: all at once. With \"ulysses\" only.",
+      MIN(0), FIELD(sequence_chunk)),
+    E("offload", "\"none\"", IN_FORCE,
+      "Where keys, values and their gradients of the chunks that are not being computed wait, with "
+      "chunk_size. \"cpu\" needs device_memory.",
+      .choices = "none|cpu|nvme", FIELD(sequence_offload)),
+    T("nvme_path", "null", IN_FORCE, "Folder on a disk for offload \"nvme\".", WITH(NULLABLE),
+      FIELD(sequence_path)),
 };
 const dsi_section dsi_section_sequence = {
     .path = "sequence_parallel",

@@ -110,6 +110,7 @@ static ds_status visit(walk *w, ds_node n)
     memcpy(out, dsi_node_out(w->graph, &node), node.n_out * sizeof *out);
     DS_TRY(ds_graph_set_scope(w->graph, node.scope));
     w->graph->stage = node.stage;
+    w->graph->region = node.region;
     for (uint32_t i = 0; i < node.n_in; ++i) {
         d_in[i] = DS_NONE;
         needs[i] = in[i] != DS_NONE && w->wants[in[i]];
@@ -218,6 +219,7 @@ ds_status dsi_grad_build(ds_graph *graph, const ds_value *roots, const ds_value 
     DS_TRY_GOTO(status, collect(&w, d_cell_out), done);
 done:
     graph->stage = 0;
+    graph->region = 0;
     free(w.wants);
     free(w.newest);
     free(w.items);

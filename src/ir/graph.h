@@ -34,7 +34,9 @@ typedef struct dsi_node_info {
     ds_phase phase;
     uint32_t region; /* that the model marked for recomputation, 0: none */
     uint32_t stage;  /* of a pipeline, from 1; 0: it runs wherever its results are read */
-    uint32_t half; /* of the micro-batch's rows that it works on: 1, 2; 0: on all (pass/domino.h) */
+    uint32_t
+        half; /* of the micro-batch's rows that it works on: 1, 2 (pass/domino.h), or the turn of
+                 the chunk of positions that it runs in, from 1 (pass/chunks.h); 0: on all */
     bool recomputed; /* does again what a node of the forward pass did */
 } dsi_node_info;
 

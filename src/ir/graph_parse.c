@@ -432,9 +432,9 @@ static ds_status take_node_line(parser *p)
     }
     p->graph->half = 0;
     if (dsi_text_try(&p->scan, " half=")) {
-        DS_TRY(dsi_text_id(&p->scan, "the number of a half", &p->graph->half));
-        if (p->graph->half == 0 || p->graph->half > 2) {
-            return dsi_text_expected(&p->scan, "half 1 or 2");
+        DS_TRY(dsi_text_id(&p->scan, "the number of a half or chunk", &p->graph->half));
+        if (p->graph->half == 0) {
+            return dsi_text_expected(&p->scan, "a half or chunk above 0");
         }
     }
     p->graph->recomputed = dsi_text_try(&p->scan, " recomputed");

@@ -228,9 +228,12 @@ static ds_value numbers(ds_nn *nn, int64_t n)
 
 dsi_row_numbers_attrs dsi_nn_row_numbers(const ds_trace *trace, int64_t n)
 {
-    const bool in_parts = trace->sequence_ranks > 1 && n == trace->seq_length;
+    const bool shared = trace->sequence_ranks > 1;
+    const bool in_parts = (shared || trace->sequence_chunk > 0) && n == trace->seq_length;
     return (dsi_row_numbers_attrs){.n_rows = n,
-                                   .n_parts = in_parts ? trace->sequence_ranks : 0,
+                                   .n_parts = !in_parts ? 0
+                                              : shared  ? trace->sequence_ranks
+                                                        : 1,
                                    .halves =
                                        in_parts && trace->sequence_form == DS_SEQUENCE_RING_HALVES};
 }
@@ -242,11 +245,11 @@ static ds_value row_numbers(ds_nn *nn, int64_t n)
     return ds_nn_apply(nn, &dsi_op_row_numbers, &attrs, NULL, 0);
 }
 
-/* Numbers of the rows of dim 1, where ranks share the sequences; else DS_NONE. */
+/* Numbers of the rows of dim 1, where ranks share the sequences, or chunks do; else DS_NONE. */
 static ds_value shared_rows(ds_nn *nn, ds_value x, int64_t *n_rows_out)
 {
     const ds_shape shape = ds_nn_meta(nn, x).shape;
-    if (nn->trace.sequence_ranks < 2 || shape.n_dims < 2) {
+    if ((nn->trace.sequence_ranks < 2 && nn->trace.sequence_chunk == 0) || shape.n_dims < 2) {
         return DS_NONE;
     }
     *n_rows_out = shape.dims[1];
@@ -346,6 +349,9 @@ static bool is_ring(const ds_nn *nn)
 static bool unpacks(const ds_nn *nn, const dsi_attention_attrs *a)
 {
     const int64_t ranks = nn->trace.sequence_ranks;
+    if (nn->trace.sequence_chunk > 0) {
+        return a->packed != 0;
+    }
     return a->packed != 0 && ranks > 1 &&
            (is_ring(nn) || nn->trace.head_ranks > ranks || a->n_kv_heads != a->n_heads ||
             a->n_heads % ranks != 0);

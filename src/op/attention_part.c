@@ -188,7 +188,7 @@ static const ds_attr part_attrs[] = {
 };
 
 /* Heads are cut as in attention, positions between parts. */
-static void adapt_heads(ds_place_case *c, uint32_t heads)
+static void adapt_heads(ds_place_case *c, uint32_t first, uint32_t heads)
 {
     const dsi_attention_part_attrs *a = c->attrs;
     c->part_letter = 't';
@@ -197,6 +197,7 @@ static void adapt_heads(ds_place_case *c, uint32_t heads)
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
     c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
+    c->gathered = 1u << first; /* of chunks by heads; parts have their own */
     const bool drops = a->dropout > 0.0;
     if ((a->alibi > 0.0 || drops) && !dsi_place_has(c, heads)) { /* both go by a head's number */
         dsi_place_drop(c->split, 'h');
@@ -210,7 +211,7 @@ static void adapt_heads(ds_place_case *c, uint32_t heads)
 
 static void adapt_part(ds_place_case *c)
 {
-    adapt_heads(c, HEADS);
+    adapt_heads(c, FIRST, HEADS);
 }
 
 static void local_heads(const ds_infer *local, uint32_t q, dsi_attention_part_attrs *a)
@@ -288,9 +289,8 @@ static ds_status backward_infer(ds_infer *call)
     DS_TRY(dsi_op_may(call, B_DV, "dv", sum, kv));
     DS_TRY(check_end(call, B_END, &d));
     DS_TRY(dsi_op_may(call, B_DLSE, "dlse", sum, call->in[B_LSE].shape));
-    if (dsi_op_has(call, B_DQ) != dsi_op_has(call, B_DK) ||
-        dsi_op_has(call, B_DQ) != dsi_op_has(call, B_DV)) {
-        return dsi_op_bad(call, B_DQ, "dq", "one where dk and dv are, and none where they are not");
+    if (dsi_op_has(call, B_DK) != dsi_op_has(call, B_DV)) {
+        return dsi_op_bad(call, B_DK, "dk", "one where dv is, and none where it is not");
     }
     call->out[0] = dsi_meta_of(a->last != 0 ? q.dtype : sum, q.shape);
     call->out[1] = call->out[2] = dsi_meta_of(sum, kv);
@@ -305,7 +305,7 @@ static void backward_cost(const ds_infer *call, ds_cost *cost_out)
 
 static void adapt_backward(ds_place_case *c)
 {
-    adapt_heads(c, B_HEADS);
+    adapt_heads(c, B_FIRST, B_HEADS);
 }
 
 static void backward_local(const ds_infer *local, void *attrs)

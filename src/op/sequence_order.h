@@ -34,4 +34,13 @@ static inline dsi_sequence_run dsi_sequence_run_of(int64_t length, int64_t n_par
                : (dsi_sequence_run){front, n_parts * front + (n_parts - 1 - part) * back, back};
 }
 
+/* Run i of a part of a sequence that is computed in chunks of so many positions: its share of
+ * chunk i, so that each chunk is shared by all. */
+static inline dsi_sequence_run dsi_sequence_chunk_run(int64_t chunk, int64_t n_parts, int64_t part,
+                                                      int64_t i)
+{
+    const int64_t each = chunk / n_parts;
+    return (dsi_sequence_run){i * each, i * chunk + part * each, each};
+}
+
 #endif

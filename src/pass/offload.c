@@ -103,6 +103,7 @@ static ds_status rebuild(dsi_offloader *o)
                 DS_TRY(dsi_offload_bring_states(o));
             }
         }
+        o->now = n;
         DS_TRY(dsi_rewrite_stand_at(&o->r, node));
         DS_TRY(lower_node(o, n));
     }
@@ -139,11 +140,11 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     o.used_at = calloc(n_cells, sizeof *o.used_at);
     o.store_of = calloc((size_t)graph->n_values + 1, sizeof *o.store_of);
     o.left_in = calloc((size_t)graph->n_values + 1, sizeof *o.left_in);
-    o.back = calloc((size_t)graph->n_values + 1, sizeof *o.back);
+    o.turns = calloc((size_t)graph->n_values + 1, sizeof *o.turns);
     o.gone = calloc((size_t)graph->n_nodes + 1, sizeof *o.gone);
     ds_status status = DS_OK;
     if (o.uses == NULL || o.resident == NULL || o.used_at == NULL || o.store_of == NULL ||
-        o.left_in == NULL || o.back == NULL || o.gone == NULL) {
+        o.left_in == NULL || o.turns == NULL || o.gone == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to offload");
     } else {
         count_uses(&o);
@@ -160,7 +161,8 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     free(o.used_at);
     free(o.store_of);
     free(o.left_in);
-    free(o.back);
+    free(o.turns);
+    free(o.waiting);
     free(o.gone);
     return dsi_rewrite_end(&o.r, status, offload_out);
 }

@@ -17,6 +17,7 @@ typedef struct dsi_offload {
     int64_t reuse; /* a parameter stays in memory when its next use in the same phase is nearer than
                       this many elements of other parameters */
     dsi_residency activations; /* of what the forward pass keeps for the backward pass */
+    dsi_residency waiting;     /* of what a chunk of sequences leaves to the turns of others */
     size_t least_activation;   /* bytes; a smaller one stays */
     size_t forward_ahead; /* bytes of states that the forward phase fetches for early updates */
 } dsi_offload;

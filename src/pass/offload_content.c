@@ -112,11 +112,10 @@ bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v)
 ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
 {
     if (o->left_in[v] != DS_NONE && !dsi_phase_is_forward(&o->r.to->phases, o->r.to->phase)) {
-        if (o->back[v] == DS_NONE) {
-            DS_TRY(dsi_offload_content(o, o->left_in[v], &o->back[v]));
-        }
-        *value_out = o->back[v];
-        return DS_OK;
+        return dsi_offload_in_turn(o, v, o->left_in[v], value_out);
+    }
+    if (o->turns[v].cell != DS_NONE) {
+        return dsi_offload_in_turn(o, v, o->turns[v].cell, value_out);
     }
     if (dsi_offload_swapped(o, dsi_offload_cell_of(o, v)) && !dsi_offload_in_hand(o, v)) {
         return use(o, dsi_offload_cell_of(o, v), value_out);

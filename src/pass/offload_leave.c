@@ -109,7 +109,7 @@ static ds_status make_waiting_place(dsi_offloader *o, ds_value v)
 static ds_status find_activations(dsi_offloader *o)
 {
     for (ds_value v = 0; v < o->r.from->n_values; ++v) {
-        o->left_in[v] = o->back[v] = DS_NONE;
+        o->left_in[v] = DS_NONE;
     }
     for (ds_node n = 0; n < o->r.from->n_nodes && o->how->activations != DSI_RESIDENCY_DEVICE;
          ++n) {
@@ -117,7 +117,8 @@ static ds_status find_activations(dsi_offloader *o)
         const bool backward = o->r.from->phases.items[node->phase].like == DS_PHASE_BACKWARD;
         for (uint32_t i = 0; backward && i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(o->r.from, node)[i];
-            if (v != DS_NONE && o->left_in[v] == DS_NONE && is_offloaded_activation(o, v)) {
+            if (v != DS_NONE && o->left_in[v] == DS_NONE && !o->turns[v].waits &&
+                is_offloaded_activation(o, v)) {
                 DS_TRY(make_waiting_place(o, v));
             }
         }
@@ -141,11 +142,13 @@ static ds_status leave_activations(dsi_offloader *o, const dsi_node_info *node)
 ds_status dsi_offload_find_leaving(dsi_offloader *o)
 {
     find_stores(o);
+    DS_TRY(dsi_offload_find_waiting(o));
     return find_activations(o);
 }
 
 ds_status dsi_offload_leave(dsi_offloader *o, const dsi_node_info *node)
 {
     DS_TRY(leave_activations(o, node));
+    DS_TRY(dsi_offload_leave_turn(o, node));
     return store_gradients(o, node);
 }

@@ -4,6 +4,7 @@
  *     offload.c           the new graph, node by node
  *     offload_content.c   what a cell holds, in memory and written back
  *     offload_leave.c     gradients and activations, which leave memory where they are made
+ *     offload_turns.c     what waits for the turns of chunks
  *     offload_update.c    updates, chunk by chunk, and their states
  */
 #ifndef DSI_PASS_OFFLOAD_STATE_H
@@ -21,6 +22,23 @@ typedef struct dsi_brought {
     ds_value value;
 } dsi_brought;
 
+/* Of a value: where it is in memory, and for whom. */
+typedef struct dsi_turn_state {
+    bool waits;    /* a turn of another chunk than that which makes it reads it in the same phase */
+    ds_node last;  /* its last reader */
+    ds_cell cell;  /* that it waits in; DS_NONE: none yet */
+    ds_value here; /* in memory for the turn `half` of `phase`; DS_NONE: never yet */
+    uint32_t half;
+    ds_phase phase;
+    uint64_t at; /* n_here when it came */
+} dsi_turn_state;
+
+/* A cell that values wait in, one behind the other. */
+typedef struct dsi_waiting_cell {
+    ds_cell cell;
+    ds_node until; /* the last reader of what it holds */
+} dsi_waiting_cell;
+
 typedef struct dsi_offloader {
     const dsi_offload *how;
     dsi_rewrite r;
@@ -32,11 +50,15 @@ typedef struct dsi_offloader {
     int64_t *used_at;   /* per cell: `used` at its last use */
     int64_t used;       /* parameter elements used so far */
     ds_cell *left_in;   /* per value: the cell that a kept activation waits in, or DS_NONE */
-    ds_value *back;     /* per value: such an activation in memory again, DS_NONE before */
     ds_node *store_of;  /* per value: the node that stores it as a swapped gradient, or DS_NONE */
     bool *gone;         /* per node: done earlier */
     dsi_brought ahead[OFFLOAD_MOST_AHEAD];
     uint32_t n_ahead;
+    ds_node now;           /* the node of from that is made */
+    dsi_turn_state *turns; /* per value */
+    dsi_waiting_cell *waiting;
+    uint32_t n_waiting, waiting_capacity;
+    uint64_t n_here; /* values that waited, or will, that have come into memory so far */
 } dsi_offloader;
 
 /* offload_content.c */
@@ -74,6 +96,15 @@ ds_status dsi_offload_leave(dsi_offloader *o, const dsi_node_info *node);
 /* Whether the node stores or accumulates a swapped gradient; and that node in the new graph. */
 bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *node);
 ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node);
+
+/* offload_turns.c */
+
+/* Before the first node: which values wait for turns. */
+ds_status dsi_offload_find_waiting(dsi_offloader *o);
+/* Behind a node that is in the new graph: what other turns read leaves. */
+ds_status dsi_offload_leave_turn(dsi_offloader *o, const dsi_node_info *node);
+/* A value that waits in a cell, in memory for the node that is made: fetched once a turn. */
+ds_status dsi_offload_in_turn(dsi_offloader *o, ds_value v, ds_cell cell, ds_value *value_out);
 
 /* offload_update.c */
 

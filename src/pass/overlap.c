@@ -327,7 +327,8 @@ static void start_ahead(spreader *s)
     }
 }
 
-/* A swap of a cell that this phase wrote starts behind the wait for that. */
+/* A swap of a cell that this phase wrote starts behind the wait for that. What waits for its turn
+ * (a state of no parameter) may start ahead: then that is waited for there. */
 static void keep_versions(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
@@ -336,7 +337,14 @@ static void keep_versions(spreader *s)
         const ds_node maker = s->graph->values[in].producer;
         if ((g->kind == SWAP_IN || g->kind == STATE_IN) && maker != DS_NONE &&
             s->graph->nodes[maker].phase == node_at(s, g->begin)->phase) {
-            g->start = g->begin;
+            const uint32_t by = s->made_by[in];
+            const bool waits = by > 0 && cell_kind(s, node_at(s, g->begin)) == DS_CELL_STATE;
+            group *written = waits ? &s->groups[by - 1] : NULL;
+            const uint32_t least = waits ? written->end : g->begin;
+            g->start = g->start > least ? g->start : least;
+            if (waits) {
+                written->wait = written->wait < g->start ? written->wait : g->start;
+            }
         }
     }
 }

@@ -45,7 +45,7 @@ static ds_status gather_parameter(dsi_localizing *l, ds_value v, const dsi_sprea
     const bool apart =
         ((phase >= DS_PHASE_STEP || l->params->by_phase) && phase != l->gathered_in[cell]) ||
         is_of_other_stage(l, l->gathered[cell]);
-    const bool again = l->r.to->half == 2 && distance == 0; /* the node of half 1 was just before */
+    const bool again = l->r.to->half > 1 && distance == 0; /* the piece before was just before */
     const bool far = distance > live || count > live - distance;
     if (l->gathered[cell] == DS_NONE || apart || (far && !again)) {
         DS_TRY(ds_graph_read(l->r.to, cell, &l->gathered[cell]));

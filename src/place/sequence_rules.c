@@ -69,7 +69,7 @@ ds_status dsi_sequence_check_length(ds_ctx *ctx, uint32_t ranks, int64_t length)
 }
 
 ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_t seq_length,
-                             bool all, dsi_place_on *on_out)
+                             const char *order, dsi_place_on *on_out)
 {
     for (ds_value v = 0; v < graph->n_values; ++v) {
         const dsi_value_info *info = &graph->values[v];
@@ -80,11 +80,10 @@ ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_
         const ds_shape shape = info->meta.shape;
         const bool is_along = shape.n_dims > SEQUENCE_DIM && shape.dims[SEQUENCE_DIM] == seq_length;
         const bool is_cut = is_along && all_take_part(graph, v, mesh);
-        if (is_along && !is_cut && all) {
+        if (is_along && !is_cut && order != NULL) {
             return ds_fail(graph->ctx, DS_ERR_UNSUPPORTED,
-                           "input %s is read whole, which sequence_parallel.load_balance does not "
-                           "go with; set it to false",
-                           ds_cells_get(graph->cells, info->cell)->name);
+                           "input %s is read whole, which %s",
+                           ds_cells_get(graph->cells, info->cell)->name, order);
         }
         on_out[info->cell] =
             is_cut ? (dsi_place_on){DSI_SHARD, SEQUENCE_DIM, 0} : (dsi_place_on){0};

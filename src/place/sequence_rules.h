@@ -14,9 +14,10 @@
 ds_status dsi_sequence_check_length(ds_ctx *ctx, uint32_t ranks, int64_t length);
 
 /* Sets on_out of the graph's inputs, per cell; the others' are left. Pre: the ranks of
- * the axis divide T. all: none may stay whole, since positions have another order in parts. Errors:
- * ERR_UNSUPPORTED names an input that stays whole. */
+ * the axis divide T. order: where positions have another order in parts, so that none may stay
+ * whole, the end of the message: what does not go with it; else NULL. Errors: ERR_UNSUPPORTED names
+ * an input that stays whole. */
 ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_t seq_length,
-                             bool all, dsi_place_on *on_out);
+                             const char *order, dsi_place_on *on_out);
 
 #endif
