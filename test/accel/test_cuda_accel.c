@@ -56,6 +56,7 @@ static void it_is_found_and_says_what_there_is(void **state)
     CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
     assert_non_null(strstr(text, "driver: CUDA 13.0\n"));
     assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"));
+    assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\n"));
     assert_non_null(strstr(text, "device 0: stand-in on the processor, 1.0 GiB, sm_90\n"));
     const dsi_accel_choice any = choose("auto");
     char said[DSI_ACCEL_TEXT];

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_api.h against NVIDIA's own header and its library of stubs, where a toolkit is installed:
- * names, numbers and sizes. */
+/* driver_api.h and lt_api.h against NVIDIA's own headers and its library of stubs, where a toolkit
+ * is installed: names, numbers and sizes. */
 #ifdef DS_CUDA_HEADER
 
 #include "accel/cuda/driver/driver_api.h"
 #include "common/check.h"
 
 #include <cuda.h>
+#if __has_include(<cublasLt.h>)
+#include "accel/cuda/driver/lt_api.h"
+#include <cublasLt.h>
+#define HAS_LT 1
+#endif
 #include <dlfcn.h>
 #include <string.h>
 
@@ -46,6 +51,42 @@ SAME(DSC_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 _Static_assert(sizeof(dsc_cu_result) == sizeof(CUresult), "CUresult");
 _Static_assert(sizeof(dsc_cu_ptr) == sizeof(CUdeviceptr), "CUdeviceptr");
 _Static_assert(sizeof(dsc_cu_device) == sizeof(CUdevice), "CUdevice");
+
+#ifdef HAS_LT
+SAME(DSC_LT_SUCCESS, CUBLAS_STATUS_SUCCESS);
+SAME(DSC_LT_NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
+SAME(DSC_LT_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+SAME(DSC_LT_INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+SAME(DSC_LT_EXECUTION_FAILED, CUBLAS_STATUS_EXECUTION_FAILED);
+SAME(DSC_LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+SAME(DSC_LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(DSC_LT_R_32F, CUDA_R_32F);
+SAME(DSC_LT_R_16F, CUDA_R_16F);
+SAME(DSC_LT_R_16BF, CUDA_R_16BF);
+SAME(DSC_LT_OP_N, CUBLAS_OP_N);
+SAME(DSC_LT_OP_T, CUBLAS_OP_T);
+SAME(DSC_LT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT);
+SAME(DSC_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+SAME(DSC_LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(DSC_LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+SAME(DSC_LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+SAME(DSC_LT_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(DSC_LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(DSC_LT_PREF_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+SAME(DSC_LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(DSC_LT_PREF_ALIGN_B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+SAME(DSC_LT_PREF_ALIGN_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+SAME(DSC_LT_PREF_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SAME(DSC_LT_REDUCE_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+SAME(DSC_LT_ALGO_ID, CUBLASLT_ALGO_CONFIG_ID);
+SAME(DSC_LT_ALGO_TILE, CUBLASLT_ALGO_CONFIG_TILE_ID);
+SAME(DSC_LT_ALGO_SPLIT_K, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+SAME(DSC_LT_ALGO_STAGES, CUBLASLT_ALGO_CONFIG_STAGES_ID);
+SAME(sizeof(dsc_lt_algo), sizeof(cublasLtMatmulAlgo_t));
+SAME(sizeof(dsc_lt_result), sizeof(cublasLtMatmulHeuristicResult_t));
+SAME(offsetof(dsc_lt_result, work_bytes), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(dsc_lt_result, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+#endif
 
 #define STRING_OF(x) #x
 #define STRING(x)    STRING_OF(x)

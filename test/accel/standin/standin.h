@@ -36,11 +36,12 @@ typedef struct region {
     bool own;       /* of the host, by cuMemHostAlloc */
 } region;
 
-typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH } kind;
+typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH, CALL } kind;
 
 typedef struct work {
     kind kind;
     const dsc_host_row *kernel;
+    void (*call)(const void *args); /* of another library's stand-in */
     unsigned grid[3], block[3];
     unsigned char args[ARGS_BYTES];
     unsigned char *to;
@@ -120,6 +121,14 @@ STANDIN_API void standin_set(const char *options);
 STANDIN_API uint64_t standin_waits(void);
 /* Whether the wait that was ignored had something to wait for. */
 STANDIN_API bool standin_ignored_one(void);
+
+/* For stand-ins of libraries that queue kernels of their own: args are copied, at most ARGS_BYTES;
+ * as a kernel it runs with the device's memory open, in the stream's order. */
+STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, void (*call)(const void *args),
+                                       const void *args, size_t bytes);
+/* Whether the calling thread has a context; whether bytes there are memory of the device. */
+STANDIN_API bool standin_has_context(void);
+STANDIN_API bool standin_is_device(const void *memory, size_t bytes);
 
 /* standin_driver.c: takes the lock for a call; what is wrong before it can begin. */
 dsc_cu_result standin_enter(void);

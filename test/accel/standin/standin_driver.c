@@ -84,6 +84,11 @@ dsc_cu_result standin_leave(dsc_cu_result result)
     return result;
 }
 
+bool standin_has_context(void)
+{
+    return standin_leave(standin_enter()) == DSC_CU_SUCCESS;
+}
+
 /* ---- what there is ------------------------------------------------------------------------- */
 
 dsc_cu_result cuInit(unsigned flags)

@@ -50,6 +50,9 @@ static bool do_work(work *w)
     case LAUNCH:
         run_kernel(w);
         break;
+    case CALL:
+        w->call(w->args);
+        break;
     case COPY:
     case FILL:
         return move(w);

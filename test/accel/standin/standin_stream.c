@@ -68,6 +68,17 @@ static dsc_cu_result put(struct CUstream_st *s, const work *w)
     return standin_leave(entered != DSC_CU_SUCCESS ? entered : standin_put(s, w));
 }
 
+dsc_cu_result standin_call(struct CUstream_st *s, void (*call)(const void *args), const void *args,
+                           size_t bytes)
+{
+    work w = {.kind = CALL, .call = call};
+    if (bytes > sizeof w.args) {
+        return DSC_CU_INVALID_VALUE;
+    }
+    memcpy(w.args, args, bytes);
+    return put(s, &w);
+}
+
 static bool drain(const struct CUstream_st *s)
 {
     while (s->n > 0 && standin_turn()) {

@@ -7,6 +7,8 @@
  *     driver_memory.c   device memory, pinned memory
  *     driver_stream.c   streams, events, launches
  *     driver_graph.c    captured work
+ *     library_load.c    libraries by name
+ *     lt_*.c            products by cuBLASLt (lt.h)
  *
  * Invariants:
  *  1. every call from outside makes the device's context current on its thread (dsc_enter);
@@ -32,6 +34,7 @@ struct ds_accel_device {
     dsc_cu_function functions[DSC_FN_COUNT];
     dsc_cu_module *modules; /* of dsc_images */
     bool has_graphs;
+    struct cublasLtContext *lt; /* NULL: cuBLASLt is not there, or has nothing for this device */
 };
 
 struct ds_accel_stream {
@@ -76,6 +79,9 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
             return dsc_fail_cu((ctx), (cu), dsc_result_, (what));                                  \
         }                                                                                          \
     } while (0)
+
+/* What the kernel that runs on this thread goes to; NULL: none runs. */
+const ds_accel_stream *dsc_current_stream(void);
 
 ds_status dsc_enter(const ds_accel_device *device, ds_ctx *ctx);
 

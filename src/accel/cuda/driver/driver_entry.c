@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/lt.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -104,6 +105,25 @@ static ds_status load_kernels(ds_accel_device *device, ds_ctx *ctx)
     return find_functions(device, ctx);
 }
 
+/* Without it plans have no step of it. */
+static void open_products(ds_accel_device *device)
+{
+    const char *why = NULL;
+    const dsc_lt_api *lt = dsc_lt_load(&why);
+    if (lt != NULL && lt->create(&device->lt) != DSC_LT_SUCCESS) {
+        device->lt = NULL;
+    }
+}
+
+static void close_products(ds_accel_device *device)
+{
+    const char *why = NULL;
+    if (device->lt != NULL) {
+        (void)dsc_lt_load(&why)->destroy(device->lt);
+        device->lt = NULL;
+    }
+}
+
 static void close_device(ds_accel_device **device_inout)
 {
     ds_accel_device *device = device_inout != NULL ? *device_inout : NULL;
@@ -117,6 +137,8 @@ static void close_device(ds_accel_device **device_inout)
                 (void)device->cu->module_unload(device->modules[i]);
             }
         }
+        close_products(device);
+        dsc_lt_forget_device();
         if (device->own != NULL) {
             (void)device->cu->stream_destroy(device->own);
         }
@@ -135,6 +157,8 @@ static ds_status open_context(ds_accel_device *device, ds_ctx *ctx, long ordinal
     DSC_CU(ctx, cu, cu->retain(&device->context, device->ordinal), "cuDevicePrimaryCtxRetain");
     DS_TRY(dsc_enter(device, ctx));
     DSC_CU(ctx, cu, cu->stream_create(&device->own, DSC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    dsc_lt_forget_device();
+    open_products(device);
     return load_kernels(device, ctx);
 }
 
@@ -169,7 +193,8 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
 static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa has)
 {
     (void)has; /* the kernels need nothing of the processor */
-    return dsc_kernel_at(sig, 0);
+    const ds_kernel *product = dsc_lt_kernel(sig);
+    return product != NULL ? product : dsc_kernel_at(sig, 0);
 }
 
 static const ds_accel_kernels kernels = {.choose = choose};

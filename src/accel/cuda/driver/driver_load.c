@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcuda, loaded by name, and what it finds. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/library_load.h"
+#include "accel/cuda/driver/lt.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,32 +20,20 @@ static struct {
 
 static void load(void)
 {
-    static const struct {
-        const char *symbol;
-        size_t offset;
-    } rows[] = {
+    static const char *const files[] = {"libcuda.so.1", NULL};
+    static const dsc_symbol symbols[] = {
 #define X(member, symbol, params) {#symbol, offsetof(dsc_driver, member)},
         DSC_CU_LIST(X)
 #undef X
     };
-    void *object = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (object == NULL) {
-        const char *text = dlerror();
-        (void)snprintf(driver.why, sizeof driver.why,
-                       "there is no CUDA driver (%.200s); NVIDIA's driver package has libcuda.so.1",
-                       text != NULL ? text : "libcuda.so.1");
+    static const dsc_library_row row = {.what = "CUDA driver",
+                                        .files = files,
+                                        .package = "NVIDIA's driver package has libcuda.so.1",
+                                        .old = "a driver of CUDA 12.0 or newer",
+                                        .symbols = symbols,
+                                        .n_symbols = sizeof symbols / sizeof symbols[0]};
+    if (!dsc_library_load(&row, &driver.cu, driver.why, sizeof driver.why)) {
         return;
-    }
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-        void *symbol = dlsym(object, rows[i].symbol);
-        if (symbol == NULL) {
-            (void)snprintf(driver.why, sizeof driver.why,
-                           "the CUDA driver has no %s; it is too old, a driver of CUDA 12.0 or "
-                           "newer has it",
-                           rows[i].symbol);
-            return;
-        }
-        memcpy((char *)&driver.cu + rows[i].offset, &symbol, sizeof symbol);
     }
     const dsc_cu_result result = driver.cu.init(0);
     if (result != DSC_CU_SUCCESS) {
@@ -152,8 +141,10 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     if (n == 0) {
         return DS_OK;
     }
-    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n", version / 1000,
-                   version % 1000 / 10, dsc_image_archs);
+    char products[700];
+    dsc_lt_say(products, sizeof products);
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n%s\n",
+                   version / 1000, version % 1000 / 10, dsc_image_archs, products);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);

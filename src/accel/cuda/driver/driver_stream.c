@@ -14,6 +14,11 @@
 /* Where this thread's launch goes. */
 static _Thread_local ds_accel_stream *current;
 
+const ds_accel_stream *dsc_current_stream(void)
+{
+    return current;
+}
+
 static dsc_cu_ptr ptr(const void *memory)
 {
     return (dsc_cu_ptr)(uintptr_t)memory;
