@@ -106,7 +106,8 @@ static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
 void dsi_accel_for_ranks(dsi_accel_choice *choice, uint32_t n_ranks)
 {
     const ds_accel_memory *memory = dsi_accel_chosen(choice)->memory;
-    const bool shares = memory->on_host || (memory->adopt != NULL && memory->peer_view != NULL);
+    const bool shares = memory->on_host || dsi_accel_chosen(choice)->groups != NULL ||
+                        (memory->adopt != NULL && memory->peer_view != NULL);
     if (choice->automatic && n_ranks > 1 && !shares) {
         choice->accel = dsi_accel_auto(rows, N_ROWS)->accel;
         (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_api.h and lt_api.h against NVIDIA's own headers and its library of stubs, where a toolkit
- * is installed: names, numbers and sizes. */
+/* driver_api.h, lt_api.h and nccl_api.h against NVIDIA's own headers and its library of stubs,
+ * where a toolkit is installed: names, numbers and sizes. */
 #ifdef DS_CUDA_HEADER
 
 #include "accel/cuda/driver/driver_api.h"
@@ -27,6 +27,7 @@ SAME(DSC_CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 SAME(DSC_CU_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
 SAME(DSC_CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
 SAME(DSC_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+SAME(DSC_CU_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(DSC_CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS);
 SAME(DSC_CU_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 SAME(DSC_CU_HOST_MEMORY_NOT_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
@@ -86,6 +87,26 @@ SAME(sizeof(dsc_lt_algo), sizeof(cublasLtMatmulAlgo_t));
 SAME(sizeof(dsc_lt_result), sizeof(cublasLtMatmulHeuristicResult_t));
 SAME(offsetof(dsc_lt_result, work_bytes), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 SAME(offsetof(dsc_lt_result, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+#endif
+
+#if __has_include(<nccl.h>)
+#include "accel/cuda/driver/nccl_api.h"
+#include <nccl.h>
+SAME(DSC_NCCL_SUCCESS, ncclSuccess);
+SAME(DSC_NCCL_UNHANDLED_CUDA_ERROR, ncclUnhandledCudaError);
+SAME(DSC_NCCL_INTERNAL_ERROR, ncclInternalError);
+SAME(DSC_NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
+SAME(DSC_NCCL_INVALID_USAGE, ncclInvalidUsage);
+SAME(DSC_NCCL_REMOTE_ERROR, ncclRemoteError);
+SAME(DSC_NCCL_IN_PROGRESS, ncclInProgress);
+SAME(DSC_NCCL_UINT8, ncclUint8);
+SAME(DSC_NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
+SAME(DSC_NCCL_CONFIG_VERSION, NCCL_VERSION(2, 17, 0));
+SAME(sizeof(dsc_nccl_id), sizeof(ncclUniqueId));
+SAME(offsetof(dsc_nccl_config, version), offsetof(ncclConfig_t, version));
+SAME(offsetof(dsc_nccl_config, blocking), offsetof(ncclConfig_t, blocking));
+SAME(offsetof(dsc_nccl_config, max_ctas), offsetof(ncclConfig_t, maxCTAs));
+SAME(offsetof(dsc_nccl_config, net_name), offsetof(ncclConfig_t, netName));
 #endif
 
 #define STRING_OF(x) #x

@@ -41,7 +41,7 @@ typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH, CALL } kind;
 typedef struct work {
     kind kind;
     const dsc_host_row *kernel;
-    void (*call)(const void *args); /* of another library's stand-in */
+    bool (*call)(const void *args); /* of another library's stand-in; whether it is done */
     unsigned grid[3], block[3];
     unsigned char args[ARGS_BYTES];
     unsigned char *to;
@@ -123,8 +123,8 @@ STANDIN_API uint64_t standin_waits(void);
 STANDIN_API bool standin_ignored_one(void);
 
 /* For stand-ins of libraries that queue kernels of their own: args are copied, at most ARGS_BYTES;
- * as a kernel it runs with the device's memory open, in the stream's order. */
-STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, void (*call)(const void *args),
+ * as a kernel it runs with the device's memory open, in the stream's order, until it is done. */
+STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const void *args),
                                        const void *args, size_t bytes);
 /* Whether the calling thread has a context; whether bytes there are memory of the device. */
 STANDIN_API bool standin_has_context(void);

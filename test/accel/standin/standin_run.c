@@ -51,8 +51,7 @@ static bool do_work(work *w)
         run_kernel(w);
         break;
     case CALL:
-        w->call(w->args);
-        break;
+        return w->call(w->args);
     case COPY:
     case FILL:
         return move(w);

@@ -68,7 +68,7 @@ static dsc_cu_result put(struct CUstream_st *s, const work *w)
     return standin_leave(entered != DSC_CU_SUCCESS ? entered : standin_put(s, w));
 }
 
-dsc_cu_result standin_call(struct CUstream_st *s, void (*call)(const void *args), const void *args,
+dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const void *args), const void *args,
                            size_t bytes)
 {
     work w = {.kind = CALL, .call = call};
@@ -209,6 +209,20 @@ STANDIN_API dsc_cu_result cuEventRecord(dsc_cu_event event, dsc_cu_stream s);
 dsc_cu_result cuEventRecord(dsc_cu_event event, dsc_cu_stream s)
 {
     return put(s, &(work){.kind = RECORD, .event = event});
+}
+
+/* Time passes. */
+STANDIN_API dsc_cu_result cuEventQuery(dsc_cu_event event);
+dsc_cu_result cuEventQuery(dsc_cu_event event)
+{
+    enum { TURNS = 40 };
+    const dsc_cu_result entered = standin_enter();
+    if (entered != DSC_CU_SUCCESS) {
+        return standin_leave(entered);
+    }
+    for (int i = 0; i < TURNS && event->done < event->recorded && standin_turn(); ++i) {
+    }
+    return standin_leave(event->done < event->recorded ? DSC_CU_NOT_READY : DSC_CU_SUCCESS);
 }
 
 STANDIN_API dsc_cu_result cuStreamWaitEvent(dsc_cu_stream s, dsc_cu_event event, unsigned flags);

@@ -342,7 +342,7 @@ static float part_of(const product *p, uint64_t i, uint64_t j, uint32_t part)
 }
 
 /* All parts, then what they make: as a kernel, and one that reduces behind it. */
-static void run(const void *args)
+static bool run(const void *args)
 {
     product copy;
     memcpy(&copy, args, sizeof copy);
@@ -365,6 +365,7 @@ static void run(const void *args)
         sum += p->bias != NULL ? get(p->bias, p->d.type, at % m) : 0.0f;
         put(p->at_d, p->d.type, to, sum);
     }
+    return true;
 }
 
 static bool is_matrix(const void *at, const struct dsc_lt_layout_st *l, uint64_t align)

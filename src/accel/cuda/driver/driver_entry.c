@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/group.h"
 #include "accel/cuda/driver/lt.h"
 
 #include <errno.h>
@@ -152,6 +153,7 @@ static void close_device(ds_accel_device **device_inout)
 static ds_status open_context(ds_accel_device *device, ds_ctx *ctx, long ordinal)
 {
     const dsc_driver *cu = device->cu;
+    DS_TRY(ordinal < 0 ? dsc_own_device(ctx, cu, &ordinal) : DS_OK);
     DS_TRY(dsc_check_device(ctx, cu, (int)ordinal));
     DSC_CU(ctx, cu, cu->device(&device->ordinal, (int)ordinal), "cuDeviceGet");
     DSC_CU(ctx, cu, cu->retain(&device->context, device->ordinal), "cuDevicePrimaryCtxRetain");
@@ -165,7 +167,7 @@ static ds_status open_context(ds_accel_device *device, ds_ctx *ctx, long ordinal
 static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device **device_out)
 {
     const char *why = NULL;
-    long ordinal = 0;
+    long ordinal = -1; /* that of the rank */
     long graphs = 1;
     DS_TRY(read_options(ctx, options, &ordinal, &graphs));
     const dsc_driver *cu = dsc_driver_load(&why);
@@ -208,11 +210,12 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .kernels = &kernels,
                               .streams = &dsc_streams,
                               .graphs = &dsc_graphs,
-                              .probe = dsc_probe};
+                              .probe = dsc_probe,
+                              .groups = &dsc_groups};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v4(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v5(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v4(const ds_accel_library *given)
+const ds_accel *ds_accel_v5(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

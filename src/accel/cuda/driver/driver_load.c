@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcuda, loaded by name, and what it finds. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/group.h"
 #include "accel/cuda/driver/library_load.h"
 #include "accel/cuda/driver/lt.h"
 
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LEAST_MAJOR = 8 }; /* sm_80: asynchronous copies, mma of bf16 */
@@ -107,6 +109,21 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     return DS_OK;
 }
 
+ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out)
+{
+    const char *text = getenv("LOCAL_RANK");
+    const long rank = text != NULL ? strtol(text, NULL, 10) : 0;
+    int n = 0;
+    const dsc_cu_result counted = cu->n_devices(&n);
+    *ordinal_out = counted == DSC_CU_SUCCESS && n > 1 ? rank : 0; /* none: dsc_check_device */
+    return counted != DSC_CU_SUCCESS || n <= 1 || (rank >= 0 && rank < n)
+               ? DS_OK
+               : dsc_fail(ctx, DS_ERR_DEVICE,
+                          "accelerator cuda: rank %ld of this node has no device of its own, there "
+                          "are %d; start as many ranks as devices",
+                          rank, n);
+}
+
 static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
 {
     char name[128] = "";
@@ -142,9 +159,11 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
         return DS_OK;
     }
     char products[700];
+    char collectives[700];
     dsc_lt_say(products, sizeof products);
-    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n%s\n",
-                   version / 1000, version % 1000 / 10, dsc_image_archs, products);
+    dsc_nccl_say(collectives, sizeof collectives);
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n%s\n%s\n",
+                   version / 1000, version % 1000 / 10, dsc_image_archs, products, collectives);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);
