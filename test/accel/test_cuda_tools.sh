@@ -18,7 +18,7 @@ trap 'rm -rf "$nowhere"' EXIT
 with=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin")
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUDA_STANDIN=seed=3,turn=100 ./ds_accel_test cuda --rounds 1
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUBLASLT_STANDIN=none ./ds_accel_test cuda --rounds 1
-check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0; kernels ahead of time: the host layer; products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; device 0: stand-in" "${with[@]}" ./ds_report
+check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer; products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
 cat > "$nowhere/config.json" << 'CONFIG'
 {"model_type":"gpt2","vocab_size":97,"n_positions":64,"n_embd":32,"n_layer":2,"n_head":4}
 CONFIG

@@ -17,7 +17,8 @@ bool standin_load(const char *build, standin_calls *calls_out)
     for (int i = 0; i < 3 && object != NULL; ++i) {
         symbols[i] = dlsym(object, names[i]);
     }
-    static const char *const libraries[] = {"libcublasLt.so.13", "libnccl.so.2"};
+    static const char *const libraries[] = {"libcublasLt.so.13", "libnccl.so.2",
+                                            "libnvidia-ml.so.1"};
     for (size_t i = 0; i < sizeof libraries / sizeof libraries[0] && object != NULL; ++i) {
         (void)snprintf(path, sizeof path, "%s/standin/%s", build, libraries[i]);
         object = dlopen(path, RTLD_NOW | RTLD_GLOBAL);

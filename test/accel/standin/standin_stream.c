@@ -135,6 +135,9 @@ dsc_cu_result cuStreamSynchronize(dsc_cu_stream s)
         s->capture->broken = true;
         return standin_leave(DSC_CU_STREAM_CAPTURE_UNSUPPORTED);
     }
+    if (standin_all.broken != 0 && ++standin_all.n_syncs >= standin_all.broken) {
+        return standin_leave(DSC_CU_ECC_UNCORRECTABLE);
+    }
     return standin_leave(standin_ignores(s->n == 0) || drain(s) ? DSC_CU_SUCCESS
                                                                 : DSC_CU_LAUNCH_FAILED);
 }

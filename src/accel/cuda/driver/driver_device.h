@@ -7,6 +7,7 @@
  *     driver_memory.c   device memory, pinned memory
  *     driver_stream.c   streams, events, launches
  *     driver_graph.c    captured work
+ *     health.c          what NVML knows of a device
  *     library_load.c    libraries by name
  *     lt_*.c            products by cuBLASLt (lt.h)
  *     group_*.c         collectives by NCCL (group.h)
@@ -35,6 +36,7 @@ struct ds_accel_device {
     dsc_cu_function functions[DSC_FN_COUNT];
     dsc_cu_module *modules; /* of dsc_images */
     bool has_graphs;
+    struct dsc_health *health;  /* NULL: nobody watches it */
     struct cublasLtContext *lt; /* NULL: cuBLASLt is not there, or has nothing for this device */
 };
 

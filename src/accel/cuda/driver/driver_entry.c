@@ -2,6 +2,7 @@
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/group.h"
+#include "accel/cuda/driver/health.h"
 #include "accel/cuda/driver/lt.h"
 
 #include <errno.h>
@@ -145,6 +146,7 @@ static void close_device(ds_accel_device **device_inout)
         }
         (void)device->cu->release(device->ordinal);
     }
+    dsc_health_end(&device->health);
     free(device->modules);
     free(device);
     *device_inout = NULL;
@@ -161,6 +163,7 @@ static ds_status open_context(ds_accel_device *device, ds_ctx *ctx, long ordinal
     DSC_CU(ctx, cu, cu->stream_create(&device->own, DSC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     dsc_lt_forget_device();
     open_products(device);
+    device->health = dsc_health_watch(cu, device->ordinal);
     return load_kernels(device, ctx);
 }
 

@@ -2,6 +2,7 @@
 /* libcuda, loaded by name, and what it finds. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/group.h"
+#include "accel/cuda/driver/health.h"
 #include "accel/cuda/driver/library_load.h"
 #include "accel/cuda/driver/lt.h"
 
@@ -71,9 +72,11 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
     const char *text = NULL;
     (void)cu->error_name(result, &name);
     (void)cu->error_text(result, &text);
+    char cause[512];
+    dsc_health_diagnose(cause, sizeof cause);
     return dsc_fail(ctx, result == DSC_CU_OUT_OF_MEMORY ? DS_ERR_NOMEM : DS_ERR_DEVICE,
-                    "accelerator cuda: %s: %s (%s, %d)", what, text != NULL ? text : "no text",
-                    name != NULL ? name : "unknown", result);
+                    "accelerator cuda: %s: %s (%s, %d)%s", what, text != NULL ? text : "no text",
+                    name != NULL ? name : "unknown", result, cause);
 }
 
 ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
@@ -139,8 +142,10 @@ static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
         (void)snprintf(text, n, "device %d: does not answer\n", ordinal);
         return;
     }
-    (void)snprintf(text, n, "device %d: %s, %.1f GiB, sm_%d%d\n", ordinal, name,
-                   (double)bytes / 1073741824.0, major, minor);
+    char state[256];
+    dsc_health_say(cu, device, state, sizeof state);
+    (void)snprintf(text, n, "device %d: %s, %.1f GiB, sm_%d%d%s\n", ordinal, name,
+                   (double)bytes / 1073741824.0, major, minor, state);
 }
 
 ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
@@ -160,10 +165,13 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     }
     char products[700];
     char collectives[700];
+    char driver_text[700];
+    dsc_health_say_driver(driver_text, sizeof driver_text);
     dsc_lt_say(products, sizeof products);
     dsc_nccl_say(collectives, sizeof collectives);
-    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n%s\n%s\n",
-                   version / 1000, version % 1000 / 10, dsc_image_archs, products, collectives);
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s\n%s\n%s\n",
+                   version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "",
+                   driver_text, dsc_image_archs, products, collectives);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);
