@@ -26,6 +26,14 @@ echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{
 plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
 check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
 check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+elsewhere=("${plan[@]}" --device rtx-4090 --accelerator cuda)
+check 0 "^accelerator: cuda$" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}"
+if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver is what would run, but for cuBLASLt's products
+    env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" | grep -v "^planned in" > "$nowhere/without"
+    "${with[@]}" DS_CUBLASLT_STANDIN=none "${elsewhere[@]}" | grep -v "^planned in" | cmp - "$nowhere/without"
+fi
+check 1 "no kernel of lamb" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --deepspeed_config <(
+    echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"Lamb","params":{"lr":0.001}}}')
 if ! ldconfig -p | grep -q libcuda.so.1; then
     check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
 fi
