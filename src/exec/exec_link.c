@@ -47,8 +47,9 @@ void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref
 
 void *dsi_exec_peer_view(const dsi_exec *exec, void *memory)
 {
-    return dsi_exec_is_on_host(exec) ? memory
-                                     : exec->accel->memory->peer_view(exec->device, memory);
+    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL
+               ? memory
+               : exec->accel->memory->peer_view(exec->device, memory);
 }
 
 /* The elements of a tensor as the communicator sees them: it knows no 8-byte reals. */

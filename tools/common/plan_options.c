@@ -301,7 +301,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .def = "auto",
          .doc = "Whose kernels and their workspace: cpu, cuda, null, sim; auto is what ds_train "
                 "takes, and "
-                "null for a --device that is not this processor."},
+                "null for a --device that is not this processor; there cuda needs no GPU here."},
         {.name = "device",
          .type = DSI_ARG_TEXT,
          .out = &o->device,
