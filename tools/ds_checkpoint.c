@@ -461,7 +461,7 @@ static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return write_deepspeed(ctx, o, words);
     }
     if (deepspeed_flags_given(&o->deepspeed)) {
-        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+        return usage("--zero_stage, --ranks, --like, --parameter_order, --parameter_groups and "
                      "--sub_group_size belong to deepspeed and universal");
     }
     return is_export ? export(ctx, o, words->items[1], words->items[2], tag)
@@ -517,7 +517,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return run_copy(ctx, o, words);
     }
     if (deepspeed_flags_given(&o->deepspeed)) {
-        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+        return usage("--zero_stage, --ranks, --like, --parameter_order, --parameter_groups and "
                      "--sub_group_size belong to deepspeed and universal");
     }
     if (is_merge || is_unmerge) {

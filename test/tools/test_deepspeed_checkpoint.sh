@@ -79,6 +79,12 @@ for folder in d2 d3 du; do
     check "on from $folder" 0 'resumed after step 7' "${train[@]}" --output "on_$folder" --steps 9 --resume ./$folder --seed 3
     cmp on_$folder/model.safetensors on_d2/model.safetensors || failed=1
 done
+check "a pipeline" 0 'dp/global_step7: for DeepSpeed at ZeRO stage 1 on 3 ranks' "$bin/ds_checkpoint" deepspeed out dp --zero_stage 1 --ranks 3 --like pipe_tied
+check "weights of dp" 0 'Saved fp32' "$bin/zero_to_fp32" dp w_dp
+cmp w_out/model.safetensors w_dp/model.safetensors || failed=1
+check "like none" 2 'is no folder of a pipeline' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 1 --ranks 3 --like d2
+check "like at 2" 2 'the folder of a pipeline is of ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 2 --ranks 3 --like pipe_tied
+check "like any" 2 'belong to deepspeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied
 check stage 2 'expected --zero_stage 1, 2 or 3 and --ranks N' "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2
 check names 2 'a universal folder is loaded by names' "$bin/ds_checkpoint" universal out d4 --zero_stage 2
 check "flags of others" 2 'belong to deepspeed and universal' "$bin/ds_checkpoint" inspect out --ranks 2

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of DeepSpeed's PipelineModule (0.19.8, two stages on two or four processor ranks), and how it goes on from them.
 
-    make_pipe.py OUT [FOLDER]      needs deepspeed, torch, transformers
+    make_pipe.py OUT [FORM FOLDER]      needs deepspeed, torch, transformers
 
 The tiny Llama of make_deepspeed.py (tied) or one with a head of its own, as a list of layers: embedding, decoder layers, norm, head.
-Training, files and losses.json are as there. With FOLDER (the save folder of a form, written by others) that form goes on from it,
-and the losses are printed: test/long/deepspeed_out.sh.
+Training, files and losses.json are as there. With a form and the save folder of one, written by others, that form goes on from it,
+and the losses are printed: test/long/deepspeed_out.py.
 """
 import json
 import os
