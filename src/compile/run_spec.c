@@ -495,13 +495,9 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->pairs) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "an adapter of %s, which learns targets of sources, is not built (PEFT's "
-                       "SEQ_2_SEQ_LM); train the model itself",
-                       ds_model_get_info(params->model)->architecture);
-    }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder &&
+    DS_TRY(dsi_adapter_check_pairs(params->adapter, params->model));
+    const ds_model_info *info = ds_model_get_info(params->model);
+    if (params->adapter != NULL && info->encoder && !info->pairs &&
         params->task == DS_TASK_TOKENS) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "an adapter of an encoder with its head for masked tokens is not built: "
