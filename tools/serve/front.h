@@ -14,12 +14,14 @@
 #include "common/sentence_folder.h"
 #include "common/serve_flags.h"
 #include "guide/guide.h"
+#include "launch/words.h"
 
 #include <deepspeed/chat.h>
 #include <deepspeed/serve.h>
 #include <jansson.h>
 #include <microhttpd.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 enum { FRONT_STOPS = 16, FRONT_STOP_BYTES = 256, FRONT_ID_BYTES = 48 };
@@ -38,6 +40,16 @@ typedef struct serve_options {
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
     bool no_embeddings, lora_updates;
     serve_flags sizes;
+    /* of a front of replicas: see balance/balance.h */
+    const char *hostfile, *include, *exclude, *upstream_key_file;
+    dsi_arg_list replica, upstream;
+    int64_t replicas, replica_port, ssh_port;
+    double probe_seconds, probe_timeout;
+    dsi_words passed; /* flags of the command line that are the replicas' */
+    /* of a replica: a front has started it */
+    bool control;
+    char control_key[64];
+    int64_t n_beside; /* replicas that share this machine, itself too */
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
@@ -249,6 +261,23 @@ void response_begin(job *j);
 void response_delta(job *j, const char *text, size_t n);
 void response_end(job *j);
 void response_fail(job *j, const api_error *e);
+
+/* ---- listen.c: of a server of a model and of a front of replicas ---- */
+typedef struct listen_params {
+    const serve_options *options; /* where, and limits */
+    const char *tls_cert, *tls_key;
+    MHD_AccessHandlerCallback handle; /* with user */
+    void *(*begin)(void *opaque, const char *uri, struct MHD_Connection *c);
+    MHD_RequestCompletedCallback end;
+    void *user;
+} listen_params;
+ds_status listen_start(ds_ctx *ctx, const listen_params *params, struct MHD_Daemon **daemon_out);
+/* Whether the client sent one of the keys; none: everybody may ask. */
+bool listen_has_key(char *const *keys, size_t n, struct MHD_Connection *c);
+/* Those that end it wait from now on, in all threads that are made. */
+void listen_hold_signals(sigset_t *signals);
+/* Every connection needs a descriptor. */
+void listen_raise_descriptors(int64_t n_connections);
 
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);

@@ -8,14 +8,10 @@
 
 #include "base/clock.h"
 
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum {
-    CONNECTION_BYTES = 64 << 10,
     HEADER_BYTES = 1024,
     MOST_BODIES = 256 << 20 /* bytes of all bodies that are on their way */
 };
@@ -576,33 +572,6 @@ static const route routes[] = {
     {"POST", "/apply-template", answer_template, false, false},
 };
 
-/* ---- keys ---- */
-/* In a time that does not depend on where they differ. */
-static bool same_key(const char *a, const char *b)
-{
-    const size_t n = strlen(a);
-    const size_t m = strlen(b);
-    unsigned differs = n != m;
-    for (size_t i = 0; i < m; ++i) {
-        differs |= (unsigned)((unsigned char)b[i] ^ (unsigned char)(n > 0 ? a[i % n] : 0));
-    }
-    return differs == 0;
-}
-
-static bool has_key(const front *f, struct MHD_Connection *c)
-{
-    const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
-    bool found = f->n_keys == 0;
-    if (bearer != NULL && strncasecmp(bearer, "Bearer ", 7) == 0) {
-        key = bearer + 7;
-    }
-    for (size_t i = 0; key != NULL && i < f->n_keys; ++i) {
-        found = same_key(key, f->keys[i]) || found;
-    }
-    return found;
-}
-
 /* ---- connections ---- */
 static const route *find_route(const char *method, const char *path, bool *path_known)
 {
@@ -633,7 +602,7 @@ static enum MHD_Result look(exchange *x, struct MHD_Connection *c, const route *
                    ? refuse(x, c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, "another method is expected")
                    : refuse(x, c, MHD_HTTP_NOT_FOUND, "unknown_path", "there is no such path here");
     }
-    if (!r->open && !has_key(x->f, c)) {
+    if (!r->open && !listen_has_key(x->f->keys, x->f->n_keys, c)) {
         return refuse(x, c, MHD_HTTP_UNAUTHORIZED, "invalid_api_key",
                       "expected a key of this server in the header Authorization: Bearer …");
     }
@@ -713,45 +682,14 @@ static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_excha
     *of_exchange = NULL;
 }
 
-static void be_silent(void *opaque, const char *format, va_list args)
-{
-    (void)opaque;
-    (void)format;
-    (void)args;
-}
-
 ds_status http_start(ds_ctx *ctx, front *f)
 {
-    const serve_options *o = f->options;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *address = NULL;
-    char port[16];
-    (void)snprintf(port, sizeof port, "%lld", (long long)o->port);
-    const int error = getaddrinfo(o->host, port, &hints, &address);
-    if (error != 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--host %s: %s", o->host, gai_strerror(error));
-    }
-    const unsigned v6 = address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
-    const bool tls = f->tls_cert != NULL;
-    struct MHD_OptionItem secure[] = {
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)f->tls_cert},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)f->tls_key},
-        {MHD_OPTION_END, 0, NULL}};
-    f->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6 |
-            (tls ? MHD_USE_TLS : 0u),
-        (uint16_t)o->port, NULL, NULL, handle, f, MHD_OPTION_EXTERNAL_LOGGER, be_silent, NULL,
-        MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_seconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
-        begin_exchange, NULL, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2],
-        MHD_OPTION_END);
-    freeaddrinfo(address);
-    if (f->daemon == NULL) {
-        return ds_fail(
-            ctx, DS_ERR_IO, "cannot listen on %s port %lld: it is taken, or not allowed%s", o->host,
-            (long long)o->port, tls ? "; or --tls_cert and --tls_key are no pair in PEM" : "");
-    }
-    return DS_OK;
+    const listen_params params = {.options = f->options,
+                                  .tls_cert = f->tls_cert,
+                                  .tls_key = f->tls_key,
+                                  .handle = handle,
+                                  .begin = begin_exchange,
+                                  .end = end_exchange,
+                                  .user = f};
+    return listen_start(ctx, &params, &f->daemon);
 }
