@@ -38,6 +38,8 @@ static const char about[] =
     "its running streams are told, what had not begun goes to another.";
 
 static const char after[] =
+    "SIGHUP, or POST /v1/reload by a client with a key, loads the weights anew, beside those in "
+    "force: running texts end on the old ones; what cannot be loaded changes nothing.\n\n"
     "Ends at SIGTERM or Ctrl-C: no new text begins, those that run are brought to their end for at "
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
@@ -442,6 +444,30 @@ typedef struct parts {
     unpacked unpacked; /* a GGUF file's model */
 } parts;
 
+/* What a reload replaces. */
+typedef struct loaded {
+    served base;
+    serve_options o; /* of the command line, with the paths that were found */
+    parts p;         /* model, draft, adapter and unpacked alone */
+    bool owns_ctx;
+} loaded;
+
+static void destroy_loaded(served *s)
+{
+    loaded *l = (loaded *)(void *)s;
+    ds_serve_destroy(&s->server);
+    ds_encoder_destroy(&s->encoder);
+    unpacked_remove(&l->p.unpacked);
+    ds_adapter_destroy(&l->p.adapter);
+    ds_model_destroy(&l->p.model);
+    ds_model_destroy(&l->p.draft);
+    free(l->o.model_found);
+    if (l->owns_ctx) {
+        ds_ctx_destroy(&s->ctx);
+    }
+    free(l);
+}
+
 static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
 {
     char path[PATH_BYTES];
@@ -657,6 +683,70 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     return DS_OK;
 }
 
+/* ---- reloads ---- */
+/* What of the front a server is, into l. */
+static void keep_served(loaded *l, ds_ctx *ctx, const front *f)
+{
+    l->base = (served){.ctx = ctx,
+                       .server = f->server,
+                       .encoder = f->encoder,
+                       .sentence = f->sentence,
+                       .max_length = f->max_length,
+                       .vocab_size = f->vocab_size,
+                       .width = f->width,
+                       .destroy = destroy_loaded};
+}
+
+/* See front_load_fn. */
+static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, served **served_out)
+{
+    loaded *l = calloc(1, sizeof *l);
+    front made = {.options = l != NULL ? &l->o : NULL};
+    if (l == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    }
+    l->o = *f->options;
+    l->o.model = path;
+    l->o.model_found = NULL;
+    l->o.lora = (dsi_arg_list){0}; /* its adapters are those of now */
+    if (strcmp(path, f->options->model_asked) != 0) {
+        l->o.model_revision = NULL; /* of the other one */
+    }
+    ds_status status = open_model(ctx, &l->o, &made, &l->p);
+    const uint64_t digest = status >= 0 && l->o.tokenizer == NULL ? reload_digest(l->o.model) : 0;
+    status = status < 0 ? status : open_server(ctx, &l->o, &made, &l->p);
+    unpacked_remove(&l->p.unpacked);
+    keep_served(l, ctx, &made);
+    l->base.tokenizer = digest;
+    if (status < 0) {
+        destroy_loaded(&l->base);
+        return status;
+    }
+    l->owns_ctx = true;
+    *served_out = &l->base;
+    return DS_OK;
+}
+
+/* What the command line made is the first that is served. */
+static ds_status keep_first(ds_ctx *ctx, front *f, parts *p)
+{
+    loaded *l = calloc(1, sizeof *l);
+    f->path = strdup(f->options->model_asked);
+    if (l == NULL || f->path == NULL) {
+        free(l);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    }
+    keep_served(l, ctx, f);
+    l->p.model = p->model;
+    l->p.draft = p->draft;
+    l->p.adapter = p->adapter;
+    p->model = p->draft = NULL;
+    p->adapter = NULL;
+    f->in_force = &l->base;
+    f->load = load_again;
+    return DS_OK;
+}
+
 /* ---- its life ---- */
 static bool is_idle(front *f)
 {
@@ -670,14 +760,20 @@ static bool is_idle(front *f)
 static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
 {
     int number = 0;
-    (void)sigwait(signals, &number);
+    while (sigwait(signals, &number) != 0 || number == SIGHUP) {
+        api_error e;
+        if (number == SIGHUP && !reload_begin(f, NULL, NULL, &e)) {
+            ds_log(ctx, DS_LOG_WARN, "SIGHUP: %s", e.message);
+        }
+    }
     ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
     (void)pthread_mutex_lock(&f->lock);
     f->draining = true;
     (void)pthread_mutex_unlock(&f->lock);
     const struct timespec tenth = {0, 100000000};
     for (int64_t i = 0; i < 10 * f->options->drain_seconds && !is_idle(f); ++i) {
-        if (sigtimedwait(signals, NULL, &tenth) >= 0) {
+        const int second = sigtimedwait(signals, NULL, &tenth);
+        if (second >= 0 && second != SIGHUP) {
             break;
         }
     }
@@ -708,6 +804,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
     (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
+    reload_close(f);
     if (f->daemon != NULL) {
         MHD_stop_daemon(f->daemon);
     }
@@ -740,11 +837,19 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
+    f->tokenizer_digest = status >= 0 && o->tokenizer == NULL ? reload_digest(o->model) : 0;
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
+    status = status < 0 ? status : keep_first(ctx, f, &p);
     status = status < 0 ? status : serve(ctx, f);
-    ds_serve_destroy(&f->server);
-    ds_encoder_destroy(&f->encoder);
+    if (f->in_force != NULL) {
+        f->in_force->destroy(f->in_force);
+    } else {
+        ds_serve_destroy(&f->server);
+        ds_encoder_destroy(&f->encoder);
+    }
+    free(f->path);
+    free(f->asked_path);
     ds_chat_destroy(&p.chat);
     ds_tokenizer_scratch_destroy(&p.scratch);
     ds_tokenizer_close(&p.tokenizer);
@@ -778,11 +883,13 @@ static ds_status run_front(ds_ctx *ctx, const serve_options *o)
 }
 
 /* ---- of a replica: what the front says ---- */
+/* Behind the first line: each byte asks for a reload. */
 static void *hear_front(void *unused)
 {
     char text[64];
     (void)unused;
-    while (read(STDIN_FILENO, text, sizeof text) > 0) { /* nothing is said after the first line */
+    while (read(STDIN_FILENO, text, sizeof text) > 0) {
+        (void)kill(getpid(), SIGHUP);
     }
     (void)kill(getpid(), SIGTERM);
     return NULL;
@@ -839,6 +946,8 @@ int main(int argc, char **argv)
         if (is_front(&o)) {
             params.n_threads = 1; /* it forks */
         }
+        o.threads = params.n_threads;
+        o.model_asked = o.model;
         if (status >= 0) {
             ds_ctx_destroy(&ctx);
             status = ds_ctx_create(&params, &ctx);

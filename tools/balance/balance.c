@@ -13,6 +13,17 @@
 
 static const struct timespec tenth = {0, 100000000};
 
+/* Whether one came within a tenth of a second that ends it; SIGHUP goes to the replicas. */
+static bool signal_came(balance *b, const sigset_t *signals)
+{
+    const int number = sigtimedwait(signals, NULL, &tenth);
+    if (number == SIGHUP) {
+        ds_log(b->ctx, DS_LOG_JOB, "SIGHUP: the servers that were started here load anew");
+        replicas_reload(b);
+    }
+    return number >= 0 && number != SIGHUP;
+}
+
 /* false: a signal came, or all replicas have ended. */
 static bool wait_settled(balance *b, const sigset_t *signals)
 {
@@ -24,7 +35,7 @@ static bool wait_settled(balance *b, const sigset_t *signals)
         if (settled || ended) {
             return !ended;
         }
-        if (sigtimedwait(signals, NULL, &tenth) >= 0) {
+        if (signal_came(b, signals)) {
             return false;
         }
     }
@@ -60,7 +71,7 @@ static void print_first_line(balance *b)
 static bool wait_signal(balance *b, const sigset_t *signals)
 {
     for (;;) {
-        if (sigtimedwait(signals, NULL, &tenth) >= 0) {
+        if (signal_came(b, signals)) {
             return false;
         }
         (void)pthread_mutex_lock(&b->lock);
@@ -82,7 +93,7 @@ static void drain(balance *b, const sigset_t *signals)
         (void)pthread_mutex_lock(&b->lock);
         const bool idle = b->n_asks == 0;
         (void)pthread_mutex_unlock(&b->lock);
-        if (idle || sigtimedwait(signals, NULL, &tenth) >= 0) {
+        if (idle || signal_came(b, signals)) {
             return;
         }
     }

@@ -175,6 +175,8 @@ struct balance {
 ds_status replicas_open(ds_ctx *ctx, balance *b);
 /* Lines of outputs, ends of processes. With the lock. */
 void replica_hear(replica *r, short out, short err);
+/* They load their weights anew. */
+void replicas_reload(balance *b);
 /* They are asked to end, and waited for. */
 void replicas_close(balance *b);
 /* DOWN or ENDED, with its requests moved or told. With the lock. */

@@ -76,12 +76,12 @@ void pages_ready(balance *b, dsi_buf *out, unsigned *status_out)
         json_array_foreach(b->replicas[i].models, k, one)
         {
             const char *id = json_string_value(json_object_get(one, "id"));
-            bool served = false;
+            bool has_one = false;
             for (size_t j = 0; j < b->n && id != NULL; ++j) {
-                served = served ||
+                has_one = has_one ||
                          (b->replicas[j].state == REPLICA_UP && replica_has(&b->replicas[j], id));
             }
-            ready = ready && (served || id == NULL);
+            ready = ready && (has_one || id == NULL);
         }
     }
     *status_out = ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE;

@@ -389,6 +389,18 @@ ds_status replicas_open(ds_ctx *ctx, balance *b)
     return status;
 }
 
+void replicas_reload(balance *b)
+{
+    (void)pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < b->n; ++i) {
+        replica *r = &b->replicas[i];
+        if (r->own && r->process.control >= 0 && write(r->process.control, "\n", 1) != 1) {
+            ds_log(b->ctx, DS_LOG_WARN, "%s cannot be told to load anew", r->label);
+        }
+    }
+    (void)pthread_mutex_unlock(&b->lock);
+}
+
 /* ---- the end ---- */
 static bool wait_all(balance *b, double seconds)
 {

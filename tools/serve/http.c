@@ -554,7 +554,48 @@ static enum MHD_Result answer_unload(exchange *x, struct MHD_Connection *c, cons
     return update_lora(x, c, false);
 }
 
+/* Other weights: {"model": a folder or file of this machine}, or {} for what is served. */
+static enum MHD_Result answer_reload(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    front *f = x->f;
+    api_error e = {0};
+    const char *key = NULL;
+    json_t *value = NULL;
+    (void)path;
+    json_t *body = x->body.size > 0 ? parse(x, &e) : json_object();
+    json_t *model = json_object_get(body, "model");
+    bool ok = body != NULL;
+    json_object_foreach(body, key, value)
+    {
+        if (ok && strcmp(key, "model") != 0) {
+            ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, "unknown_field", key, "expected model alone");
+        }
+    }
+    if (ok && model != NULL && !json_is_string(model)) {
+        ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a folder or file");
+    }
+    if (ok && f->n_keys == 0) {
+        ok = api_fail(&e, MHD_HTTP_FORBIDDEN, "not_allowed", "",
+                      "requests may reload only where clients have keys (--api_key_file); SIGHUP "
+                      "reloads what is served");
+    }
+    job *j = ok ? make_job(x, c, "reload") : NULL;
+    ok = ok && (j != NULL || api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory"));
+    ok = ok && reload_begin(f, json_string_value(model), j, &e);
+    json_decref(body);
+    drop_body(x);
+    if (!ok) {
+        if (j != NULL) {
+            drop(j);
+        }
+        return send_error(x, c, &e);
+    }
+    x->j = j;
+    return MHD_YES;
+}
+
 static const route routes[] = {
+    {"POST", "/v1/reload", answer_reload, false, false},
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
     {"POST", "/v1/responses", answer_response, false, false},

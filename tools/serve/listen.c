@@ -44,6 +44,7 @@ void listen_hold_signals(sigset_t *signals)
     (void)sigemptyset(signals);
     (void)sigaddset(signals, SIGTERM);
     (void)sigaddset(signals, SIGINT);
+    (void)sigaddset(signals, SIGHUP);
     (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
