@@ -799,14 +799,14 @@ static ds_status serve(ds_ctx *ctx, front *f)
         wait_for_end(ctx, f, &signals);
     }
     (void)pthread_mutex_lock(&f->lock);
-    f->stop = true;
+    f->draining = f->stop = true;
     (void)pthread_cond_signal(&f->wake);
     (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
     reload_close(f);
     if (f->daemon != NULL) {
-        MHD_stop_daemon(f->daemon);
+        listen_end(f->daemon, &f->n_exchanges);
     }
     return status;
 }

@@ -119,12 +119,12 @@ static ds_status serve(ds_ctx *ctx, balance *b, const sigset_t *signals)
         drain(b, signals);
     }
     (void)pthread_mutex_lock(&b->lock);
-    b->stop = true;
+    b->draining = b->stop = true;
     (void)pthread_mutex_unlock(&b->lock);
     relay_wake(b);
     (void)pthread_join(relay, NULL);
     if (b->daemon != NULL) {
-        MHD_stop_daemon(b->daemon);
+        listen_end(b->daemon, &b->n_exchanges);
     }
     if (status >= 0 && ended) {
         return ds_fail(ctx, DS_ERR_PEER, "all replicas have ended");

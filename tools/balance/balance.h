@@ -155,6 +155,7 @@ struct balance {
     pthread_mutex_t lock;
     int wake; /* eventfd */
     struct MHD_Daemon *daemon;
+    atomic_long n_exchanges; /* requests that have begun and are not answered whole */
     char **keys;
     size_t n_keys;
     const char *tls_cert, *tls_key;

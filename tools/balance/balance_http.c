@@ -449,17 +449,19 @@ static enum MHD_Result handle(void *opaque, struct MHD_Connection *c, const char
 
 static void *begin_exchange(void *opaque, const char *uri, struct MHD_Connection *c)
 {
-    (void)opaque;
+    balance *b = opaque;
+    exchange *x = calloc(1, sizeof *x);
     (void)uri;
     (void)c;
-    return calloc(1, sizeof(exchange));
+    atomic_fetch_add(&b->n_exchanges, x != NULL);
+    return x;
 }
 
 static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_exchange,
                          enum MHD_RequestTerminationCode code)
 {
     exchange *x = *of_exchange;
-    (void)opaque;
+    balance *b = opaque;
     (void)c;
     (void)code;
     if (x == NULL) {
@@ -473,6 +475,7 @@ static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_excha
     }
     free(x);
     *of_exchange = NULL;
+    atomic_fetch_sub(&b->n_exchanges, 1);
 }
 
 ds_status balance_listen(ds_ctx *ctx, balance *b)

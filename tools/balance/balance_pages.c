@@ -79,7 +79,7 @@ void pages_ready(balance *b, dsi_buf *out, unsigned *status_out)
             bool has_one = false;
             for (size_t j = 0; j < b->n && id != NULL; ++j) {
                 has_one = has_one ||
-                         (b->replicas[j].state == REPLICA_UP && replica_has(&b->replicas[j], id));
+                          (b->replicas[j].state == REPLICA_UP && replica_has(&b->replicas[j], id));
             }
             ready = ready && (has_one || id == NULL);
         }

@@ -123,6 +123,7 @@ struct front {
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
     struct MHD_Daemon *daemon;
+    atomic_long n_exchanges;        /* requests that have begun and are not answered whole */
     const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
@@ -328,11 +329,14 @@ typedef struct listen_params {
     const serve_options *options; /* where, and limits */
     const char *tls_cert, *tls_key;
     MHD_AccessHandlerCallback handle; /* with user */
-    void *(*begin)(void *opaque, const char *uri, struct MHD_Connection *c);
+    void *(*begin)(void *user, const char *uri, struct MHD_Connection *c);
     MHD_RequestCompletedCallback end;
     void *user;
 } listen_params;
 ds_status listen_start(ds_ctx *ctx, const listen_params *params, struct MHD_Daemon **daemon_out);
+/* Ends it: no new connection is made, what came is answered first, for at most 2 s. n_exchanges:
+ * how many requests have begun and are not answered whole. */
+void listen_end(struct MHD_Daemon *daemon, const atomic_long *n_exchanges);
 /* Whether the client sent one of the keys; none: everybody may ask. */
 bool listen_has_key(char *const *keys, size_t n, struct MHD_Connection *c);
 /* Those that end it, and SIGHUP, wait from now on, in all threads that are made. */

@@ -44,7 +44,11 @@ static enum MHD_Result send_response(exchange *x, struct MHD_Connection *c, unsi
     }
     (void)pthread_mutex_lock(&f->lock);
     f->metrics.n_requests[status / 100 < 6 ? status / 100 : 5] += 1;
+    const bool ends = f->draining;
     (void)pthread_mutex_unlock(&f->lock);
+    if (ends) {
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    }
     const enum MHD_Result result = MHD_queue_response(c, status, response);
     MHD_destroy_response(response);
     return result;
@@ -696,17 +700,19 @@ static enum MHD_Result handle(void *opaque, struct MHD_Connection *c, const char
 
 static void *begin_exchange(void *opaque, const char *uri, struct MHD_Connection *c)
 {
-    (void)opaque;
+    front *f = opaque;
+    exchange *x = calloc(1, sizeof *x);
     (void)uri;
     (void)c;
-    return calloc(1, sizeof(exchange));
+    atomic_fetch_add(&f->n_exchanges, x != NULL);
+    return x;
 }
 
 static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_exchange,
                          enum MHD_RequestTerminationCode code)
 {
     exchange *x = *of_exchange;
-    (void)opaque;
+    front *f = opaque;
     (void)c;
     (void)code;
     if (x == NULL) {
@@ -721,6 +727,7 @@ static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_excha
     dsi_buf_free(&x->ignored);
     free(x);
     *of_exchange = NULL;
+    atomic_fetch_sub(&f->n_exchanges, 1);
 }
 
 ds_status http_start(ds_ctx *ctx, front *f)

@@ -2,12 +2,15 @@
 /* What a server of a model and a front of replicas share: the port, keys, signals. See front.h. */
 #include "front.h"
 
+#include <linux/filter.h>
 #include <netdb.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 
 enum { CONNECTION_BYTES = 64 << 10 };
 
@@ -90,7 +93,7 @@ ds_status listen_start(ds_ctx *ctx, const listen_params *p, struct MHD_Daemon **
         NULL, MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_seconds,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
-        p->begin, NULL, MHD_OPTION_NOTIFY_COMPLETED, p->end, NULL,
+        p->begin, p->user, MHD_OPTION_NOTIFY_COMPLETED, p->end, p->user,
         MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2],
         MHD_OPTION_END);
     freeaddrinfo(address);
@@ -101,4 +104,35 @@ ds_status listen_start(ds_ctx *ctx, const listen_params *p, struct MHD_Daemon **
     }
     *daemon_out = daemon;
     return DS_OK;
+}
+
+/* ---- the end ---- */
+/* The kernel answers no SYN any more, but brings the handshakes that have begun to their end: who
+ * comes later is refused when the port is closed, and nobody is between. On a listening socket a
+ * filter sees segments from their TCP header on; byte 13 has the flags. */
+static void refuse_new(int fd)
+{
+    enum { FLAGS = 13, SYN = 0x02, ACK = 0x10 };
+    struct sock_filter code[] = {{BPF_LD | BPF_B | BPF_ABS, 0, 0, FLAGS},
+                                 {BPF_ALU | BPF_AND | BPF_K, 0, 0, SYN | ACK},
+                                 {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYN},
+                                 {BPF_RET | BPF_K, 0, 0, 0},
+                                 {BPF_RET | BPF_K, 0, 0, 0xffffffffu}};
+    const struct sock_fprog program = {sizeof code / sizeof code[0], code};
+    (void)setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
+void listen_end(struct MHD_Daemon *daemon, const atomic_long *n_exchanges)
+{
+    enum { TICK_MS = 20, QUIET_TICKS = 5, MOST_TICKS = 100 };
+    const struct timespec tick = {0, TICK_MS * 1000000L};
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_LISTEN_FD);
+    struct pollfd waits = {.fd = info != NULL ? info->listen_fd : -1, .events = POLLIN};
+    refuse_new(waits.fd);
+    for (int i = 0, quiet = 0; i < MOST_TICKS && quiet < QUIET_TICKS; ++i) {
+        (void)nanosleep(&tick, NULL);
+        const bool idle = atomic_load(n_exchanges) == 0 && poll(&waits, 1, 0) == 0;
+        quiet = idle ? quiet + 1 : 0;
+    }
+    MHD_stop_daemon(daemon);
 }
