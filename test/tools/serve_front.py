@@ -207,6 +207,7 @@ def by_name():
     expect(f.get("/slots")[0] == 404 and f.get("/v1/completions")[0] == 405)
     status, got = f.frames(model="m2", prompt="x")
     expect(status == 200 and [json.loads(x)["n"] for x in got[:-1]] == [1, 2, 3] and got[-1] == "[DONE]", got)
+    expect(f.get("/")[1].startswith("<!doctype html>") and f.get("/v1/models/")[0] == 404)
     # counters are added, a share is a mean
     expect(f.metric("vllm:generation_tokens_total") == 6 and f.metric("vllm:kv_cache_usage_perc") == 0.5)
     expect(f.metric('http_requests_total{status="2xx"}') > 5 and f.metric(f'ds_front_replica_up{{replica="1",host="127.0.0.1",port="{b.port}"}}') == 1)

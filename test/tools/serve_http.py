@@ -713,6 +713,22 @@ def embeddings(s):
     off.end()
 
 
+def page(s):
+    """The chat page: whole, of its own, allowed to ask this server alone. test/long/serve_page.sh has it in a browser."""
+    status, text, headers = s.ask("GET", "/")
+    expect(status == 200 and headers["Content-Type"] == "text/html; charset=utf-8", headers.items())
+    expect(text.startswith("<!doctype html>\n") and text.endswith("</script></body></html>\n"), text[:50], text[-50:])
+    expect("default-src 'none'" in headers["Content-Security-Policy"] and "connect-src 'self'" in headers["Content-Security-Policy"], headers.items())
+    expect(not re.search(r"(src|href)=\"(?!data:,)|https?://|@import|url\(", text), "it needs something from elsewhere")
+    script = text[text.index("<script>"):]
+    ids = set(re.findall(r"\$\(\"(\w+)\"\)", script)) | set(re.findall(r"\"(\w+)\"", re.search(r"for \(const name of \[(.*?)\]", script).group(1)))
+    expect(len(ids) > 12 and all(f'id="{i}"' in text for i in ids), ids)
+    for open_, close in ("{}", "()", "[]", "``"):
+        expect(text.count(open_) == text.count(close), open_)
+    for path in re.findall(r"fetch\(\"([^\"]+)\"", script):
+        expect(s.ask("GET", "/" + path)[0] in (200, 405), path)
+
+
 def loras():
     """Adapters by the request: the texts of the merged models; one's keys are not another's; loaded and unloaded."""
     prompt = "the quick brown fox jumps over the lazy dog. zigzag " * 2
@@ -796,6 +812,7 @@ def main():
     slots(s)
     answers(s)
     embeddings(s)
+    page(s)
     s.settle()
     hostile(s)
     s.settle()

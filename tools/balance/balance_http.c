@@ -30,6 +30,7 @@ static const route routes[] = {
     {"POST", "/tokenize", PATH_BARE, false},
     {"POST", "/detokenize", PATH_BARE, false},
     {"POST", "/apply-template", PATH_BARE, false},
+    {"GET", "/", PATH_PAGE, true},
     {"GET", "/v1/models", PATH_PAGE, false},
     {"GET", "/v1/models/", PATH_PAGE, false}, /* and what stands behind it */
     {"GET", "/health", PATH_PAGE, true},
@@ -86,6 +87,10 @@ static enum MHD_Result refuse(balance *b, struct MHD_Connection *c, unsigned sta
 
 static enum MHD_Result answer_page(balance *b, struct MHD_Connection *c, const char *path)
 {
+    if (strcmp(path, "/") == 0) {
+        struct MHD_Response *response = page_response();
+        return response == NULL ? MHD_NO : send_response(b, c, MHD_HTTP_OK, response);
+    }
     dsi_buf text = dsi_buf_make(PAGE_CEILING);
     unsigned status = MHD_HTTP_OK;
     const char *type = "application/json";
@@ -369,7 +374,7 @@ static const route *find_route(const char *method, const char *path, bool *path_
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; ++i) {
         const route *r = &routes[i];
         const size_t n = strlen(r->path);
-        if (r->path[n - 1] == '/' ? strncmp(path, r->path, n) != 0 || path[n] == '\0'
+        if (n > 1 && r->path[n - 1] == '/' ? strncmp(path, r->path, n) != 0 || path[n] == '\0'
                                   : strcmp(path, r->path) != 0) {
             continue;
         }

@@ -344,6 +344,9 @@ void listen_hold_signals(sigset_t *signals);
 /* Every connection needs a descriptor. */
 void listen_raise_descriptors(int64_t n_connections);
 
+/* ---- page.c: the chat page; NULL: no memory ---- */
+struct MHD_Response *page_response(void);
+
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);
 

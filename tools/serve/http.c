@@ -598,7 +598,15 @@ static enum MHD_Result answer_reload(exchange *x, struct MHD_Connection *c, cons
     return MHD_YES;
 }
 
+static enum MHD_Result answer_page(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    struct MHD_Response *response = page_response();
+    (void)path;
+    return response == NULL ? MHD_NO : send_response(x, c, MHD_HTTP_OK, response);
+}
+
 static const route routes[] = {
+    {"GET", "/", answer_page, true, false},
     {"POST", "/v1/reload", answer_reload, false, false},
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
