@@ -212,6 +212,7 @@ typedef struct choice {
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
     int64_t n_new, n_cached, n_logprobs;
+    double logprob;     /* of all its ids, with best_of */
     const char *finish; /* NULL: goes on */
     bool begun;
 } choice;
@@ -234,6 +235,7 @@ struct job {
     double arrived;
     choice *choices; /* prompt by prompt */
     size_t n_choices, n_prompts, n_of_each;
+    size_t n_kept;              /* of each prompt: the likeliest are answered (best_of); 0: all */
     ds_server *server;          /* where its texts run; NULL: not yet, or an encoder's */
     ds_serve_request request;   /* all but ids and seed; its arrays are owned */
     dsi_guide *guide;           /* the form of the texts; NULL: none */
