@@ -88,7 +88,8 @@ typedef struct ds_serve_needs {
                         not in total */
     DS_RESERVED(7);
 } ds_serve_needs;
-/* Counts them from the plans that ds_serve_create would build. Nothing is read: source needs a
+/* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
+ * `parameters`). Nothing is read: source and draft need a
  * model alone, whose config.json says the dtype where source.dtype does not. Errors: as
  * ds_serve_create's, but for ERR_NOMEM. */
 DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,

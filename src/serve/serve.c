@@ -116,7 +116,8 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                                                     &s->generator);
 }
 
-static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
+                            ds_serve_params *own_out)
 {
     const ds_paged *paged = &s->generator->paged;
     ds_serve_params own = {.source = *params->draft,
@@ -132,6 +133,14 @@ static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
     }
     const int64_t most = ds_model_get_info(own.source.model)->max_positions;
     own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
+    *own_out = own;
+    return DS_OK;
+}
+
+static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+{
+    ds_serve_params own;
+    DS_TRY(dsi_serve_drafter(s, params, &own));
     return ds_serve_create(s->ctx, &own, &s->drafter);
 }
 

@@ -48,6 +48,22 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     }
 }
 
+/* Of the drafter, which has a position of its own for each of the model's; its libraries are there.
+ */
+static ds_status add_drafter(const ds_server *s, const ds_serve_params *params, ds_serve_needs *out)
+{
+    ds_serve_params own;
+    ds_serve_needs n;
+    DS_TRY(dsi_serve_drafter(s, params, &own));
+    DS_TRY(ds_serve_plan(s->ctx, &own, &n));
+    out->weights += n.weights;
+    out->keys_values += n.keys_values;
+    out->batch += n.batch;
+    out->position += n.position;
+    out->total += n.weights + n.keys_values + n.batch;
+    return DS_OK;
+}
+
 /* Seconds of one run of the shortest piece with these many tokens and logits. */
 static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_t tokens,
                             int64_t rows, double *seconds_out)
@@ -78,6 +94,7 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const ds
     ds_status status = dsi_serve_plan(ctx, params, &s);
     if (status >= 0) {
         fill(&s, needs_out);
+        status = params->draft != NULL ? add_drafter(&s, params, needs_out) : DS_OK;
     }
     if (status >= 0 && device != NULL) {
         *times_out = (dsi_serve_times){0};

@@ -184,5 +184,8 @@ void dsi_draw(ds_server *server, const float *logits, ds_serve_event *events);
 
 /* Plans alone in *server, and its sizes; the caller destroys server->generator. */
 ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_server *server);
+/* What the server of params->draft is made with: as many sequences, blocks and positions. */
+ds_status dsi_serve_drafter(const ds_server *server, const ds_serve_params *params,
+                            ds_serve_params *own_out);
 
 #endif

@@ -31,6 +31,14 @@ check device 0 'texts together .* tokens a second' "${big[@]}" --device h100-sxm
 # guesses have rows of logits of their own (ds_serve's flags are the same table)
 plain=$("${big[@]}" --memory 200GB --json - | grep '"batch"')
 [ "$plain" != "$("${big[@]}" --memory 200GB --draft 8 --json - | grep '"batch"')" ] || { echo "FAILED: --draft takes no memory"; exit 1; }
+# the drafter: weights, positions and a batch of its own
+sed 's/"num_hidden_layers": 80/"num_hidden_layers": 8/' "$dir/llama70b.json" > "$dir/small.json"
+# 0.1 of the layers: 327680 + 32768 bytes a position
+check drafter 0 '"position_bytes": 360448,' "${big[@]}" --memory 200GB --draft_model "$dir/small.json" --json -
+check drafter_weights 0 '^  weights  *145618\.78' "${big[@]}" --memory 200GB --draft_model "$dir/small.json"
+check no_drafter 1 'nowhere.json' "${big[@]}" --draft_model nowhere.json
+# where cells of int8 are what makes it fit, they are offered
+check int8 3 'would fit with --kv_type int8: ' "${big[@]}" --memory 143GB --kv_tokens 65536
 n=0
 for memory in 5GB 8GB 38GB 41GB 73GB 100GB 130GB 133GB; do
     "${big[@]}" --memory "$memory" > "$dir/out"

@@ -18,7 +18,7 @@ enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 128 };
 enum { SERVE_BYTES = 5 << 20 };
 
 typedef struct serve_options {
-    const char *model, *model_revision, *model_config, *quantize, *memory, *device;
+    const char *model, *model_revision, *model_config, *draft_model, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
     int64_t threads;
@@ -65,6 +65,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .value = "TYPE",
          .doc = "Type of blocks of the linear layers' matrices, as ds_serve's."},
         SERVE_ROWS(&o->sizes),
+        {.name = "draft_model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->draft_model,
+         .value = "DIR|FILE",
+         .doc = "Folder of the smaller model that makes the guesses of --draft (then 4 by "
+                "default), or a config.json: its memory is counted, too."},
         {.type = DSI_ARG_HEADING, .doc = "Where it runs"},
         {.name = "memory",
          .type = DSI_ARG_TEXT,
@@ -117,7 +123,8 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
 typedef struct serve_run {
     ds_ctx *ctx;
     const serve_options *o;
-    ds_model *model;
+    ds_model *model, *draft_model;
+    ds_generator_params draft;
     dsi_device device;
     ds_serve_params params;
     ds_serve_needs needs;
@@ -145,7 +152,16 @@ static ds_status open_model(serve_run *r)
 {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/config.json", r->o->model != NULL ? r->o->model : "");
-    return ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model);
+    DS_TRY(
+        ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model));
+    const char *draft = r->o->draft_model;
+    if (draft == NULL) {
+        return DS_OK;
+    }
+    const size_t n = strlen(draft);
+    const bool is_file = n > 5 && strcmp(draft + n - 5, ".json") == 0;
+    (void)snprintf(path, sizeof path, "%s%s", draft, is_file ? "" : "/config.json");
+    return ds_model_from_config(r->ctx, path, &r->draft_model);
 }
 
 static ds_status find_memory(serve_run *r)
@@ -178,6 +194,13 @@ static ds_status fill_params(serve_run *r)
                                                                                    : NULL}};
     serve_flags_set(&o->sizes, &r->params);
     r->params.embeddings = true;
+    if (r->draft_model != NULL) {
+        r->draft = (ds_generator_params){.model = r->draft_model,
+                                         .dtype = r->params.source.dtype,
+                                         .accelerator = r->params.source.accelerator};
+        r->params.draft = &r->draft;
+        r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
+    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -202,20 +225,30 @@ static int64_t room(const serve_run *r, const ds_serve_needs *n)
     return most >= (uint64_t)n->max_length ? (int64_t)most : 0;
 }
 
-/* Fewer positions, blocks for weights, and both: each that fits. */
+/* Fewer positions, keys and values in int8, blocks for weights, and all of them: each that fits. */
 static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+    for (size_t k = 0; k < 2 * sizeof types / sizeof *types; ++k) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
+        const size_t t = k / 2;
+        const bool codes = k % 2 == 1;
+        if (codes) {
+            if (p.kv_type != DS_DTYPE_NONE) {
+                continue; /* it was asked for */
+            }
+            p.kv_type = DS_DTYPE_I8;
+        }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
             if (p.source.quantize == r->params.source.quantize ||
                 r->params.source.quantize != DS_DTYPE_NONE) {
                 continue;
             }
+        }
+        if (k > 0) {
             DS_TRY(plan(r, &p, NULL, &n));
         }
         const int64_t most = room(r, &n);
@@ -225,12 +258,13 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
         }
         change *c = &changes[(*n_out)++];
         const char *flag = t > 0 ? " --quantize " : "";
+        const char *cells = codes ? " --kv_type int8" : "";
         if (whole) {
-            (void)snprintf(c->flags, sizeof c->flags, "%s%s", flag, types[t]);
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s%s", flag, types[t], cells);
             c->total = n.total;
         } else {
-            (void)snprintf(c->flags, sizeof c->flags, "%s%s --kv_tokens %lld", flag, types[t],
-                           (long long)most);
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s%s --kv_tokens %lld", flag, types[t],
+                           cells, (long long)most);
             c->total = n.total - n.keys_values + (uint64_t)most * n.position;
         }
     }
@@ -317,8 +351,8 @@ static void print_fit(const serve_run *r, const change *changes, uint32_t n_chan
         (void)printf("  would fit with%s: %.1f MiB\n", changes[i].flags, mib(changes[i].total));
     }
     if (n_changes == 0) {
-        (void)printf(
-            "  no smaller number of positions, nor blocks of 4 bits, nor a disk would do\n");
+        (void)printf("  no smaller number of positions, nor codes in int8, nor blocks of 4 bits, "
+                     "nor a disk would do\n");
     }
 }
 
@@ -422,6 +456,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     status = status < 0 ? status : report(&r, code);
     offload_flags_close(&o->sizes.offload);
     ds_model_destroy(&r.model);
+    ds_model_destroy(&r.draft_model);
     return status;
 }
 

@@ -40,6 +40,8 @@ void metrics_print(front *f, dsi_buf *out)
     put(out, "counter", "ds_serve_steps_total", (double)s->n_steps);
     put(out, "counter", "ds_serve_step_tokens_total", (double)s->n_tokens);
     put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
+    put(out, "counter", "ds_serve_reloads_total", (double)f->n_reloads);
+    put(out, "counter", "ds_serve_failed_reloads_total", (double)f->n_failed_reloads);
     put(out, "gauge", "ds_serve_jobs", (double)f->n_jobs);
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
