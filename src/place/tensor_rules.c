@@ -69,15 +69,18 @@ static uint32_t join(finder *f, uint32_t a, uint32_t b)
     return to;
 }
 
-/* What may be placed freely: parameters and caches; else DS_NONE. */
+/* What may be placed freely: parameters, caches, and inputs that stand beside a parameter (slots of
+ * adapters); else DS_NONE. */
 static ds_cell free_cell(const finder *f, ds_value v)
 {
     const dsi_value_info *info = &f->graph->values[v];
     if (info->producer != DS_NONE || info->cell == DS_NONE) {
         return DS_NONE;
     }
-    const ds_cell_kind kind = ds_cells_get(f->graph->cells, info->cell)->kind;
-    return kind == DS_CELL_PARAM || kind == DS_CELL_KV ? info->cell : DS_NONE;
+    const ds_cell_info *cell = ds_cells_get(f->graph->cells, info->cell);
+    const bool free = cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_KV ||
+                      (cell->kind == DS_CELL_INPUT && cell->of != DS_NONE);
+    return free ? info->cell : DS_NONE;
 }
 
 /* ---- one node -------------------------------------------------------------------------------- */

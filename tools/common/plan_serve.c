@@ -21,7 +21,7 @@ typedef struct serve_options {
     const char *model, *model_revision, *model_config, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
-    int64_t threads;
+    int64_t threads, ranks;
     serve_flags sizes;
     bool overwrite;
 } serve_options;
@@ -89,6 +89,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .def = "0",
          .max = 4096,
          .doc = "Threads; default: the cores that this process may use."},
+        {.name = "ranks",
+         .type = DSI_ARG_INT,
+         .out = &o->ranks,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 1024,
+         .doc = "Ranks of one host that share the layers; all figures are of one of them."},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "json",
          .type = DSI_ARG_TEXT,
@@ -118,7 +126,7 @@ typedef struct serve_run {
     ds_ctx *ctx;
     const serve_options *o;
     ds_model *model;
-    dsi_device device;
+    dsi_device device; /* a rank's part */
     ds_serve_params params;
     ds_serve_needs needs;
     dsi_serve_times times;
@@ -129,7 +137,7 @@ typedef struct serve_run {
 static ds_status plan(serve_run *r, const ds_serve_params *params, const dsi_device *device,
                       ds_serve_needs *needs_out)
 {
-    DS_TRY(dsi_serve_plan_on(r->ctx, params, device, needs_out, &r->times));
+    DS_TRY(dsi_serve_plan_on(r->ctx, params, (uint32_t)r->o->ranks, device, needs_out, &r->times));
     needs_out->process += SERVE_BYTES;
     needs_out->total += SERVE_BYTES;
     return DS_OK;
@@ -153,8 +161,8 @@ static ds_status find_memory(serve_run *r)
     const serve_options *o = r->o;
     if (o->device != NULL) {
         DS_TRY(dsi_device_load(r->ctx, o->device, &r->device));
-        const dsi_device rank = dsi_device_of_rank(&r->device, 1);
-        r->memory = (uint64_t)rank.memory_bytes;
+        r->device = dsi_device_of_rank(&r->device, (uint32_t)o->ranks);
+        r->memory = (uint64_t)r->device.memory_bytes;
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of %s", r->device.name);
     }
     if (o->memory != NULL) {
@@ -178,6 +186,9 @@ static ds_status fill_params(serve_run *r)
                                                                                    : NULL}};
     serve_flags_set(&o->sizes, &r->params);
     r->params.embeddings = true;
+    if (o->quantize != NULL && o->ranks > 1) {
+        return ds_fail(r->ctx, DS_ERR_ARG, "--quantize goes with one rank, as in ds_serve");
+    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -205,7 +216,8 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+    const size_t n_types = r->o->ranks > 1 ? 1 : sizeof types / sizeof *types;
+    for (size_t t = 0; t < n_types; ++t) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
         if (t > 0) {
@@ -284,7 +296,12 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
 {
     const ds_serve_needs *n = &r->needs;
     const char *type = r->o->quantize;
-    (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"
+    char ranks[64] = "on one rank";
+    if (r->o->ranks > 1) {
+        (void)snprintf(ranks, sizeof ranks, "of which this is one of %lld ranks",
+                       (long long)r->o->ranks);
+    }
+    (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
@@ -294,10 +311,10 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  "  sum                 %12.2f\n",
                  ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
-                 type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
-                 (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
-                 (long long)n->kv_tokens, (double)n->position / 1024.0, ds_dtype_name(n->kv_type),
-                 mib(n->batch), mib(n->process), mib(n->total));
+                 type != NULL ? type : "", ranks, (long long)n->max_length,
+                 (long long)n->max_sequences, (long long)n->max_batch_tokens, mib(n->weights),
+                 mib(n->keys_values), (long long)n->kv_tokens, (double)n->position / 1024.0,
+                 ds_dtype_name(n->kv_type), mib(n->batch), mib(n->process), mib(n->total));
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -308,18 +325,19 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
     char text[4096];
     size_t at = (size_t)snprintf(
         text, sizeof text,
-        "{\n  \"ds_plan_serve\": 1,\n  \"parameters\": %llu,\n  \"dtype\": \"%s\",\n"
+        "{\n  \"ds_plan_serve\": 1,\n  \"ranks\": %lld,\n  \"parameters\": %llu,\n  \"dtype\": "
+        "\"%s\",\n"
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
         "  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n  \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
-        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), ds_dtype_name(n->kv_type),
-        (long long)n->max_length, (long long)n->max_sequences, (long long)n->max_batch_tokens,
-        (long long)n->kv_tokens, (unsigned long long)n->position, (unsigned long long)n->weights,
-        (unsigned long long)n->keys_values, (unsigned long long)n->batch,
-        (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
-        fits(r, n->total) ? "true" : "false");
+        (long long)r->o->ranks, (unsigned long long)n->parameters, ds_dtype_name(n->dtype),
+        ds_dtype_name(n->kv_type), (long long)n->max_length, (long long)n->max_sequences,
+        (long long)n->max_batch_tokens, (long long)n->kv_tokens, (unsigned long long)n->position,
+        (unsigned long long)n->weights, (unsigned long long)n->keys_values,
+        (unsigned long long)n->batch, (unsigned long long)n->process, (unsigned long long)n->total,
+        (unsigned long long)r->memory, fits(r, n->total) ? "true" : "false");
     for (uint32_t i = 0; i < n_changes; ++i) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
                                i > 0 ? ", " : "", changes[i].flags + 1,
@@ -345,8 +363,9 @@ static ds_status report(serve_run *r, int *code)
     DS_TRY(fill_params(r));
     DS_TRY(plan(r, &r->params, r->o->device != NULL ? &r->device : NULL, &r->needs));
     if (r->memory_of[0] == '\0') {
-        r->memory = r->needs.available;
-        (void)snprintf(r->memory_of, sizeof r->memory_of, "of this machine");
+        r->memory = r->needs.available / (uint64_t)r->o->ranks;
+        (void)snprintf(r->memory_of, sizeof r->memory_of,
+                       r->o->ranks > 1 ? "of this machine for each" : "of this machine");
     }
     DS_TRY(fits(r, r->needs.total) ? DS_OK : find_changes(r, changes, &n_changes));
     *code = fits(r, r->needs.total) ? FITS : TOO_LARGE;
