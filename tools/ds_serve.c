@@ -3,6 +3,7 @@
 #include "balance/balance.h"
 #include "base/build_id.h"
 #include "base/processor.h"
+#include "comm/comm.h"
 #include "common/args.h"
 #include "common/args_find.h"
 #include "common/chat_turns.h"
@@ -41,6 +42,8 @@ static const char about[] =
 static const char after[] =
     "SIGHUP, or POST /v1/reload by a client with a key, loads the weights anew, beside those in "
     "force: running texts end on the old ones; what cannot be loaded changes nothing.\n\n"
+    "Under a launcher (deepspeed --num_gpus 2 ds_serve ...) the ranks share the layers: each has a "
+    "part of the weights, keys and values; rank 0 listens. "
     "Ends at SIGTERM or Ctrl-C: no new text begins, those that run are brought to their end for at "
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
@@ -50,6 +53,7 @@ static const char after[] =
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
     "  ds_serve --model model.Q4_K_M.gguf --quantize file\n"
+    "  deepspeed --num_gpus 2 ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
     "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n"
     "  ds_serve --hostfile hosts --model tuned --host 0.0.0.0\n"
     "  ds_serve --replica='--model a' --replica='--model b.gguf --quantize file'\n\n"
@@ -395,6 +399,15 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->no_embeddings,
          .doc = "Of a decoder: build no plans for /v1/embeddings."},
         {.type = DSI_ARG_HEADING, .doc = "Machine"},
+        {.name = "rank_seconds",
+         .type = DSI_ARG_INT,
+         .out = &o->rank_seconds,
+         .value = "N",
+         .def = "8",
+         .min = 2,
+         .max = 86400,
+         .doc = "Of several ranks: how long they wait for one another before the one that is "
+                "missing is named and the server ends."},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -487,12 +500,22 @@ static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
                          o->draft_model, (long long)own, (long long)target);
 }
 
+/* What is not cut over ranks. */
+static ds_status check_ranks(ds_ctx *ctx, const serve_options *o, const front *f)
+{
+    return f->comm != NULL && (o->quantize != NULL || unpacked_is_file(o->model))
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "--quantize and GGUF files go with one rank; ds_quantize makes a folder")
+               : DS_OK;
+}
+
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     sigset_t signals;
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
+    DS_TRY(check_ranks(ctx, o, f));
     if (unpacked_is_file(o->model)) {
         if (o->model_revision != NULL || o->adapter != NULL) {
             return ds_fail(ctx, DS_ERR_ARG,
@@ -613,11 +636,11 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
-        o->no_embeddings || o->max_loras > 0) {
+        o->no_embeddings || o->max_loras > 0 || f->comm != NULL) {
         return ds_fail(
             ctx, DS_ERR_ARG,
-            "%s is an encoder: --quantize, --adapter, --lora, --draft and --no_embeddings do "
-            "not go with it",
+            "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings and several "
+            "ranks do not go with it",
             o->model);
     }
     const ds_encoder_params params = {
@@ -659,9 +682,11 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
                                          .gguf = unpacked_gguf(&p->unpacked),
                                          .adapter = p->adapter,
                                          .quantize = unpacked_quantize(&p->unpacked),
-                                         .accelerator = o->accelerator}};
+                                         .accelerator = o->accelerator,
+                                         .comm = f->comm},
+                              .rank_seconds = f->comm != NULL ? (double)o->rank_seconds : 0.0};
     serve_flags sizes = o->sizes; /* whose weights may be away, in this folder's own files */
-    ds_status status = offload_flags_open(ctx, &sizes.offload, o->model, 1);
+    ds_status status = offload_flags_open(ctx, &sizes.offload, o->model, ds_comm_size(f->comm));
     serve_flags_set(&sizes, &params);
     if (p->draft != NULL) {
         params.draft = &draft;
@@ -672,7 +697,9 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     params.adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0;
     status = status < 0 ? status : ds_serve_create(ctx, &params, &f->server);
     offload_flags_close(&sizes.offload);
-    DS_TRY(status);
+    if (status < 0 || ds_comm_rank(f->comm) > 0) {
+        return status;
+    }
     DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
@@ -771,9 +798,11 @@ static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
             ds_log(ctx, DS_LOG_WARN, "SIGHUP: %s", e.message);
         }
     }
-    ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
     (void)pthread_mutex_lock(&f->lock);
     f->draining = true;
+    if (!f->broken) {
+        ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
+    }
     (void)pthread_mutex_unlock(&f->lock);
     const struct timespec tenth = {0, 100000000};
     for (int64_t i = 0; i < 10 * f->options->drain_seconds && !is_idle(f); ++i) {
@@ -810,10 +839,33 @@ static ds_status serve(ds_ctx *ctx, front *f)
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
     reload_close(f);
+    const bool lost = f->broken && f->comm != NULL;
     if (f->daemon != NULL) {
         listen_end(f->daemon, &f->n_exchanges);
     }
-    return status;
+    return status < 0 || !lost ? status : DS_ERR_PEER; /* the step's message is the context's */
+}
+
+/* Who the ranks are. What is signalled means rank 0, which lets the others go. */
+static ds_status meet(ds_ctx *ctx, front *f)
+{
+    DS_TRY(ds_comm_open(ctx, &f->comm));
+    if (ds_comm_size(f->comm) == 1) {
+        ds_comm_close(&f->comm);
+        return DS_OK;
+    }
+    front_rank own = {.process = (int64_t)getpid()};
+    (void)gethostname(own.host, sizeof own.host - 1);
+    f->n_ranks = ds_comm_size(f->comm);
+    f->ranks = calloc(f->n_ranks, sizeof *f->ranks);
+    if (f->ranks == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for ranks");
+    }
+    if (ds_comm_rank(f->comm) > 0) {
+        (void)signal(SIGTERM, SIG_IGN);
+        (void)signal(SIGINT, SIG_IGN);
+    }
+    return dsi_comm_gather(f->comm, &own, f->ranks, sizeof own, "who serves");
 }
 
 static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
@@ -834,10 +886,11 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     (void)pthread_cond_init(&f->answered, NULL);
     const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
     ds_status status = ds_ctx_create(&one, &f->http_ctx);
+    status = status < 0 ? status : meet(ctx, f);
     status = status < 0 ? status : read_keys(ctx, o, f, &p);
     status = status < 0 ? status : read_tls(ctx, o, f, &p);
     status = status < 0 ? status : open_model(ctx, o, f, &p);
-    if (status >= 0) {
+    if (status >= 0 && ds_comm_rank(f->comm) == 0) {
         status = open_tokenizer(o, f, &p);
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
@@ -845,8 +898,15 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     f->tokenizer_digest = status >= 0 && o->tokenizer == NULL ? reload_digest(o->model) : 0;
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
-    status = status < 0 ? status : keep_first(ctx, f, &p);
-    status = status < 0 ? status : serve(ctx, f);
+    if (ds_comm_rank(f->comm) > 0) {
+        status = status < 0 ? status : ds_serve_follow(f->server);
+    } else {
+        status = status < 0 ? status : keep_first(ctx, f, &p);
+        status = status < 0 ? status : serve(ctx, f);
+    }
+    if (status < 0) {
+        ds_comm_abort(f->comm, ds_ctx_error(ctx));
+    }
     if (f->in_force != NULL) {
         f->in_force->destroy(f->in_force);
     } else {
@@ -864,6 +924,8 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     dsi_buf_free(&p.keys);
     dsi_buf_free(&p.tls_cert);
     dsi_buf_free(&p.tls_key);
+    ds_comm_close(&f->comm);
+    free(f->ranks);
     free(f->keys);
     free(f->stop_ids);
     lora_close(f);

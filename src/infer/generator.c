@@ -50,7 +50,7 @@ ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t long
                       .n_classes = g->task.n_classes,
                       .weights = g->quantize,
                       .types = dsi_generator_types(g),
-                      .head_ranks = g->comm != NULL && g->zero.tp > 1 ? g->zero.tp : 0,
+                      .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
                       .packing = dsi_adapter_packing(g->adapter)};
 }
 
@@ -142,7 +142,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->cells));
     g->local = g->cells;
-    if (g->comm != NULL) {
+    if (dsi_generator_is_shared(g)) {
         DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
     }
     const bool paged = g->paged.blocks > 0;
@@ -385,6 +385,7 @@ ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, con
 {
     ds_generator start = start_of(many);
     start.plans_only = true;
+    start.plan_ranks = many->plan_ranks;
     return create(ctx, params, &start, generator_out);
 }
 

@@ -83,8 +83,13 @@ struct ds_generator {
     dsi_stage_messages messages; /* of all pieces */
     float *last_logits;          /* on the first stage: those of the last */
     int32_t *orders;             /* what rank 0 has the others run */
+    int32_t *tables;             /* of an order; [sequences][table] */
+    bool lost;                   /* a rank is: no order reaches the others */
+    double ordered;              /* when the newest order of many sequences went out */
     bool is_made;                /* they follow, or will */
     bool plans_only;             /* nothing is read, allocated or run */
+    uint32_t n_local;            /* ranks on this host */
+    uint32_t plan_ranks;         /* of plans alone: ranks that share the layers, without comm */
 };
 
 /* Bytes that a generator takes, from its plans alone. */
@@ -103,6 +108,7 @@ typedef struct dsi_many {
     int64_t budget;           /* of tokens */
     bool embeds;              /* batches may give hidden states, too */
     int64_t slots, slot_rank; /* for adapters of requests; 0: none */
+    uint32_t plan_ranks;      /* of dsi_generator_plan: as with a communicator of so many; 0: one */
 } dsi_many;
 /* Makes a generator of one sequence (many NULL), or of many in a row. */
 ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
@@ -144,11 +150,32 @@ typedef struct dsi_paged_batch {
 ds_status dsi_paged_run(ds_generator *generator, const dsi_paged_batch *batch,
                         const float **rows_out);
 
+/* paged_ranks.c: many sequences over ranks that share the layers. Words of the longest order. */
+size_t dsi_paged_order_words(const ds_generator *generator);
+/* On rank 0, before it does so: has the others run a batch, or load an adapter's folder. */
+ds_status dsi_paged_lead(ds_generator *generator, const dsi_paged_batch *batch);
+ds_status dsi_paged_lead_slot(ds_generator *generator, int64_t slot, const char *folder);
+/* On rank 0, where there is nothing to run: shows the others that it is there, and finds who is
+ * not, where the last order is older than a second. */
+ds_status dsi_paged_beat(ds_generator *generator);
+/* On rank 0: the others' dsi_paged_follow ends. */
+void dsi_paged_end(ds_generator *generator);
+/* On the others: does what rank 0 does, until it ends. */
+ds_status dsi_paged_follow(ds_generator *generator);
+/* Seconds that this rank waits for another one; 0: for ever. */
+void dsi_generator_set_patience(ds_generator *generator, double seconds);
+
 /* Puts an adapter into a slot: between runs. Errors: those of its folder; ERR_UNSUPPORTED and
  * ERR_LIMIT (its kind, a module without slots, its rank); the slot is as it was, or zero. */
 ds_status dsi_generator_slot_load(ds_generator *generator, int64_t slot, const ds_adapter *adapter);
+/* On a rank above 0: the same, told by rank 0; every rank has the same status. */
+void dsi_generator_slot_follow(ds_generator *generator, int64_t slot, const char *folder);
 ds_status dsi_generator_slot_clear(ds_generator *generator, int64_t slot);
 
+/* Broadcasts rank 0's words. */
+ds_status dsi_generator_order(const ds_generator *generator, int32_t *words, size_t n);
+/* Whether this rank has a part of the layers. */
+bool dsi_generator_is_shared(const ds_generator *generator);
 /* Joins the ranks that share the layers, which compare what they read; params->comm NULL or of one
  * rank: nothing. Collective. */
 ds_status dsi_generator_join(ds_generator *generator, const ds_generator_params *params);
@@ -160,6 +187,8 @@ ds_status dsi_generator_lower(ds_generator *generator, dsi_piece *piece, ds_grap
 ds_status dsi_generator_place(ds_generator *generator);
 /* What this rank has of a cell. */
 dsi_part dsi_generator_part(const ds_generator *generator, ds_cell cell);
+/* The same of a shape that differs from the cell's along dims that are not cut. */
+dsi_part dsi_generator_part_of(const ds_generator *generator, ds_cell cell, ds_shape shape);
 /* generator_stages.c. Each does what there is to do with one stage, too. */
 uint32_t dsi_generator_n_stages(const ds_generator *generator);
 /* Marks a piece's graph; the first one says which stage has which weight. */

@@ -390,6 +390,38 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
     return behind_sinks(nn, params, made);
 }
 
+/* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
+ * that there are, and takes its own of the many. */
+static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t times)
+{
+    const ds_shape s = ds_nn_meta(nn, x).shape;
+    const dsi_concat_attrs side_by_side = {.dim = 3};
+    ds_value in[DS_MAX_IN];
+    if (s.n_dims != 3) {
+        return x; /* attention refuses it by name */
+    }
+    const dsi_reshape_attrs apart = {
+        .n_dims = 5, .dims = {s.dims[0], s.dims[1], n_heads, 1, s.dims[2] / n_heads}};
+    const dsi_reshape_attrs together = {.n_dims = 3,
+                                        .dims = {s.dims[0], s.dims[1], s.dims[2] * times}};
+    x = ds_nn_apply(nn, &dsi_op_reshape, &apart, &x, 1);
+    for (int64_t i = 0; i < times; ++i) {
+        in[i] = x;
+    }
+    x = ds_nn_apply(nn, &dsi_op_concat, &side_by_side, in, (uint32_t)times);
+    x = ds_nn_apply(nn, &dsi_op_reshape, &together, &x, 1);
+    return ds_nn_apply(nn, &dsi_op_whole, NULL, &x, 1);
+}
+
+/* Whether ranks that share the heads of queries would each need a head of keys that they cannot
+ * share: fewer of those, of which each is for as many ranks. */
+static bool repeats_heads(const ds_nn *nn, int64_t n_heads, int64_t n_kv_heads)
+{
+    const int64_t ranks = nn->trace.head_ranks;
+    return ranks > 1 && n_kv_heads > 0 && ranks > n_kv_heads && n_heads % ranks == 0 &&
+           ranks % n_kv_heads == 0 && ranks / n_kv_heads <= DS_MAX_IN;
+}
+
 /* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
 static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots,
                             int64_t head_dim)
@@ -419,13 +451,13 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
 {
     const ds_paged *paged = nn->trace.paged;
     const int64_t n = nn->trace.seq_length;
-    const dsi_paged_attrs own = {.n_heads = attrs->n_heads,
-                                 .n_kv_heads = attrs->n_kv_heads,
-                                 .head_dim = attrs->head_dim,
-                                 .window = attrs->window,
-                                 .scale = attrs->scale,
-                                 .cap = attrs->cap,
-                                 .alibi = attrs->alibi};
+    dsi_paged_attrs own = {.n_heads = attrs->n_heads,
+                           .n_kv_heads = attrs->n_kv_heads,
+                           .head_dim = attrs->head_dim,
+                           .window = attrs->window,
+                           .scale = attrs->scale,
+                           .cap = attrs->cap,
+                           .alibi = attrs->alibi};
     ds_value made[DS_MAX_OUT];
     const ds_value tables =
         ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
@@ -435,6 +467,12 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     if (k == DS_NONE) {
         unpack(nn, attrs, &q, &k, &v);
     }
+    if (repeats_heads(nn, attrs->n_heads, attrs->n_kv_heads)) {
+        const int64_t times = nn->trace.head_ranks / attrs->n_kv_heads;
+        k = repeat_heads(nn, k, attrs->n_kv_heads, times);
+        v = repeat_heads(nn, v, attrs->n_kv_heads, times);
+        own.n_kv_heads = nn->trace.head_ranks;
+    }
     const ds_value in[6] = {q,
                             write_paged(nn, "k", k, slots, attrs->head_dim),
                             write_paged(nn, "v", v, slots, attrs->head_dim),
@@ -443,39 +481,6 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
                             positions};
     dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
     return behind_sinks(nn, params, made);
-}
-
-/* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
- * that there are, and takes its own of the many. */
-static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t times)
-{
-    const ds_shape s = ds_nn_meta(nn, x).shape;
-    const dsi_concat_attrs side_by_side = {.dim = 3};
-    ds_value in[DS_MAX_IN];
-    if (s.n_dims != 3) {
-        return x; /* attention refuses it by name */
-    }
-    const dsi_reshape_attrs apart = {
-        .n_dims = 5, .dims = {s.dims[0], s.dims[1], n_heads, 1, s.dims[2] / n_heads}};
-    const dsi_reshape_attrs together = {.n_dims = 3,
-                                        .dims = {s.dims[0], s.dims[1], s.dims[2] * times}};
-    x = ds_nn_apply(nn, &dsi_op_reshape, &apart, &x, 1);
-    for (int64_t i = 0; i < times; ++i) {
-        in[i] = x;
-    }
-    x = ds_nn_apply(nn, &dsi_op_concat, &side_by_side, in, (uint32_t)times);
-    x = ds_nn_apply(nn, &dsi_op_reshape, &together, &x, 1);
-    return ds_nn_apply(nn, &dsi_op_whole, NULL, &x, 1);
-}
-
-/* Whether ranks that share the heads of queries would each need a head of keys that they cannot
- * share: fewer of those, of which each is for as many ranks. */
-static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
-{
-    const int64_t ranks = nn->trace.head_ranks;
-    return ranks > 1 && a->packed == 0 && a->n_kv_heads > 0 && ranks > a->n_kv_heads &&
-           a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
-           ranks / a->n_kv_heads <= DS_MAX_IN;
 }
 
 enum { RNG = 5, HEADS = 6, ROWS = 7, KEYS = 8, END = 9 }; /* inputs of attention */
@@ -579,7 +584,7 @@ ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
         unpack(nn, &attrs, &q, &k, &v);
         attrs.packed = 0;
     }
-    if (repeats_heads(nn, &attrs)) {
+    if (attrs.packed == 0 && repeats_heads(nn, attrs.n_heads, attrs.n_kv_heads)) {
         const int64_t times = nn->trace.head_ranks / attrs.n_kv_heads;
         k = repeat_heads(nn, k, attrs.n_kv_heads, times);
         v = repeat_heads(nn, v, attrs.n_kv_heads, times);

@@ -51,8 +51,10 @@ static const ds_attr write_attrs[] = {DSI_ATTR_INT(dsi_paged_write_attrs, head_d
 
 static void adapt_write(ds_place_case *c)
 {
-    if (((const dsi_paged_write_attrs *)c->attrs)->head_dim > 0) { /* rows of two widths */
-        dsi_place_drop(c->split, 'c');
+    const int64_t d = ((const dsi_paged_write_attrs *)c->attrs)->head_dim;
+    if (d > 0) { /* rows of two widths, cut between heads */
+        c->unit_letter = 'c';
+        c->units[0] = c->units[1] = c->in_meta[1].shape.dims[2] / d;
     }
 }
 
@@ -176,7 +178,8 @@ const ds_op dsi_op_paged_attention = {
                        .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
-        "(T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
+        "(T), positions i32 (1,T) → y (1,T,H·D), "
+        "lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
         "keys of the token's own sequence up to its position, those of the window if there is one. "
         "cap and alibi bend scores as in attention. k and v are as paged_write makes them, of any "
         "float dtype or of i8 with KV·(D+4) bytes a position. Position p of sequence s lies in "

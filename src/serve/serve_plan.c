@@ -69,12 +69,14 @@ static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_
                             int64_t rows, double *seconds_out)
 {
     const dsi_piece *piece = s->generator->pieces;
+    const uint32_t n_ranks = s->generator->plan_ranks > 1 ? s->generator->plan_ranks : 1;
     dsi_sim_step *steps = NULL;
     dsi_timeline *timeline = NULL;
     while (piece->length < tokens || piece->rows < rows) {
         ++piece;
     }
-    DS_TRY(dsi_plan_sim_steps(piece->plan, 1, dsi_generator_residencies(s->generator), &steps));
+    DS_TRY(
+        dsi_plan_sim_steps(piece->plan, n_ranks, dsi_generator_residencies(s->generator), &steps));
     const dsi_sim_spec spec = {.device = device,
                                .steps = steps,
                                .n_steps = piece->plan->n_steps,
@@ -87,11 +89,12 @@ static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_
     return status;
 }
 
-ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const dsi_device *device,
-                            ds_serve_needs *needs_out, dsi_serve_times *times_out)
+ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks,
+                            const dsi_device *device, ds_serve_needs *needs_out,
+                            dsi_serve_times *times_out)
 {
     ds_server s;
-    ds_status status = dsi_serve_plan(ctx, params, &s);
+    ds_status status = dsi_serve_plan(ctx, params, n_ranks, &s);
     if (status >= 0) {
         fill(&s, needs_out);
         status = params->draft != NULL ? add_drafter(&s, params, needs_out) : DS_OK;
@@ -111,5 +114,5 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const ds
 
 ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_serve_needs *needs_out)
 {
-    return dsi_serve_plan_on(ctx, params, NULL, needs_out, NULL);
+    return dsi_serve_plan_on(ctx, params, 1, NULL, needs_out, NULL);
 }

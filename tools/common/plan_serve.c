@@ -21,7 +21,7 @@ typedef struct serve_options {
     const char *model, *model_revision, *model_config, *draft_model, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
-    int64_t threads;
+    int64_t threads, ranks;
     serve_flags sizes;
     bool overwrite;
 } serve_options;
@@ -95,6 +95,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .def = "0",
          .max = 4096,
          .doc = "Threads; default: the cores that this process may use."},
+        {.name = "ranks",
+         .type = DSI_ARG_INT,
+         .out = &o->ranks,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 1024,
+         .doc = "Ranks of one host that share the layers; all figures are of one of them."},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "json",
          .type = DSI_ARG_TEXT,
@@ -125,7 +133,7 @@ typedef struct serve_run {
     const serve_options *o;
     ds_model *model, *draft_model;
     ds_generator_params draft;
-    dsi_device device;
+    dsi_device device; /* a rank's part */
     ds_serve_params params;
     ds_serve_needs needs;
     dsi_serve_times times;
@@ -136,7 +144,7 @@ typedef struct serve_run {
 static ds_status plan(serve_run *r, const ds_serve_params *params, const dsi_device *device,
                       ds_serve_needs *needs_out)
 {
-    DS_TRY(dsi_serve_plan_on(r->ctx, params, device, needs_out, &r->times));
+    DS_TRY(dsi_serve_plan_on(r->ctx, params, (uint32_t)r->o->ranks, device, needs_out, &r->times));
     needs_out->process += SERVE_BYTES;
     needs_out->total += SERVE_BYTES;
     return DS_OK;
@@ -169,8 +177,8 @@ static ds_status find_memory(serve_run *r)
     const serve_options *o = r->o;
     if (o->device != NULL) {
         DS_TRY(dsi_device_load(r->ctx, o->device, &r->device));
-        const dsi_device rank = dsi_device_of_rank(&r->device, 1);
-        r->memory = (uint64_t)rank.memory_bytes;
+        r->device = dsi_device_of_rank(&r->device, (uint32_t)o->ranks);
+        r->memory = (uint64_t)r->device.memory_bytes;
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of %s", r->device.name);
     }
     if (o->memory != NULL) {
@@ -201,6 +209,9 @@ static ds_status fill_params(serve_run *r)
         r->params.draft = &r->draft;
         r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
     }
+    if (o->quantize != NULL && o->ranks > 1) {
+        return ds_fail(r->ctx, DS_ERR_ARG, "--quantize goes with one rank, as in ds_serve");
+    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -230,7 +241,8 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    for (size_t k = 0; k < 2 * sizeof types / sizeof *types; ++k) {
+    const size_t n_types = r->o->ranks > 1 ? 1 : sizeof types / sizeof *types;
+    for (size_t k = 0; k < 2 * n_types; ++k) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
         const size_t t = k / 2;
@@ -278,7 +290,9 @@ static ds_status plan_away(const serve_run *r, ds_serve_params p, int64_t max_in
     offload_flags flags = {.device = "nvme", .nvme_path = "DIR", .max_in_cpu = max_in_cpu};
     ds_status status = offload_flags_open(r->ctx, &flags, NULL, 1);
     p.source.config = flags.config;
-    status = status < 0 ? status : dsi_serve_plan_on(r->ctx, &p, NULL, needs_out, NULL);
+    status = status < 0
+                 ? status
+                 : dsi_serve_plan_on(r->ctx, &p, (uint32_t)r->o->ranks, NULL, needs_out, NULL);
     offload_flags_close(&flags);
     needs_out->total += SERVE_BYTES;
     return status;
@@ -365,7 +379,12 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
         (void)snprintf(stored, sizeof stored, "  elsewhere           %12.2f  moved in every step\n",
                        mib(n->stored));
     }
-    (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"
+    char ranks[64] = "on one rank";
+    if (r->o->ranks > 1) {
+        (void)snprintf(ranks, sizeof ranks, "of which this is one of %lld ranks",
+                       (long long)r->o->ranks);
+    }
+    (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
@@ -375,10 +394,10 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  "  sum                 %12.2f\n%s",
                  ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
-                 type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
-                 (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
-                 (long long)n->kv_tokens, (double)n->position / 1024.0, ds_dtype_name(n->kv_type),
-                 mib(n->batch), mib(n->process), mib(n->total), stored);
+                 type != NULL ? type : "", ranks, (long long)n->max_length,
+                 (long long)n->max_sequences, (long long)n->max_batch_tokens, mib(n->weights),
+                 mib(n->keys_values), (long long)n->kv_tokens, (double)n->position / 1024.0,
+                 ds_dtype_name(n->kv_type), mib(n->batch), mib(n->process), mib(n->total), stored);
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -389,19 +408,21 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
     char text[4096];
     size_t at = (size_t)snprintf(
         text, sizeof text,
-        "{\n  \"ds_plan_serve\": 1,\n  \"parameters\": %llu,\n  \"dtype\": \"%s\",\n"
+        "{\n  \"ds_plan_serve\": 1,\n  \"ranks\": %lld,\n  \"parameters\": %llu,\n  \"dtype\": "
+        "\"%s\",\n"
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
         "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n "
         " \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
-        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), ds_dtype_name(n->kv_type),
-        (long long)n->max_length, (long long)n->max_sequences, (long long)n->max_batch_tokens,
-        (long long)n->kv_tokens, (unsigned long long)n->position, (unsigned long long)n->weights,
-        (unsigned long long)n->stored, (unsigned long long)n->keys_values,
-        (unsigned long long)n->batch, (unsigned long long)n->process, (unsigned long long)n->total,
-        (unsigned long long)r->memory, fits(r, n->total) ? "true" : "false");
+        (long long)r->o->ranks, (unsigned long long)n->parameters, ds_dtype_name(n->dtype),
+        ds_dtype_name(n->kv_type), (long long)n->max_length, (long long)n->max_sequences,
+        (long long)n->max_batch_tokens, (long long)n->kv_tokens, (unsigned long long)n->position,
+        (unsigned long long)n->weights, (unsigned long long)n->stored,
+        (unsigned long long)n->keys_values, (unsigned long long)n->batch,
+        (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
+        fits(r, n->total) ? "true" : "false");
     for (uint32_t i = 0; i < n_changes; ++i) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
                                i > 0 ? ", " : "", changes[i].flags + 1,
@@ -427,8 +448,9 @@ static ds_status report(serve_run *r, int *code)
     DS_TRY(fill_params(r));
     DS_TRY(plan(r, &r->params, r->o->device != NULL ? &r->device : NULL, &r->needs));
     if (r->memory_of[0] == '\0') {
-        r->memory = r->needs.available;
-        (void)snprintf(r->memory_of, sizeof r->memory_of, "of this machine");
+        r->memory = r->needs.available / (uint64_t)r->o->ranks;
+        (void)snprintf(r->memory_of, sizeof r->memory_of,
+                       r->o->ranks > 1 ? "of this machine for each" : "of this machine");
     }
     if (!fits(r, r->needs.total)) {
         DS_TRY(find_changes(r, changes, &n_changes));

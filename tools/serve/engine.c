@@ -4,10 +4,14 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { MOST_POLLED = 4096 };
 
@@ -229,6 +233,9 @@ static void break_all(engine *e, const ds_server *server, const ds_ctx *ctx)
         }
     }
     e->f->broken = e->f->broken || server == e->f->server;
+    if (e->f->comm != NULL) { /* without its ranks it cannot serve again: the process ends */
+        (void)kill(getpid(), SIGTERM);
+    }
 }
 
 /* A document of an encoder, of the oldest job. Without the lock but to look and to give. */
@@ -327,6 +334,22 @@ static void obey(front *f)
     (void)pthread_cond_signal(&f->answered);
 }
 
+/* With the lock. The other ranks see meanwhile that this one is there, and it that they are. */
+static void wait_for_work(engine *e)
+{
+    front *f = e->f;
+    struct timespec until;
+    if (f->comm == NULL || f->broken) {
+        (void)pthread_cond_wait(&f->wake, &f->lock);
+        return;
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    if (pthread_cond_timedwait(&f->wake, &f->lock, &until) == ETIMEDOUT) {
+        turn(e);
+    }
+}
+
 static void loop(engine *e)
 {
     front *f = e->f;
@@ -342,7 +365,7 @@ static void loop(engine *e)
             break;
         }
         if (e->f->running == NULL && f->queued == NULL) {
-            (void)pthread_cond_wait(&f->wake, &f->lock);
+            wait_for_work(e);
         } else if (f->server == NULL) {
             encode_one(e);
         } else {

@@ -38,7 +38,7 @@ typedef struct serve_options {
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     const char *model_asked; /* --model as it was given */
     char *model_found;
-    int64_t port, threads, max_waiting;
+    int64_t port, threads, max_waiting, rank_seconds;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
     bool no_embeddings, lora_updates;
     serve_flags sizes;
@@ -102,8 +102,17 @@ typedef struct front_command {
     bool done;
 } front_command;
 
+/* A rank of a job whose ranks share the layers. */
+typedef struct front_rank {
+    int64_t process;
+    char host[64];
+} front_rank;
+
 struct front {
     ds_ctx *ctx; /* of the engine thread; that of the server in force */
+    ds_comm *comm;
+    front_rank *ranks; /* [n_ranks] */
+    size_t n_ranks;
     const serve_options *options;
     ds_server *server;      /* NULL: the model is an encoder, */
     ds_encoder *encoder;    /* which gives vectors alone */
@@ -357,6 +366,8 @@ void *engine_run(void *front);
 
 /* ---- metrics.c; with the lock ---- */
 void metrics_print(front *f, dsi_buf *out);
+/* A member "ranks" behind another one; of one rank nothing. Needs no lock. */
+void ranks_print(const front *f, dsi_buf *out);
 /* The texts that are made, and places that are free, as JSON. */
 void slots_print(front *f, dsi_buf *out);
 

@@ -107,11 +107,10 @@ static enum MHD_Result answer_health(exchange *x, struct MHD_Connection *c, cons
     const bool draining = f->draining;
     const bool broken = f->broken;
     (void)pthread_mutex_unlock(&f->lock);
-    dsi_buf text = dsi_buf_make(256);
-    dsi_buf_printf(&text, "{\"status\":\"%s\"}\n",
-                   broken     ? "broken"
-                   : draining ? "draining"
-                              : "ok");
+    dsi_buf text = dsi_buf_make(256 + 256 * f->n_ranks);
+    dsi_buf_printf(&text, "{\"status\":\"%s\"", broken ? "broken" : draining ? "draining" : "ok");
+    ranks_print(f, &text);
+    dsi_buf_puts(&text, "}\n");
     return send_text(x, c, draining || broken ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
                      "application/json", &text);
 }

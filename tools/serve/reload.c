@@ -117,6 +117,10 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
 {
     sigset_t all;
     sigset_t before;
+    if (f->comm != NULL) {
+        return api_fail(e, MHD_HTTP_NOT_IMPLEMENTED, NULL, "",
+                        "a reload of layers that ranks share is not built; start the job anew");
+    }
     (void)pthread_mutex_lock(&f->lock);
     const bool over = f->draining || f->stop;
     const bool busy = f->loading;
