@@ -74,7 +74,8 @@ bool api_take_beams(api_reader *r, json_t *body)
                    ? api_unsupported(r, "best_of",
                                      "choosing the best of several that are drawn is not built; "
                                      "ask for n texts, or for use_beam_search")
-                   : true;
+               : r->best_of == 1 && r->n > 1 ? api_wrong(r, "best_of", "at least n")
+                                             : true;
     }
     r->beam.n = r->best_of > 0 ? r->best_of : r->n;
     if (json_object_get(body, "length_penalty") == NULL) {
