@@ -9,6 +9,7 @@
 
 typedef struct teacher_flags {
     const char *teacher; /* NULL: none */
+    char *found;         /* its folder of the Hugging Face cache; NULL: teacher is a path */
     double weight, temperature, mix;
     bool weight_given, temperature_given, mix_given;
 } teacher_flags;
@@ -23,8 +24,8 @@ typedef struct teacher_flags {
     {.name = "teacher",                                                                            \
      .type = DSI_ARG_TEXT,                                                                         \
      .out = &(f).teacher,                                                                          \
-     .value = "DIR",                                                                               \
-     .doc = "Distillation: learn from the chances that this model folder gives each token, too. "  \
+     .value = "DIR|ORG/NAME",                                                                      \
+     .doc = "Distillation: learn from the chances that this model gives each token, too. "         \
             "It runs frozen beside the model, in the same plan; both have the same vocabulary. "   \
             "The loss of evaluation is the cross entropy alone."},                                 \
         TEACHER_NUMBER("distill_weight", f, weight, "0.5", 0, 1,                                   \
