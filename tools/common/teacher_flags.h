@@ -6,6 +6,7 @@
 #include "common/args.h"
 
 #include <deepspeed/distillation.h>
+#include <deepspeed/tokenizer.h>
 
 typedef struct teacher_flags {
     const char *teacher; /* NULL: none */
@@ -43,5 +44,10 @@ typedef struct teacher_flags {
  * config.json. */
 ds_status teacher_flags_open(ds_ctx *ctx, const teacher_flags *flags, ds_model **teacher_out,
                              ds_distillation *out);
+
+/* Compares the ids of the teacher's tokenizer, where its folder has one, with those that the data
+ * are made of. Errors: ERR_ARG (an id is another token there), those of reading it. */
+ds_status teacher_flags_check_tokens(ds_ctx *ctx, const teacher_flags *flags,
+                                     const ds_tokenizer *tokenizer);
 
 #endif
