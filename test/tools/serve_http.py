@@ -300,7 +300,7 @@ def refusals(s):
              ("logit_bias", {"999": 1}), ("logit_bias", {"1": 101}), ("stream", 1), ("best_of", "2"), ("suffix", "b"),
              ("presence_penalty", 2.5), ("logprobs", 6), ("stream_options", {"include_usage": True}), ("top_k", -5),
              ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [99999]), ("prompt", []), ("prompt", ""),
-             ("prompt", [[]]), ("prompt", [-1]), ("prompt", [320]), ("prompt", {"a": 1}), ("prompt", None), ("model", None)]
+             ("prompt", [[]]), ("prompt", [-1]), ("prompt", [320]), ("prompt", {"a": 1}), ("prompt", None), ("model", None), ("min_tokens", 3)]
     for key, value in wrong:
         status, got = s.post("/v1/completions", **{**ok, key: value})
         error = got.get("error", {})
@@ -313,6 +313,8 @@ def refusals(s):
                        ("messages", [{"role": "user", "content": "a", "tool_calls": []}])]:
         status, got = s.post("/v1/chat/completions", **{**said, key: value})
         expect(status == 400 and got["error"]["param"] in (key, None, ""), key, value, status, got)
+    status, got = s.post("/v1/completions", **ok, n=2, best_of=1)
+    expect(status == 400 and got["error"]["param"] == "best_of", got)
     status, got = s.post("/v1/completions", **{**ok, "model": "other"})
     expect(status == 404 and got["error"]["code"] == "model_not_found", got)
     status, got = s.post("/v1/completions", **{**ok, "max_tokens": 511, "prompt": "aa"})

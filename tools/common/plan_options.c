@@ -419,4 +419,5 @@ void plan_options_free(plan_options *options)
     dsi_arg_list_free(&options->freeze);
     adapter_flags_free(&options->adapter);
     free(options->model_found);
+    free(options->teacher.found);
 }

@@ -135,6 +135,7 @@ typedef struct load_run {
     load_samples frames; /* when texts came, seconds from the start */
     load_samples gaps;   /* between two of one request, seconds */
     double seconds;      /* from the start to the last answer */
+    bool interrupted;    /* by Ctrl-C: fewer requests than were asked for */
 } load_run;
 
 /* Sends everything. Errors: those of this machine (sockets, memory); a request that fails is a
