@@ -443,7 +443,7 @@ static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value sl
 
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
  * new there would be left out in silence. */
-_Static_assert(sizeof(dsi_attention_attrs) == 13 * sizeof(int64_t),
+_Static_assert(sizeof(dsi_attention_attrs) == 14 * sizeof(int64_t),
                "attention has a new attribute: have attention_paged pass it on or refuse it");
 
 static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
@@ -457,7 +457,8 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
                            .window = attrs->window,
                            .scale = attrs->scale,
                            .cap = attrs->cap,
-                           .alibi = attrs->alibi};
+                           .alibi = attrs->alibi,
+                           .alibi_rounded = attrs->alibi_rounded};
     ds_value made[DS_MAX_OUT];
     const ds_value tables =
         ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
@@ -567,6 +568,7 @@ ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
         .site = dropout ? ++nn->n_sites : 0,
         .cap = params->cap,
         .alibi = params->alibi,
+        .alibi_rounded = params->alibi_rounded,
         .all_heads = params->alibi > 0.0 ? params->n_heads : 0};
     if (nn->trace.mode == DS_TRACE_GENERATE && nn->trace.paged != NULL) {
         if (params->all_keys) {

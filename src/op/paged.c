@@ -89,7 +89,8 @@ static ds_status check_heads(const ds_infer *call)
     const dsi_paged_attrs *a = call->attrs;
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
         a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
-        !(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3)) {
+        !(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3) ||
+        a->alibi_rounded < 0 || a->alibi_rounded > 1) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, cap %g, "
                                "alibi %g, expected positive numbers, n_heads a multiple of "
@@ -145,7 +146,7 @@ static const ds_attr paged_attrs[] = {
     DSI_ATTR_INT(dsi_paged_attrs, n_heads),  DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
     DSI_ATTR_INT(dsi_paged_attrs, head_dim), DSI_ATTR_INT(dsi_paged_attrs, window),
     DSI_ATTR_REAL(dsi_paged_attrs, scale),   DSI_ATTR_REAL(dsi_paged_attrs, cap),
-    DSI_ATTR_REAL(dsi_paged_attrs, alibi),
+    DSI_ATTR_REAL(dsi_paged_attrs, alibi),   DSI_ATTR_INT(dsi_paged_attrs, alibi_rounded),
 };
 
 static void adapt_heads(ds_place_case *c)

@@ -60,7 +60,7 @@ static void greedy_like_transformers(void **state)
 {
     static const char *const names[] = {
         "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3",
-        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss"};
+        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss",  "falcon_rw"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -161,6 +161,7 @@ static void same_bits(void **state)
     same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "bloom", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "falcon_rw", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "gpt_oss", DS_DTYPE_F32, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
