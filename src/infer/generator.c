@@ -297,6 +297,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (info->vocab_size == 0) {
         return ds_fail(g->ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
     }
+    DS_TRY(dsi_adapter_check_pairs(g->adapter, g->model));
     g->pairs = info->pairs && !g->encodes;
     if (g->pairs) {
         DS_TRY(dsi_pairs_check(g, params));

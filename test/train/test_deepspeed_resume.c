@@ -535,6 +535,12 @@ static void stays_inside_of_mutated_folders(void **state)
     static const char *const third[2] = {"zero_pp_rank_1_mp_rank_00_optim_states.pt",
                                          "zero_pp_rank_0_mp_rank_00_model_states.pt"};
     static const char *const maps[2] = {"mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"};
+    static const char *const stages[2] = {"mp_rank_01_model_states.pt",
+                                          "zero_pp_rank_1_mp_rank_01_optim_states.pt"};
+    static const char *const experts[2] = {"mp_rank_00_model_states.pt",
+                                           "zero_pp_rank_3_mp_rank_00_optim_states.pt"};
+    mutate(*state, "pipe_tied", stages, 4096);
+    mutate(*state, "experts2", experts, 8192);
     mutate(*state, "zero3", third, 4096);
     mutate(*state, "tensor1", maps, 32768); /* affine_map is in the middle */
 }
