@@ -27,6 +27,14 @@ static bool may_wait(const dsi_offloader *o, ds_value v)
            ds_meta_bytes(info->meta) >= o->how->least_activation;
 }
 
+/* Whether a node goes on with a sum over positions, the gradient of a weight: every turn adds to
+ * it, so that it stays. Gradients of keys are such of a chunk. */
+static bool goes_on(const dsi_node_info *maker, const dsi_node_info *reader)
+{
+    return reader->op == &dsi_op_add ||
+           (reader->op == maker->op && reader->op != &dsi_op_attention_part_backward);
+}
+
 ds_status dsi_offload_find_waiting(dsi_offloader *o)
 {
     const ds_graph *g = o->r.from;
@@ -41,8 +49,8 @@ ds_status dsi_offload_find_waiting(dsi_offloader *o)
                 continue;
             }
             const dsi_node_info *maker = &g->nodes[g->values[v].producer];
-            const bool other =
-                node->half != 0 && node->half != maker->half && node->phase == maker->phase;
+            const bool other = node->half != 0 && node->half != maker->half &&
+                               node->phase == maker->phase && !goes_on(maker, node);
             o->turns[v].waits = o->turns[v].waits || other;
             o->turns[v].last = n;
         }
