@@ -37,6 +37,7 @@ typedef struct dsi_turn_state {
 typedef struct dsi_waiting_cell {
     ds_cell cell;
     ds_node until; /* the last reader of what it holds */
+    bool spans;    /* which is of another phase than who made it */
 } dsi_waiting_cell;
 
 typedef struct dsi_offloader {

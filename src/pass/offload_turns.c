@@ -27,6 +27,14 @@ static bool may_wait(const dsi_offloader *o, ds_value v)
            ds_meta_bytes(info->meta) >= o->how->least_activation;
 }
 
+/* Whether a node goes on with a sum over positions, the gradient of a weight: every turn adds to
+ * it, so that it stays. Gradients of keys are such of a chunk. */
+static bool goes_on(const dsi_node_info *maker, const dsi_node_info *reader)
+{
+    return reader->op == &dsi_op_add ||
+           (reader->op == maker->op && reader->op != &dsi_op_attention_part_backward);
+}
+
 ds_status dsi_offload_find_waiting(dsi_offloader *o)
 {
     const ds_graph *g = o->r.from;
@@ -41,8 +49,8 @@ ds_status dsi_offload_find_waiting(dsi_offloader *o)
                 continue;
             }
             const dsi_node_info *maker = &g->nodes[g->values[v].producer];
-            const bool other =
-                node->half != 0 && node->half != maker->half && node->phase == maker->phase;
+            const bool other = node->half != 0 && node->half != maker->half &&
+                               node->phase == maker->phase && !goes_on(maker, node);
             o->turns[v].waits = o->turns[v].waits || other;
             o->turns[v].last = n;
         }
@@ -50,37 +58,66 @@ ds_status dsi_offload_find_waiting(dsi_offloader *o)
     return DS_OK;
 }
 
+static bool same_meta(ds_meta a, ds_meta b)
+{
+    return a.dtype == b.dtype && ds_shape_equal(a.shape, b.shape);
+}
+
+static bool is_waiting(const dsi_offloader *o, ds_cell cell)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < o->n_waiting; ++i) {
+        found = found || o->waiting[i].cell == cell;
+    }
+    return found;
+}
+
+/* Declares a cell. What no phase leaves to another waits in those of the training plan in
+ * evaluation, too; that is its own which waits from phase to phase. */
+static ds_status add_cell(dsi_offloader *o, ds_meta meta, bool spans, ds_cell *cell_out)
+{
+    char name[OFFLOAD_NAME_BYTES];
+    ds_cell found = DS_NONE;
+    uint32_t number = o->n_waiting;
+    for (bool taken = true; taken; ++number) {
+        (void)snprintf(name, sizeof name, spans ? "chunk/kept/%u" : "chunk/%u", number);
+        found = ds_cells_find(o->cells, DS_CELL_STATE, name);
+        taken = found != DS_NONE && (spans || is_waiting(o, found) ||
+                                     !same_meta(ds_cells_get(o->cells, found)->meta, meta));
+    }
+    const ds_cell_info info = {.name = name, .kind = DS_CELL_STATE, .meta = meta, .of = DS_NONE};
+    if (found == DS_NONE) {
+        DS_TRY(ds_cells_add(o->cells, &info, &found));
+    }
+    *cell_out = found;
+    return dsi_offload_add_residency(o, found, (dsi_cell_residency){o->how->waiting, DS_NONE, 0});
+}
+
 /* A cell that nobody needs any more, or a new one. */
 static ds_status find_cell(dsi_offloader *o, ds_value v, ds_cell *cell_out)
 {
-    const ds_meta meta = o->r.from->values[v].meta;
+    const ds_graph *g = o->r.from;
+    const ds_meta meta = g->values[v].meta;
+    const ds_node last = o->turns[v].last;
+    const bool spans = g->nodes[last].phase != g->nodes[g->values[v].producer].phase;
     for (uint32_t i = 0; i < o->n_waiting; ++i) {
         dsi_waiting_cell *w = &o->waiting[i];
-        const ds_meta own = ds_cells_get(o->cells, w->cell)->meta;
-        if (w->until < o->now && own.dtype == meta.dtype && ds_shape_equal(own.shape, meta.shape)) {
-            w->until = o->turns[v].last;
+        if (w->until < o->now && w->spans == spans &&
+            same_meta(ds_cells_get(o->cells, w->cell)->meta, meta)) {
+            w->until = last;
             *cell_out = w->cell;
             return DS_OK;
         }
     }
-    char name[OFFLOAD_NAME_BYTES];
-    uint32_t number = o->n_waiting;
-    ds_cell found = DS_NONE;
-    do { /* the evaluation plan's are its own: it may run while some of these wait */
-        (void)snprintf(name, sizeof name, "chunk/%u", number++);
-        found = ds_cells_find(o->cells, DS_CELL_STATE, name);
-    } while (found != DS_NONE);
-    const ds_cell_info info = {.name = name, .kind = DS_CELL_STATE, .meta = meta, .of = DS_NONE};
     dsi_waiting_cell *items =
         dsi_graph_grow(o->waiting, &o->waiting_capacity, o->n_waiting + 1, sizeof *items);
     if (items == NULL) {
-        return ds_fail(o->r.from->ctx, DS_ERR_NOMEM, "no memory to offload chunks");
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to offload chunks");
     }
     o->waiting = items;
-    DS_TRY(ds_cells_add(o->cells, &info, cell_out));
-    items[o->n_waiting++] = (dsi_waiting_cell){*cell_out, o->turns[v].last};
-    return dsi_offload_add_residency(o, *cell_out,
-                                     (dsi_cell_residency){o->how->waiting, DS_NONE, 0});
+    DS_TRY(add_cell(o, meta, spans, cell_out));
+    items[o->n_waiting++] = (dsi_waiting_cell){*cell_out, last, spans};
+    return DS_OK;
 }
 
 ds_status dsi_offload_leave_turn(dsi_offloader *o, const dsi_node_info *node)

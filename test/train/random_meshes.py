@@ -169,7 +169,13 @@ class Case:
             self.quantize(rng)
         self.options(rng)
         dense = "num_local_experts" not in self.model and "num_experts" not in self.model
+        self.piece = 0  # positions of a chunk of the sequence
         self.domino = self.tp > 1 and (rng.random() < 0.4 if dense and self.batch > 1 else rng.random() < 0.01)
+        own = random.Random(f"{self.length} {self.batch} {self.ranks}")  # what was drawn before stays as it was
+        pieces = [n for n in range(self.sp, self.length, self.sp) if self.length % n == 0]
+        heads = self.model.get("num_attention_heads", self.model.get("n_head", 1))
+        if self.ring is None and self.pp == 1 and not self.domino and experts == 0 and heads % (self.sp * self.tp) == 0 and pieces and own.random() < 0.4:
+            self.piece = own.choice(pieces)
 
     def divides(self, tp):
         """Whether so many ranks can share some layer, as far as that is easily said."""
@@ -279,6 +285,8 @@ class Case:
             config["sequence_parallel_size"] = self.sp
             if self.ring is not None:
                 config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
+            if self.piece > 0:
+                config["sequence_parallel"] = {"chunk_size": self.piece}
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
             if self.ep > 1 or self.folded:
@@ -290,7 +298,7 @@ class Case:
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
         return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}{' folded over tp' if self.folded else ''}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
-                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{f'chunks of {self.piece}, ' if self.piece else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
@@ -352,6 +360,8 @@ FIXED = [
     # magnitudes of gradients that leave memory in a chunk's phase were to wait for the norm where other micro-batches come
     ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "interleaved", "offload": "nvme"}),
     ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "offload": "nvme"}),
+    ((1, 2, 2, 1), 2, 30, 2, {**LLAMA, "piece": 10}, {}),  # chunks of a sequence beside tp and sp
+    ((2, 1, 1, 1), 1, 35, 1, {**GPT2, "resid_pdrop": 0.1, "piece": 7}, {}),  # on data-parallel ranks alone, everything dropped
 ]
 
 
@@ -361,6 +371,7 @@ def fixed_case(i):
     (case.dp, case.tp, case.sp, case.pp), case.batch, case.length, case.accumulation, model, flags = FIXED[i]
     case.model = dict(model)
     case.quantized, case.ring, case.domino = {}, case.model.pop("ring", None), case.model.pop("domino", False)
+    case.piece = case.model.pop("piece", 0)
     case.folded = False
     case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False

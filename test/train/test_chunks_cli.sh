@@ -102,6 +102,23 @@ train 2 cpu.json resumed 512 --model_config llama.json --data text.txt --max_ste
 train 2 cpu.json resumed 512 --model_config llama.json $text --resume || fail "resume" resumed.log
 same base resumed
 
+# Memory: what the plan says within 3 %, and less than 0.6 of that in one piece, the layers being most of it.
+cat > wide.json <<'EOM'
+{"model_type": "llama", "vocab_size": 256, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 1, "num_attention_heads": 4,
+ "num_key_value_heads": 4, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
+EOM
+memory() { sed -nE 's/.*memory ([0-9.]+) MiB of ([0-9.]+) MiB planned.*/\1 \2/p' "$1.log"; }
+config wide_whole.json 0 1 '' "$again"
+config wide_chunks.json 0 1 '"chunk_size": 512' "$again"
+config wide_cpu.json 0 1 '"chunk_size": 512, "offload": "cpu"' "$again, \"device_memory\": 1000000000"
+for run in wide_whole wide_chunks wide_cpu; do
+    sed -i 's/"train_batch_size": 4/"train_batch_size": 1/' $run.json
+    train 1 $run.json $run 4096 --model_config wide.json --data text.txt --max_steps 1 || fail "$run" $run.log
+    memory $run | awk '{exit !($1 > 0.97 * $2 && $1 <= $2)}' || fail "$run: memory and plan, MiB: $(memory $run)"
+done
+awk -v whole="$(memory wide_whole)" -v chunks="$(memory wide_chunks)" 'BEGIN {split(whole, a); split(chunks, b); exit !(b[1] < 0.6 * a[1])}' ||
+    fail "memory in one piece and in chunks, MiB: $(memory wide_whole), $(memory wide_chunks)"
+
 # What does not go: by name, with what does.
 refused() { # MESSAGE, KEYS OF sequence_parallel, OTHER KEYS
     config no.json 0 "${4:-1}" "$2" "${3:-}"
