@@ -186,9 +186,6 @@ static ds_status fill_params(serve_run *r)
                                                                                    : NULL}};
     serve_flags_set(&o->sizes, &r->params);
     r->params.embeddings = true;
-    if (o->quantize != NULL && o->ranks > 1) {
-        return ds_fail(r->ctx, DS_ERR_ARG, "--quantize goes with one rank, as in ds_serve");
-    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -216,8 +213,7 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    const size_t n_types = r->o->ranks > 1 ? 1 : sizeof types / sizeof *types;
-    for (size_t t = 0; t < n_types; ++t) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
         if (t > 0) {
