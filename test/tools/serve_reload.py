@@ -180,6 +180,7 @@ def adapters():
     expect(status == 400 and "lora1" in got["error"]["message"], got)
     expect(s.text() == plain and s.text(model="k") == adapted)
     os.rename("lora2", "lora1")
+    expect(s.reload()[0] == 200 and s.text(model="k") == adapted)  # in the new server it is another number
     s.end()
 
 
