@@ -27,7 +27,7 @@ static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
     "/v1/completions, /v1/responses, /v1/models, with streams, and /v1/embeddings (of an encoder "
-    "those alone); also /tokenize, /detokenize, "
+    "those alone), DeepSpeed-MII's /mii/NAME; also /tokenize, /detokenize, "
     "/apply-template, "
     "/health, /ready, /slots and /metrics, and a chat page at /. Requests share batches; a request "
     "gets the same text "
