@@ -23,6 +23,15 @@ typedef struct source {
     int64_t n_rounded, n_kept; /* matrices in blocks */
 } source;
 
+/* A part of a quantized matrix: its whole numbers or bytes, or scales of bytes, which have a dtype
+ * of their own. */
+static bool is_of_quantized(const ds_safetensor *t)
+{
+    const ds_dtype dtype = t->meta.dtype;
+    return dtype == DS_DTYPE_I32 || dtype == DS_DTYPE_I64 || ds_dtype_bytes(dtype) == 1 ||
+           strstr(t->name, ".weight_scale") != NULL;
+}
+
 ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_dtype *dtype_out)
 {
@@ -37,11 +46,13 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         return DS_OK;
     }
     DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
-    ds_dtype dtype = DS_DTYPE_U8; /* of the first that is no part of a quantized matrix */
-    for (size_t i = 0; i < ds_safetensors_count(st) &&
-                       (dtype == DS_DTYPE_U8 || dtype == DS_DTYPE_I32 || dtype == DS_DTYPE_I64);
-         ++i) {
-        dtype = ds_safetensors_at(st, i)->meta.dtype;
+    ds_dtype dtype = DS_DTYPE_F32;
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        if (!is_of_quantized(t)) {
+            dtype = t->meta.dtype; /* of the first that is no part of a quantized matrix */
+            break;
+        }
     }
     ds_safetensors_close(&st);
     const bool computes = dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16;
