@@ -164,7 +164,7 @@ wide=("$tool" --model_config "$dir/wide.json" --world_size 8 --seq_length 16384 
 check share_fit 0 '^chosen: .*(tensor_parallel.autotp_size|sequence_parallel_size)' "${wide[@]}" --deepspeed_config "$dir/one.json" --fit --output "$dir/shared.json"
 check shared 0 'fits: ' "${wide[@]}" --deepspeed_config "$dir/shared.json"
 check share_changes 3 '^  .*(tensor_parallel.autotp_size|sequence_parallel_size).* GiB' "${wide[@]}" --deepspeed_config "$dir/one.json"
-sed 's/"gradient_clipping"/"sequence_parallel_size": 1, &/' "$dir/one.json" > "$dir/own.json"
+sed 's/"gradient_clipping"/"sequence_parallel_size": 1, "tensor_parallel": {"autotp_size": 1}, "pipeline": {"stages": 1}, &/' "$dir/one.json" > "$dir/own.json"
 check not_shared 3 'nothing fits' "${wide[@]}" --deepspeed_config "$dir/own.json" --fit
 check by_axes 0 '^exposed communication by axes: .*(sp|tp) [0-9.]+ ms' "$tool" --model_config "$dir/wide.json" --world_size 8 --seq_length 16384 \
     --deepspeed_config "$dir/shared.json" --device h100-sxm
