@@ -994,9 +994,19 @@ static ds_status obey_front(ds_ctx *ctx, serve_options *o)
                : ds_fail(ctx, DS_ERR_NOMEM, "no thread for standard input");
 }
 
+/* One that comes while a model loads waits until that is served; in all threads. */
+static void hold_reloads(void)
+{
+    sigset_t reload;
+    (void)sigemptyset(&reload);
+    (void)sigaddset(&reload, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &reload, NULL);
+}
+
 int main(int argc, char **argv)
 {
     output_guard("ds_serve");
+    hold_reloads();
     ds_ctx *ctx = NULL;
     serve_options o = {0};
     front f = {0};

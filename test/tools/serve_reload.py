@@ -176,6 +176,50 @@ def adapters():
     s.end()
 
 
+def while_it_loads():
+    """A SIGHUP before it serves waits until it does."""
+    os.mkfifo("late")
+    process = subprocess.Popen([PROGRAM, "--model", "a", "--port", "0", "--threads", "1", "--dtype", "f32", "--api_key_file", "late"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    atexit.register(process.kill)
+    with open("late", "w", encoding="utf8") as keys:  # it reads them first
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+        keys.write("k\n")
+    expect(process.stdout.readline().startswith("serving "), process.poll())
+    expect(any("a is loaded anew" in line for line in process.stderr))
+    process.send_signal(signal.SIGTERM)
+    expect(process.wait(60) == 0)
+
+
+def vectors():
+    """A request has its vectors of one model, however many documents it has."""
+    s = Server("--model", "bert", "--api_key_file", "keys", "--max_length", "64", "--max_choices", "1000")
+    text = " ".join(["the quick brown fox jumps over the lazy dog"] * 6)
+
+    def embed(n):
+        status, got = s.post("/v1/embeddings", model="m", input=[text] * n)
+        expect(status == 200, got)
+        return {json.dumps(d["embedding"]) for d in got["data"]}
+
+    first, seen, stop = embed(1), [], threading.Event()
+
+    def client():
+        while not stop.is_set():
+            seen.append(embed(300))
+
+    t = threading.Thread(target=client)
+    t.start()
+    for i in range(6):
+        status, got = s.reload(model=("bert2", "bert")[i % 2])
+        expect(status == 200, got)
+        expect((embed(1) == first) == (i % 2 == 1), i)
+    stop.set()
+    t.join()
+    expect([len(x) for x in seen] == [1] * len(seen), [len(x) for x in seen])
+    s.end()
+
+
 def replicas(want):
     shutil.copytree("a", "c")
     s = Server("--replicas", "2", "--model", "c", "--probe_seconds", "0.1")
@@ -203,5 +247,7 @@ texts = {m: alone(m) for m in "ab"}
 expect(texts["a"] != texts["b"], texts)
 weights(texts)
 adapters()
+while_it_loads()
+vectors()
 replicas(texts)
 print(f"{checks} checks")

@@ -188,10 +188,24 @@ static void drop_ended(front *f)
     }
 }
 
+/* Whether an encoder has made some of the vectors of a request, whose others must be its own, too.
+ */
+static bool is_half_encoded(const front *f)
+{
+    for (const job *j = f->running; j != NULL && f->server == NULL; j = j->next) {
+        for (size_t i = 0; i < j->n_choices; ++i) {
+            if (!j->done && !j->gone && j->choices[i].finish != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void reload_take(front *f)
 {
     served *s = f->fresh;
-    if (s != NULL) {
+    if (s != NULL && !is_half_encoded(f)) {
         f->fresh = NULL;
         if (f->server != NULL && lora_slots_load(f, s) < 0) {
             answer(f, ds_ctx_error(s->ctx), 0);
