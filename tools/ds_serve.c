@@ -729,6 +729,20 @@ static void keep_served(loaded *l, ds_ctx *ctx, const front *f)
                        .destroy = destroy_loaded};
 }
 
+/* What of a folder's tokenizer must be that in force; nothing where --tokenizer has it. */
+static ds_status digest_tokenizer(ds_ctx *ctx, loaded *l)
+{
+    ds_tokenizer *tokenizer = NULL;
+    if (l->o.tokenizer != NULL) {
+        return DS_OK;
+    }
+    DS_TRY(ds_tokenizer_open(ctx, l->o.model, &tokenizer));
+    l->base.tokenizer = reload_digest(l->o.model);
+    l->base.stops = reload_stops(tokenizer);
+    ds_tokenizer_close(&tokenizer);
+    return DS_OK;
+}
+
 /* See front_load_fn. */
 static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, served **served_out)
 {
@@ -745,11 +759,10 @@ static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, serve
         l->o.model_revision = NULL; /* of the other one */
     }
     ds_status status = open_model(ctx, &l->o, &made, &l->p);
-    const uint64_t digest = status >= 0 && l->o.tokenizer == NULL ? reload_digest(l->o.model) : 0;
     status = status < 0 ? status : open_server(ctx, &l->o, &made, &l->p);
-    unpacked_remove(&l->p.unpacked);
     keep_served(l, ctx, &made);
-    l->base.tokenizer = digest;
+    status = status < 0 ? status : digest_tokenizer(ctx, l);
+    unpacked_remove(&l->p.unpacked);
     if (status < 0) {
         destroy_loaded(&l->base);
         return status;
@@ -895,7 +908,10 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
-    f->tokenizer_digest = status >= 0 && o->tokenizer == NULL ? reload_digest(o->model) : 0;
+    if (status >= 0 && f->tokenizer != NULL && o->tokenizer == NULL) {
+        f->tokenizer_digest = reload_digest(o->model);
+        f->stops_digest = reload_stops(f->tokenizer);
+    }
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
     if (ds_comm_rank(f->comm) > 0) {

@@ -97,11 +97,11 @@ def weights(want):
     expect(found == [long], "the running text changed")
     expect(s.text() == want["b"])
     # what cannot be loaded changes nothing
-    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("shorter", "1024 positions")):
+    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("stops", "other ids"), ("shorter", "1024 positions")):
         status, got = s.reload(model=model)
         expect(status == 400 and what in got["error"]["message"], model, got)
         expect(s.text() == want["b"], model)
-    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 4)
+    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 5)
     for body in (dict(model=3), dict(what="a")):
         expect(s.reload(**body)[0] == 400, body)
     expect(s.post("/v1/reload", headers={}, model="a")[0] == 401)
@@ -116,7 +116,7 @@ def weights(want):
     expect(s.text() == want["b"] and any("b is loaded anew" in x for x in s.lines), s.lines)
     os.rename("b", "b.old")
     s.process.send_signal(signal.SIGHUP)
-    s.until("ds_serve_failed_reloads_total", 5)
+    s.until("ds_serve_failed_reloads_total", 6)
     os.rename("b.old", "b")
     expect(s.text() == want["b"] and any("b is not loaded: " in x for x in s.lines), s.lines)
     load(s, want)
@@ -243,6 +243,9 @@ shutil.copytree("a", "shorter")
 config = json.load(open("shorter/config.json", encoding="utf8"))
 config["max_position_embeddings"] = 1024
 json.dump(config, open("shorter/config.json", "w", encoding="utf8"))
+shutil.copytree("a", "stops")
+with open("stops/generation_config.json", "w", encoding="utf8") as out:
+    out.write('{"eos_token_id": [101]}')
 texts = {m: alone(m) for m in "ab"}
 expect(texts["a"] != texts["b"], texts)
 weights(texts)
