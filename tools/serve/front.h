@@ -51,7 +51,6 @@ typedef struct serve_options {
     /* of a replica: a front has started it */
     bool control;
     char control_key[64];
-    int64_t n_beside; /* replicas that share this machine, itself too */
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
