@@ -141,7 +141,9 @@ def load(s, want):
     threads = [threading.Thread(target=client) for _ in range(6)]
     for t in threads:
         t.start()
-    for i in range(6):
+    for i in range(200):
+        if i >= 6 and len(seen) == 2:  # reloads may be much faster than texts
+            break
         status, got = s.reload(model="ab"[i % 2])
         expect(status == 200, got)
     answers = []
