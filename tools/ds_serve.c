@@ -719,6 +719,20 @@ static void keep_served(loaded *l, ds_ctx *ctx, const front *f)
                        .destroy = destroy_loaded};
 }
 
+/* What of a folder's tokenizer must be that in force; nothing where --tokenizer has it. */
+static ds_status digest_tokenizer(ds_ctx *ctx, loaded *l)
+{
+    ds_tokenizer *tokenizer = NULL;
+    if (l->o.tokenizer != NULL) {
+        return DS_OK;
+    }
+    DS_TRY(ds_tokenizer_open(ctx, l->o.model, &tokenizer));
+    l->base.tokenizer = reload_digest(l->o.model);
+    l->base.stops = reload_stops(tokenizer);
+    ds_tokenizer_close(&tokenizer);
+    return DS_OK;
+}
+
 /* See front_load_fn. */
 static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, served **served_out)
 {
@@ -735,11 +749,10 @@ static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, serve
         l->o.model_revision = NULL; /* of the other one */
     }
     ds_status status = open_model(ctx, &l->o, &made, &l->p);
-    const uint64_t digest = status >= 0 && l->o.tokenizer == NULL ? reload_digest(l->o.model) : 0;
     status = status < 0 ? status : open_server(ctx, &l->o, &made, &l->p);
-    unpacked_remove(&l->p.unpacked);
     keep_served(l, ctx, &made);
-    l->base.tokenizer = digest;
+    status = status < 0 ? status : digest_tokenizer(ctx, l);
+    unpacked_remove(&l->p.unpacked);
     if (status < 0) {
         destroy_loaded(&l->base);
         return status;
@@ -885,7 +898,10 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
-    f->tokenizer_digest = status >= 0 && o->tokenizer == NULL ? reload_digest(o->model) : 0;
+    if (status >= 0 && f->tokenizer != NULL && o->tokenizer == NULL) {
+        f->tokenizer_digest = reload_digest(o->model);
+        f->stops_digest = reload_stops(f->tokenizer);
+    }
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
     if (ds_comm_rank(f->comm) > 0) {
@@ -984,9 +1000,19 @@ static ds_status obey_front(ds_ctx *ctx, serve_options *o)
                : ds_fail(ctx, DS_ERR_NOMEM, "no thread for standard input");
 }
 
+/* One that comes while a model loads waits until that is served; in all threads. */
+static void hold_reloads(void)
+{
+    sigset_t reload;
+    (void)sigemptyset(&reload);
+    (void)sigaddset(&reload, SIGHUP);
+    (void)pthread_sigmask(SIG_BLOCK, &reload, NULL);
+}
+
 int main(int argc, char **argv)
 {
     output_guard("ds_serve");
+    hold_reloads();
     ds_ctx *ctx = NULL;
     serve_options o = {0};
     front f = {0};

@@ -106,7 +106,7 @@ static ds_status fail_late(group_comm *g, dsi_comm_ticket ticket)
     return give_up(g, ds_fail(g->head.ctx, DS_ERR_PEER,
                               "collective %llu of the devices (%s) is not done after %.0f s: %s",
                               (unsigned long long)sequence, what != NULL ? what : "no name",
-                              g->head.timeout, missing));
+                              timeout, missing));
 }
 
 /* What the device says, and whether another rank has given up. */
@@ -144,7 +144,8 @@ static ds_status wait(dsi_comm *comm, dsi_comm_ticket ticket, dsi_comm_times *ti
         if (done) {
             break;
         }
-        if (comm->timeout > 0.0 && dsi_clock_seconds() - begin > comm->timeout) {
+        const double patience = g->control->timeout; /* which may change */
+        if (patience > 0.0 && dsi_clock_seconds() - begin > patience) {
             return fail_late(g, ticket);
         }
         if (turn > SPINS) {

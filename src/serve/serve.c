@@ -145,6 +145,14 @@ static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
     return ds_serve_create(s->ctx, &own, &s->drafter);
 }
 
+/* What a server has that is given requests. */
+static ds_status create_lead(ds_server *s, const ds_serve_params *params)
+{
+    DS_TRY(dsi_batch_create(s));
+    DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
+    return dsi_draw_create(s);
+}
+
 static ds_status create(ds_server *s, const ds_serve_params *params)
 {
     DS_TRY(make_generator(s, params, false, 0));
@@ -161,13 +169,11 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     for (int64_t i = 0; i < s->n_slots; ++i) {
         DS_TRY(dsi_generator_slot_clear(s->generator, i));
     }
+    /* Rank 0 may read a drafter for longer than the others have patience later. */
+    const ds_status status = s->follows ? DS_OK : create_lead(s, params);
+    DS_TRY(ds_comm_agree(params->source.comm, s->ctx, status));
     dsi_generator_set_patience(s->generator, params->rank_seconds);
-    if (s->follows) {
-        return DS_OK;
-    }
-    DS_TRY(dsi_batch_create(s));
-    DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
-    return dsi_draw_create(s);
+    return DS_OK;
 }
 
 ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks, ds_server *s)

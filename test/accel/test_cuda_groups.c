@@ -261,7 +261,8 @@ static void one_stays_away(uint32_t rank, const char *job)
 {
     side s;
     void *memory = NULL;
-    open_side(&s, rank, job, 2.0);
+    open_side(&s, rank, job, 300.0);
+    s.control->timeout = 2.0; /* as a server's ranks have less patience once they serve */
     CHECK_OK(s.ctx, s.cuda->memory->alloc(s.device, s.ctx, 64, "a number", &memory));
     const dsi_comm_part part = {.in = memory, .out = memory, .count = 16};
     const dsi_comm_call call = {.kind = DS_COMM_ALL_REDUCE,

@@ -324,6 +324,18 @@ def passing():
     f.end()
 
 
+def refused_early():
+    """A server that says no before it has the body has the last word."""
+    a = Front("--model", MODEL, "--threads", "1", "--served_model_name", "m", "--max_body", "2000")
+    f = Front("--upstream", f"http://127.0.0.1:{a.port}")
+    for n in (3000, 8000000):
+        status, got = f.post(model="m", prompt="x" * n)
+        expect(status == 413 and got["error"]["code"] == "body_too_large", n, got)
+    expect(f.metric("ds_front_lost_total") == 0)
+    f.end()
+    a.end()
+
+
 def hangs():
     a, b = Fake("m"), Fake("m")
     f = Front("--upstream", a.url, b.url)
@@ -465,6 +477,6 @@ def wrong():
     refusal(1, "all replicas have ended", "--replicas", "2", "--model", "no_such_folder", "--port", "0")
 
 
-for part in (by_name, loads, losses, passing, hangs, refused, keys_and_drain, own, wrong):
+for part in (by_name, loads, losses, passing, hangs, refused_early, refused, keys_and_drain, own, wrong):
     part()
 print(f"{checks} checks")

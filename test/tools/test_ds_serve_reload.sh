@@ -13,4 +13,11 @@ python3 -c "print('zigzag goes up and down, and then left. ' * 200)" > b.txt
 train --model_config llama.json --data a.txt --max_steps 60 --output a
 train --model_config llama.json --data b.txt --max_steps 60 --output b
 train --model a --lora 4 --data b.txt --max_steps 20 --output lora1
+# shellcheck source=test/tools/bert_folder.sh
+. "$DS_SOURCE_DIR/test/tools/bert_folder.sh"
+bert_folder words.bert a.txt
+mlm() { "$build/ds_train" --model_config words.bert/config.json --tokenizer words.bert --data a.txt --seq_length 32 --micro_batch 8 --objective mlm \
+    --steps 2 "$@" > log 2>&1 || fail "training an encoder"; }
+mlm --seed 1 --output bert
+mlm --seed 2 --output bert2
 python3 "$DS_SOURCE_DIR/test/tools/serve_reload.py" "$build/ds_serve" || exit 1

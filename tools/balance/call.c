@@ -59,15 +59,16 @@ static void send_some(call *c)
 {
     int error = 0;
     socklen_t size = sizeof error;
-    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error != 0) {
+    const bool broken = getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error != 0;
+    if (broken && !c->reached) {
         end(c, strerror(error));
         return;
     }
     c->reached = true;
-    const ssize_t n = send(c->fd, c->text.data + c->n_sent, c->text.size - c->n_sent, MSG_NOSIGNAL);
-    if (n < 0 && errno != EAGAIN && errno != EINTR) {
-        /* it may have said why before it closed */
-        c->place = CALL_READS;
+    const ssize_t n =
+        broken ? -1 : send(c->fd, c->text.data + c->n_sent, c->text.size - c->n_sent, MSG_NOSIGNAL);
+    if (broken || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        c->place = CALL_READS; /* it may have said why before it closed */
         return;
     }
     c->n_sent += n > 0 ? (size_t)n : 0;

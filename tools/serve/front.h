@@ -51,7 +51,6 @@ typedef struct serve_options {
     /* of a replica: a front has started it */
     bool control;
     char control_key[64];
-    int64_t n_beside; /* replicas that share this machine, itself too */
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
@@ -84,7 +83,7 @@ typedef struct served {
     ds_encoder *encoder;
     sentence_form sentence;
     int64_t max_length, vocab_size, width;
-    uint64_t tokenizer;               /* digest of its files; 0: --tokenizer has it */
+    uint64_t tokenizer, stops;        /* digests of its files and ids; 0: --tokenizer has them */
     void (*destroy)(struct served *); /* all of it */
 } served;
 
@@ -148,7 +147,7 @@ struct front {
     served *fresh;    /* loaded, for the engine's thread to take */
     served *ending;   /* those before, while they have requests */
     char *path;       /* what is served, as it was asked for */
-    uint64_t tokenizer_digest;
+    uint64_t tokenizer_digest, stops_digest;
     pthread_t loader;
     bool loading, loader_made;
     job *asked; /* who waits for it; NULL: a signal asked */
@@ -329,6 +328,8 @@ void response_fail(job *j, const api_error *e);
 /* ---- reload.c: other weights without an end ---- */
 /* A digest of the files of a folder that say what tokens and chats are. */
 uint64_t reload_digest(const char *folder);
+/* A digest of the ids that begin and end its texts, which are not in those files alone. */
+uint64_t reload_stops(const ds_tokenizer *tokenizer);
 /* Begins one, of `path` or NULL: of what is served. j: the job that is answered, with the lock held
  * by nobody; NULL: none. false: *e. */
 bool reload_begin(front *f, const char *path, job *j, api_error *e);

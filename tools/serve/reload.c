@@ -18,6 +18,20 @@
 
 enum { PATH_BYTES = 4096, FILE_CEILING = 256 << 20 };
 
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    return (hash ^ value) * 0x100000001b3u;
+}
+
+uint64_t reload_stops(const ds_tokenizer *tokenizer)
+{
+    uint64_t hash = mix(0xcbf29ce484222325u, (uint64_t)ds_tokenizer_bos_id(tokenizer));
+    for (uint32_t id = 0; id < ds_tokenizer_vocab_size(tokenizer); ++id) {
+        hash = ds_tokenizer_is_eos(tokenizer, id) ? mix(hash, id) : hash;
+    }
+    return hash;
+}
+
 uint64_t reload_digest(const char *folder)
 {
     static const char *const files[] = {
@@ -31,9 +45,9 @@ uint64_t reload_digest(const char *folder)
         (void)snprintf(path, sizeof path, "%s/%s", folder, files[i]);
         const bool there = dsi_buf_read_file(NULL, path, &text) >= 0;
         for (size_t k = 0; there && k < text.size; ++k) {
-            hash = (hash ^ (unsigned char)text.data[k]) * 0x100000001b3u;
+            hash = mix(hash, (unsigned char)text.data[k]);
         }
-        hash = (hash ^ (there ? 1 : 0)) * 0x100000001b3u;
+        hash = mix(hash, there ? 1 : 0);
         dsi_buf_free(&text);
     }
     return hash;
@@ -75,6 +89,9 @@ static const char *differs(const front *f, const served *s)
            : s->tokenizer != f->tokenizer_digest
                ? "its tokenizer or chat template is another one than that in force; start another "
                  "server for it"
+           : s->stops != f->stops_digest
+               ? "other ids begin or end its texts (generation_config.json, config.json); start "
+                 "another server for it"
            : s->vocab_size != f->vocab_size
                ? "it has another number of ids; start another server for it"
            : s->width != f->width ? "its vectors have another width; start another server for it"
@@ -188,10 +205,24 @@ static void drop_ended(front *f)
     }
 }
 
+/* Whether an encoder has made some of the vectors of a request, whose others must be its own, too.
+ */
+static bool is_half_encoded(const front *f)
+{
+    for (const job *j = f->running; j != NULL && f->server == NULL; j = j->next) {
+        for (size_t i = 0; i < j->n_choices; ++i) {
+            if (!j->done && !j->gone && j->choices[i].finish != NULL) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 void reload_take(front *f)
 {
     served *s = f->fresh;
-    if (s != NULL) {
+    if (s != NULL && !is_half_encoded(f)) {
         f->fresh = NULL;
         if (f->server != NULL && lora_slots_load(f, s) < 0) {
             answer(f, ds_ctx_error(s->ctx), 0);
