@@ -92,7 +92,7 @@ typedef struct dsi_train_spec {
     int64_t head_ranks;             /* ranks that share the heads of attention; 0: one */
     int64_t sequence_ranks;         /* ranks that share each sequence; 0: one */
     ds_sequence_form sequence_form; /* how they share attention */
-    int64_t sequence_chunk; /* positions of a chunk that is computed at a time; 0: all */
+    int64_t sequence_chunk;         /* positions of a chunk that is computed at a time; 0: all */
     uint32_t stages;                /* of the pipeline; 0: one */
     dsi_stage_partition partition;
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */

@@ -264,12 +264,12 @@ struct ds_elastic_params; /* see elasticity.h */
 typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
-    uint32_t sequence_parallel; /* ranks that share each sequence; 1: none */
-    int sequence_attention;     /* 0: by heads; 1: ring */
-    bool sequence_balance;      /* ring: in halves */
-    int64_t sequence_chunk;     /* positions of a chunk; 0: sequences in one piece */
+    uint32_t sequence_parallel;         /* ranks that share each sequence; 1: none */
+    int sequence_attention;             /* 0: by heads; 1: ring */
+    bool sequence_balance;              /* ring: in halves */
+    int64_t sequence_chunk;             /* positions of a chunk; 0: sequences in one piece */
     ds_offload_device sequence_offload; /* of what waits for the turns of chunks */
-    const char *sequence_path;  /* folder for that, NULL: none */
+    const char *sequence_path;          /* folder for that, NULL: none */
     uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
     bool experts_over_tp; /* those along tensor_parallel share them as well, and have whole ones */
     bool experts_over_sp; /* those along sequence_parallel have to share them as well */

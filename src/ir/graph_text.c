@@ -7,10 +7,10 @@
  *   %7 = linear(%3, "wte.weight"@param, -) transposed=1 : bf16[4,8,768] ; forward "h.0.attn"
  *   output "loss" %9
  *
- * After the scope of a node: region=N of a marked region, stage=N of a pipeline, half=N of rows or positions,
- * recomputed. %N is the id of a value. A cell's is that of its version 0, which is otherwise
- * written by the cell's name; "-" stands for a cell that the graph does not read but another cell
- * belongs to, and for absent operands.
+ * After the scope of a node: region=N of a marked region, stage=N of a pipeline, half=N of rows or
+ * positions, recomputed. %N is the id of a value. A cell's is that of its version 0, which is
+ * otherwise written by the cell's name; "-" stands for a cell that the graph does not read but
+ * another cell belongs to, and for absent operands.
  */
 #include "base/buf.h"
 #include "ir/graph.h"

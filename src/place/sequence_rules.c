@@ -81,8 +81,7 @@ ds_status dsi_sequence_rules(const ds_graph *graph, const dsi_mesh *mesh, int64_
         const bool is_along = shape.n_dims > SEQUENCE_DIM && shape.dims[SEQUENCE_DIM] == seq_length;
         const bool is_cut = is_along && all_take_part(graph, v, mesh);
         if (is_along && !is_cut && order != NULL) {
-            return ds_fail(graph->ctx, DS_ERR_UNSUPPORTED,
-                           "input %s is read whole, which %s",
+            return ds_fail(graph->ctx, DS_ERR_UNSUPPORTED, "input %s is read whole, which %s",
                            ds_cells_get(graph->cells, info->cell)->name, order);
         }
         on_out[info->cell] =
