@@ -83,6 +83,20 @@ static ds_status open_stage(const like *l, uint32_t stage, dsi_torch_file *file)
     return status;
 }
 
+/* The first of two groups decays, and that is written: vectors do not (deepspeed_out_params.c). */
+static ds_status check_decay(const like *l, const dsi_out_param *param, size_t group)
+{
+    const bool decays = param->shape.n_dims >= 2;
+    return l->o->n_groups < 2 || l->o->values->optimizer.weight_decay == 0.0 ||
+                   decays == (group == 0)
+               ? DS_OK
+               : ds_fail(l->o->ctx, DS_ERR_UNSUPPORTED,
+                         "%s has '%.160s' in its %s group of parameters, and the checkpoint's "
+                         "weight decay is of matrices, in the first, and not of vectors, in the "
+                         "second",
+                         l->folder, param->name, group == 0 ? "first" : "second");
+}
+
 /* Groups and order of a stage's parameters, as its file has them. */
 static ds_status take_stage(like *l, const dsi_pickle *groups)
 {
@@ -109,6 +123,7 @@ static ds_status take_stage(like *l, const dsi_pickle *groups)
                 return ds_fail(o->ctx, DS_ERR_FORMAT, "%s has a parameter twice", l->folder);
             }
             DS_TRY(find_param(l, own != NULL ? own : "?", &o->params[o->n_params]));
+            DS_TRY(check_decay(l, &o->params[o->n_params], g));
             ++o->n_params;
         }
     }

@@ -329,7 +329,8 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
         .p = w->adapter->dropout, /* sites of the model count from 1 */
         .site = (int64_t)((uint32_t)XXH3_64bits(name, strlen(name)) | 0x80000000u)};
     const ds_shape shape = ds_graph_meta(w->r.to, *x).shape;
-    const bool has_rows = w->trace->sequence_ranks > 1 && shape.n_dims > 1;
+    const bool shared = w->trace->sequence_ranks > 1 || w->trace->sequence_chunk > 0;
+    const bool has_rows = shared && shape.n_dims > 1;
     const bool has_columns = shares_columns(w->trace) && shape.n_dims > 1;
     ds_value in[4] = {*x, DS_NONE, DS_NONE, DS_NONE};
     ds_value out[DS_MAX_OUT];
@@ -340,7 +341,7 @@ static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
                        name);
     }
     DS_TRY(dsi_adapter_read_cell(w, &rng, &in[1]));
-    if (has_rows) { /* a rank's part of a sequence knows its positions by their numbers */
+    if (has_rows) { /* a part of a sequence, of a rank or a chunk, knows its positions */
         const dsi_row_numbers_attrs numbers = dsi_nn_row_numbers(w->trace, shape.dims[1]);
         attrs.n_rows = numbers.n_rows;
         DS_TRY(ds_graph_apply(w->r.to, &dsi_op_row_numbers, &numbers, NULL, 0, &in[2]));

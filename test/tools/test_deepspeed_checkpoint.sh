@@ -82,6 +82,11 @@ done
 check "a pipeline" 0 'dp/global_step7: for DeepSpeed at ZeRO stage 1 on 3 ranks' "$bin/ds_checkpoint" deepspeed out dp --zero_stage 1 --ranks 3 --like pipe_tied
 check "weights of dp" 0 'Saved fp32' "$bin/zero_to_fp32" dp w_dp
 cmp w_out/model.safetensors w_dp/model.safetensors || failed=1
+tar -xzf "$golden/pipe_groups.tar.gz" || exit 1
+check "verify two groups" 0 'right' "$bin/ds_checkpoint" verify pipe_groups
+no_decay_untied=("${no_decay[@]/$golden\/config.json/$golden/untied.json}")
+check "two groups" 0 '2 steps' "${no_decay_untied[@]}" --output out_groups --steps 2
+check "groups of a pipeline" 1 "has '1.input_layernorm.weight' in its first group of parameters" "$bin/ds_checkpoint" deepspeed out_groups dg --zero_stage 1 --ranks 1 --like pipe_groups
 check "like none" 2 'is no folder of a pipeline' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 1 --ranks 3 --like d2
 check "like at 2" 2 'the folder of a pipeline is of ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 2 --ranks 3 --like pipe_tied
 check "like any" 2 'belong to deepspeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied

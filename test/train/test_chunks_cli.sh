@@ -67,6 +67,13 @@ train 1 odd.json odd 45 --model_config llama.json $text || fail "in chunks of 5"
 near whole odd || fail "chunks of 5: other losses than in one piece" odd.log
 [ "$(weights whole)" != "$(weights odd)" ] || fail "chunks of 5: the bits of one piece, so that nothing was cut" odd.log
 
+# Dropout before adapters knows its rows too: it is of a chunk, with the bits of one piece.
+lora="$text --lora 4 --lora_dropout 0.3"
+train 1 whole.json whole 45 --model_config llama.json $lora || fail "adapters in one piece" whole.log
+train 1 odd.json odd 45 --model_config llama.json $lora --print_plan || fail "adapters in chunks of 5" odd.log
+near whole odd || fail "adapters in chunks of 5: other losses than in one piece" odd.log
+grep -q 'dropout.*\[4,5,64\]' odd.log || fail "adapters in chunks of 5: dropout is of all positions"
+
 # Windows beside soft caps; dropout, whose bits know their rows; documents in a row: on one rank and on two, by heads.
 for model in gemma2 gpt2 llama; do
     data=$text
