@@ -93,3 +93,17 @@ ds_cuda_table(${PROJECT_BINARY_DIR}/standin/images.c "the host layer" host)
 file(WRITE ${PROJECT_BINARY_DIR}/standin/host_image.c "extern const char dsc_image_host[];\nconst char dsc_image_host[] = \"host layer\";\n")
 ds_cuda_module(ds_cuda_test_module ${PROJECT_BINARY_DIR}/standin/images.c ${PROJECT_BINARY_DIR}/standin/host_image.c)
 set_target_properties(ds_cuda_test_module PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)
+
+# Stand-ins of libraries over that of the driver: test/accel/standin_NAME is LIBRARY.so.VERSION.
+function(ds_cuda_library name library version)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/accel/standin_${name}/*.c)
+  add_library(ds_cuda_standin_${name} SHARED ${sources})
+  target_link_libraries(ds_cuda_standin_${name} PRIVATE ds_flags ds_cuda_standin)
+  target_include_directories(ds_cuda_standin_${name} PRIVATE ${PROJECT_SOURCE_DIR}/test)
+  set_target_properties(ds_cuda_standin_${name} PROPERTIES OUTPUT_NAME ${library} SOVERSION ${version}
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)
+  add_dependencies(ds_cuda_test_module ds_cuda_standin_${name})
+endfunction()
+ds_cuda_library(lt cublasLt 13)
+ds_cuda_library(nccl nccl 2)
+ds_cuda_library(nvml nvidia-ml 1)

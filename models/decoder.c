@@ -191,6 +191,7 @@ static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t la
                                         .all_keys = c->encoder,
                                         .cap = c->attention_cap,
                                         .alibi = c->alibi,
+                                        .alibi_rounded = c->alibi_rounded,
                                         .sinks = c->sinks,
                                         .sinks_std = c->initializer_range};
     return ds_nn_attention_within(nn, q, k, v, in->first, in->end, &params);

@@ -91,15 +91,16 @@ typedef struct ds_decoder_config {
     ds_longrope longrope;             /* where its max_positions is above 0 */
     ds_rope_params local_rope;        /* of layers with a window, where local is true */
     double attention_cap, logits_cap; /* soft caps; 0: none */
-    double alibi;                     /* of ds_attention_params */
+    double alibi;                     /* of ds_attention_params; no rotary positions then */
     const char *sinks;                /* likewise */
     const ds_decoder_names *names;
     ds_norm norm;
     ds_qk_norm qk_norm;
     ds_qkv qkv;
     ds_mlp mlp;
-    bool parallel;   /* x + attention(x) + MLP(x), norms aside; else one behind the other */
-    bool rope_pairs; /* x[2i] turns with x[2i+1] */
+    bool alibi_rounded; /* of ds_attention_params */
+    bool parallel;      /* x + attention(x) + MLP(x), norms aside; else one behind the other */
+    bool rope_pairs;    /* x[2i] turns with x[2i+1] */
     bool local;
     bool rounded_scale;   /* embedding_scale is rounded to the model's dtype */
     bool residual_normed; /* what attention and MLP add to is the norm of x */

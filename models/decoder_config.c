@@ -245,6 +245,9 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     DS_TRY(k->resolve(reader, c));
     DS_TRY(check_pad(reader, c));
     DS_TRY(read_ropes(reader, k, c));
+    if (c->alibi > 0.0) {
+        c->rope = (ds_rope_params){0};
+    }
     if (k->scaled_by_head &&
         (c->rope.scaling == DS_ROPE_DYNAMIC || c->rope.scaling == DS_ROPE_YARN) &&
         ds_field_is_falsy(json_object_get(reader->json, "head_dim"))) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Falcon (Almazrouei et al. 2023): one head of keys for all (7B), or groups of queries with their
- * keys side by side (40B), attention and MLP side by side behind one norm or two. */
+ * keys side by side (40B), attention and MLP side by side behind one norm or two; or one behind the
+ * other with linear position biases (RW). */
 #include "decoder.h"
 
 #include <math.h>
+#include <string.h>
 
 #define SWITCH_OR_NULL(key, member, value)                                                         \
     DS_DECODER_APPLIED(key, DS_FIELD_BOOL | DS_FIELD_NULL, member, value, 0, 1)
@@ -28,7 +30,7 @@ static const ds_field fields[] = {
     DROPOUT_OR_NULL("hidden_dropout", mlp_dropout),
     DROPOUT_OR_NULL("attention_dropout", residual_dropout),
     DS_DECODER_SIZE_OR_NULL("num_kv_heads", n_kv_heads, DS_DECODER_NO_INT),
-    DS_FIELD_REFUSE("alibi", "null false", "position biases rounded to bf16 are not built"),
+    SWITCH_OR_NULL("alibi", alibi_rounded, false),
     SWITCH_OR_NULL("new_decoder_architecture", use_window, false), /* read by resolve() */
     SWITCH_OR_NULL("multi_query", normalise, true),                /* likewise */
     SWITCH_OR_NULL("parallel_attn", parallel, true),
@@ -67,13 +69,28 @@ static ds_status resolve_norms(const ds_reader *reader, ds_decoder_config *c, bo
     return DS_OK;
 }
 
-/* attention_dropout is of what attention adds, where it is added by itself; hidden_dropout of the
- * MLP, or of the sum of both. */
+/* attention_dropout is of what attention adds, where it is added by itself, and with position
+ * biases of probabilities too; hidden_dropout of the MLP, or of the sum of both. */
 static void resolve_dropouts(ds_decoder_config *c)
 {
+    c->attention_dropout = c->alibi_rounded ? c->residual_dropout : 0.0;
     c->joint_dropout = c->parallel ? c->mlp_dropout : 0.0;
     c->residual_dropout = c->parallel ? 0.0 : c->residual_dropout;
     c->mlp_dropout = c->parallel ? 0.0 : c->mlp_dropout;
+}
+
+/* transformers' eager attention adds position biases twice. */
+static ds_status check_biases(const ds_reader *reader)
+{
+    static const char *const keys[] = {"attn_implementation", "_attn_implementation"};
+    for (size_t i = 0; i < DS_DECODER_N(keys); ++i) {
+        const char *name = json_string_value(json_object_get(reader->json, keys[i]));
+        if (name != NULL && strcmp(name, "eager") == 0) {
+            return ds_field_bad(reader, keys[i],
+                                "\"sdpa\" with alibi, which transformers adds twice in eager");
+        }
+    }
+    return DS_OK;
 }
 
 static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
@@ -94,6 +111,8 @@ static ds_status resolve(const ds_reader *reader, ds_decoder_config *c)
         c->intermediate_size = 4 * c->hidden_size;
     }
     resolve_dropouts(c);
+    c->alibi = c->alibi_rounded ? 8.0 : 0.0;
+    DS_TRY(c->alibi_rounded ? check_biases(reader) : DS_OK);
     return ds_decoder_windows(reader, c, false, 0, "");
 }
 

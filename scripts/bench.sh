@@ -73,6 +73,7 @@ for operands in symmetric private; do
     run "${collectives[@]}" --all_gather --min_size 512M --max_size 512M --trials 3 --warmups 1
 done
 run "$root/bench/bench_zero.sh" "$build"
+run "$root/bench/bench_axes.sh" "$build" 1 4
 run "$root/bench/bench_launch.sh" "$build"
 if [ -n "${DS_BENCH_LONG:-}" ]; then
     run "$root/bench/bench_plan_time.sh" "$build"

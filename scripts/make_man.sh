@@ -7,7 +7,7 @@ tool=$2
 case $tool in
 ds_train) does="train a language model driven by a DeepSpeed configuration" see="ds_config ds_data ds_generate" ;;
 ds_generate) does="generate text from a model folder or a training checkpoint" see="ds_serve ds_train" ;;
-ds_serve) does="serve a model over HTTP to OpenAI's clients" see="ds_generate ds_train" ;;
+ds_serve) does="serve models over HTTP to OpenAI's clients" see="ds_generate ds_train ds_ssh" ;;
 ds_data) does="tokenize text to indexed data, inspect it, and check rows of training data" see="ds_train" ;;
 ds_checkpoint) does="list, inspect, verify and convert checkpoints" see="ds_train zero_to_fp32" ;;
 zero_to_fp32) does="write the fp32 weights of a checkpoint" see="ds_checkpoint ds_train" ;;

@@ -64,6 +64,8 @@ static int fail(ds_ctx *ctx, int code)
 
 /* ---- the command line ---- */
 
+static const char server_heading[] = "A server under load instead";
+
 static ds_status read_dtype(ds_ctx *ctx, options *o)
 {
     static const struct {
@@ -121,6 +123,30 @@ static ds_status check(ds_ctx *ctx, options *o)
     return DS_OK;
 }
 
+/* Flags of a server and of what is timed here do not meet. */
+static ds_status check_mode(ds_ctx *ctx, const dsi_arg *rows, size_t n, bool serves)
+{
+    static const char *const both[] = {"serve", "warmups", "json"};
+    bool of_server = false;
+    for (size_t i = 0; i < n; ++i) {
+        bool fits = rows[i].type == DSI_ARG_HEADING || !*rows[i].given_out;
+        if (rows[i].type == DSI_ARG_HEADING) {
+            of_server = strcmp(rows[i].doc, server_heading) == 0;
+        }
+        for (size_t k = 0; k < sizeof both / sizeof both[0] && !fits; ++k) {
+            fits = strcmp(rows[i].name, both[k]) == 0;
+        }
+        if (!fits && of_server != serves) {
+            return ds_fail(ctx, DS_ERR_ARG,
+                           serves ? "--%s and --serve do not go together: a server is loaded, or "
+                                    "collectives are timed"
+                                  : "--%s is for --serve, which is not given",
+                           rows[i].name);
+        }
+    }
+    return DS_OK;
+}
+
 #define OP_ROW(flag, op, what)                                                                     \
     {                                                                                              \
         .name = (flag), .type = DSI_ARG_SWITCH, .out = &o->bench.ops[op], .alone = "",             \
@@ -129,7 +155,7 @@ static ds_status check(ds_ctx *ctx, options *o)
 
 static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *help_out)
 {
-    const dsi_arg rows[] = {
+    dsi_arg rows[] = {
         {.type = DSI_ARG_HEADING, .doc = "What is timed (default: everything)"},
         OP_ROW("all_reduce", COLL_BENCH_ALL_REDUCE, "all_reduce"),
         OP_ROW("reduce_scatter", COLL_BENCH_REDUCE_SCATTER, "reduce_scatter"),
@@ -242,7 +268,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
          .out = &o->profile.folder,
          .value = "DIR",
          .doc = "Also measure the disk there, with a file of 512 MiB that is removed."},
-        {.type = DSI_ARG_HEADING, .doc = "A server under load instead"},
+        {.type = DSI_ARG_HEADING, .doc = server_heading},
         {.name = "serve",
          .type = DSI_ARG_TEXT,
          .out = &o->load.url,
@@ -405,7 +431,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, bool *hel
                                 .rows = rows,
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
+    bool given[sizeof rows / sizeof rows[0]] = {false};
+    for (size_t i = 0; i < spec.n_rows; ++i) {
+        rows[i].given_out = rows[i].given_out != NULL ? rows[i].given_out : &given[i];
+    }
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
+    DS_TRY(*help_out ? DS_OK : check_mode(ctx, rows, spec.n_rows, o->load.url != NULL));
     return *help_out ? DS_OK : check(ctx, o);
 }
 

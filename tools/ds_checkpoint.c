@@ -49,8 +49,10 @@ static const char about[] =
     "byte\n"
     "                             for byte\n\n"
     "Without TAG the checkpoint is the one that DIR/latest names. DIR may also be a save folder of "
-    "DeepSpeed for Python (ZeRO stages 1 to 3, also of ranks that share layers, bf16 optimizer, "
-    "universal): inspect, verify, "
+    "DeepSpeed for Python (ZeRO stages 1 to 3, also of ranks that share layers, of pipelines and "
+    "with experts, bf16 optimizer, universal; names of a module of your own are mapped by a file "
+    "parameter_names.txt in it, a line 'OWN NAME' each, {n} a number and * the rest): inspect, "
+    "verify, "
     "export, "
     "consolidate, deepspeed and universal read it; consolidate makes a checkpoint of ours of it, "
     "deepspeed one for another stage and other ranks. Or a folder of torch.distributed.checkpoint "
@@ -459,7 +461,7 @@ static int run_copy(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return write_deepspeed(ctx, o, words);
     }
     if (deepspeed_flags_given(&o->deepspeed)) {
-        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+        return usage("--zero_stage, --ranks, --like, --parameter_order, --parameter_groups and "
                      "--sub_group_size belong to deepspeed and universal");
     }
     return is_export ? export(ctx, o, words->items[1], words->items[2], tag)
@@ -515,7 +517,7 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return run_copy(ctx, o, words);
     }
     if (deepspeed_flags_given(&o->deepspeed)) {
-        return usage("--zero_stage, --ranks, --parameter_order, --parameter_groups and "
+        return usage("--zero_stage, --ranks, --like, --parameter_order, --parameter_groups and "
                      "--sub_group_size belong to deepspeed and universal");
     }
     if (is_merge || is_unmerge) {

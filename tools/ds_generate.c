@@ -69,6 +69,7 @@ static ds_status find_models(ds_ctx *ctx, generate_options *o)
     const uint32_t tokenizer = o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0;
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_MODEL | tokenizer,
                          &o->model_found));
+    DS_TRY(offload_flags_open(ctx, &o->offload, o->model, ds_comm_size(o->comm)));
     return hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
                          &o->tokenizer_found);
 }
@@ -142,6 +143,7 @@ static ds_status run(ds_ctx *ctx, generate_options *o, bool *interrupted)
     close_all(&all);
     unpacked_remove(&o->combined);
     unpacked_remove(&o->unpacked);
+    offload_flags_close(&o->offload);
     return status;
 }
 

@@ -166,6 +166,9 @@ int main(int argc, char **argv)
     if (status >= 0 && !help) {
         status = hub_flag_find(ctx, "model", &options.model, options.model_revision, DS_HUB_CONFIG,
                                &options.model_found);
+        status = status < 0 ? status
+                            : hub_flag_find(ctx, "teacher", &options.teacher.teacher, NULL,
+                                            DS_HUB_CONFIG, &options.teacher.found);
         status = status < 0 ? status : check_outputs(ctx, &options);
         code = status < 0 ? EXIT_FAILED : code;
     }

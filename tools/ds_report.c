@@ -29,7 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NAME_WIDTH = 33, LINE_BYTES = 1024, SMALL_SHM = 512 };
+enum { NAME_WIDTH = 33, LINE_BYTES = 4096, SMALL_SHM = 512 };
 
 typedef struct options {
     bool hide_operator_status, hide_errors_and_warnings;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ds_serve: a model folder over HTTP, as OpenAI's clients speak it. */
+/* ds_serve: a model folder over HTTP, as OpenAI's clients speak it; or a front of several such. */
+#include "balance/balance.h"
 #include "base/build_id.h"
+#include "base/processor.h"
+#include "comm/comm.h"
 #include "common/args.h"
+#include "common/args_find.h"
 #include "common/chat_turns.h"
 #include "common/environment.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/serve_flags.h"
 #include "common/unpacked.h"
-#include "serve/front.h"
 
 #include <arpa/inet.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,11 +29,21 @@ static const char about[] =
     "/v1/completions, /v1/responses, /v1/models, with streams, and /v1/embeddings (of an encoder "
     "those alone); also /tokenize, /detokenize, "
     "/apply-template, "
-    "/health, /ready, /slots and /metrics. Requests share batches; a request gets the same text "
+    "/health, /ready, /slots and /metrics, and a chat page at /. Requests share batches; a request "
+    "gets the same text "
     "alone and in any "
-    "crowd, and with a seed always.";
+    "crowd, and with a seed always.\n\n"
+    "With --replicas, --hostfile, --replica or --upstream it has no model, but passes requests to "
+    "servers that have one: by the model's name, to the least loaded, where a prompt's begin is "
+    "cached already unless that one is much busier. One that dies or hangs is out until it "
+    "answers: "
+    "its running streams are told, what had not begun goes to another.";
 
 static const char after[] =
+    "SIGHUP, or POST /v1/reload by a client with a key, loads the weights anew, beside those in "
+    "force: running texts end on the old ones; what cannot be loaded changes nothing.\n\n"
+    "Under a launcher (deepspeed --num_gpus 2 ds_serve ...) the ranks share the layers: each has a "
+    "part of the weights, keys and values; rank 0 listens. "
     "Ends at SIGTERM or Ctrl-C: no new text begins, those that run are brought to their end for at "
     "most --drain_seconds; a second signal ends at once. The seed of a request that names none is "
     "drawn anew. A GGUF file is unpacked into a temporary folder first (TMPDIR), in bf16 or "
@@ -41,8 +53,103 @@ static const char after[] =
     "Examples:\n"
     "  ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
     "  ds_serve --model model.Q4_K_M.gguf --quantize file\n"
-    "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n\n"
+    "  deepspeed --num_gpus 2 ds_serve --model Qwen/Qwen2.5-0.5B-Instruct\n"
+    "  ds_serve --model tuned --host 0.0.0.0 --port 80 --api_key_file keys\n"
+    "  ds_serve --hostfile hosts --model tuned --host 0.0.0.0\n"
+    "  ds_serve --replica='--model a' --replica='--model b.gguf --quantize file'\n\n"
     "Exit codes: 0 ended by a signal, 1 failed, 2 wrong use.";
+
+/* ---- flags ---- */
+static bool is_front(const serve_options *o)
+{
+    return o->hostfile != NULL || o->replicas > 0 || o->replica.n > 0 || o->upstream.n > 0;
+}
+
+/* Of a server of a model: what only a front heeds. */
+static ds_status refuse_alone(ds_ctx *ctx, const serve_options *o)
+{
+    const char *flag = o->include != NULL             ? "include"
+                       : o->exclude != NULL           ? "exclude"
+                       : o->ssh_port > 0              ? "ssh_port"
+                       : o->replica_port > 0          ? "replica_port"
+                       : o->upstream_key_file != NULL ? "upstream_key_file"
+                                                      : NULL;
+    return flag == NULL
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_ARG,
+                         "--%s goes with --hostfile, --replicas, --replica or --upstream", flag);
+}
+
+static bool is_one_of(const char *const *names, const char *name)
+{
+    while (*names != NULL && strcmp(*names, name) != 0) {
+        ++names;
+    }
+    return *names != NULL;
+}
+
+/* Of a front's command line: the words that the servers get that it starts, in o->passed. */
+static ds_status pass_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                            serve_options *o)
+{
+    static const char *const own[] = {"host",
+                                      "port",
+                                      "api_key_file",
+                                      "tls_cert",
+                                      "tls_key",
+                                      "hostfile",
+                                      "include",
+                                      "exclude",
+                                      "ssh_port",
+                                      "replicas",
+                                      "replica_port",
+                                      "replica",
+                                      "upstream",
+                                      "upstream_key_file",
+                                      "probe_seconds",
+                                      "probe_timeout",
+                                      "control",
+                                      "max_connections",
+                                      NULL};
+    static const char *const shared[] = {"max_body", "timeout_seconds", "drain_seconds", NULL};
+    const bool from_here = o->replica.n == 0 && (o->replicas > 0 || o->hostfile != NULL);
+    const char *useless = NULL;
+    bool keeps = false;
+    bool has_model = false;
+    for (int i = 1; i < argc; ++i) {
+        if (strncmp(argv[i], "--", 2) == 0) {
+            const dsi_arg *row = NULL;
+            bool alone = false;
+            DS_TRY(dsi_args_find(ctx, spec, argv[i] + 2, strcspn(argv[i] + 2, "="), &row, &alone));
+            keeps = !is_one_of(own, row->name);
+            has_model = has_model || row->out == &o->model;
+            useless = keeps && !is_one_of(shared, row->name) ? row->name : useless;
+        }
+        if (keeps) {
+            dsi_words_add(&o->passed, argv[i]);
+        }
+    }
+    if (from_here && !has_model) {
+        return ds_fail(ctx, DS_ERR_ARG, "give --model DIR, which the replicas serve; or --replica");
+    }
+    if (!from_here && useless != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s would have no effect: %s; give it there", useless,
+                       o->replica.n > 0 ? "the flags of a replica are those of its --replica"
+                                        : "the servers of --upstream run already");
+    }
+    if (o->upstream_key_file != NULL && o->upstream.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--upstream_key_file goes with --upstream");
+    }
+    if (o->hostfile == NULL && (o->include != NULL || o->exclude != NULL || o->ssh_port > 0)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--include, --exclude and --ssh_port go with --hostfile");
+    }
+    if (o->control) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "--control is for a server of a model: a front "
+                       "behind a front is not built");
+    }
+    return dsi_words_check(ctx, &o->passed);
+}
 
 static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, bool *help_out)
 {
@@ -187,6 +294,83 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .def = "60",
          .max = 86400,
          .doc = "How long running texts may take to end after SIGTERM."},
+        {.type = DSI_ARG_HEADING, .doc = "Front of several replicas, in the place of a model"},
+        {.name = "replicas",
+         .type = DSI_ARG_INT,
+         .out = &o->replicas,
+         .value = "N",
+         .def = "0",
+         .max = BALANCE_MOST,
+         .doc = "Start so many servers of --model on this machine, with the other flags here, and "
+                "share requests among them. Without --threads they share the cores."},
+        {.name = "hostfile",
+         .type = DSI_ARG_TEXT,
+         .out = &o->hostfile,
+         .value = "FILE",
+         .doc = "Start them on the hosts of this file, a line each: 'name slots=N', over ssh, in "
+                "this folder; a slot is a server. PDSH_SSH_ARGS_APPEND is heeded."},
+        {.name = "include",
+         .type = DSI_ARG_TEXT,
+         .out = &o->include,
+         .value = "NODES",
+         .doc = "Only these hosts and slots: NAME[:SLOT[,SLOT…]][@NAME…]."},
+        {.name = "exclude",
+         .type = DSI_ARG_TEXT,
+         .out = &o->exclude,
+         .value = "NODES",
+         .doc = "All but these."},
+        {.name = "ssh_port",
+         .type = DSI_ARG_INT,
+         .out = &o->ssh_port,
+         .value = "N",
+         .def = "0",
+         .max = 65535,
+         .doc = "Port of the ssh servers; 0: ssh's own choice."},
+        {.name = "replica_port",
+         .type = DSI_ARG_INT,
+         .out = &o->replica_port,
+         .value = "N",
+         .def = "0",
+         .max = 65000,
+         .doc = "Where they listen: slot K of a host at port N + K; 0: at any that is free."},
+        {.name = "replica",
+         .type = DSI_ARG_LIST,
+         .out = &o->replica,
+         .value = "'FLAGS'",
+         .doc = "Start a server with these flags, as --replica='--model DIR'; several times, for "
+                "several models. With --hostfile the slots take them in turn."},
+        {.name = "upstream",
+         .type = DSI_ARG_LIST,
+         .out = &o->upstream,
+         .value = "URL",
+         .doc = "A server that runs already, http://HOST:PORT; several times."},
+        {.name = "upstream_key_file",
+         .type = DSI_ARG_TEXT,
+         .out = &o->upstream_key_file,
+         .value = "FILE",
+         .doc = "Its first line is the key that those are asked with."},
+        {.name = "probe_seconds",
+         .type = DSI_ARG_REAL,
+         .out = &o->probe_seconds,
+         .value = "S",
+         .def = "1",
+         .min = 0.05,
+         .max = 3600,
+         .doc = "How often each server is asked how it is."},
+        {.name = "probe_timeout",
+         .type = DSI_ARG_REAL,
+         .out = &o->probe_timeout,
+         .value = "S",
+         .def = "5",
+         .min = 0.05,
+         .max = 3600,
+         .doc = "One that does not answer within it is out until it does."},
+        {.name = "control",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->control,
+         .alone = "",
+         .doc = "Of a front for what it starts: standard input has a key in its first line, and "
+                "its end ends the server as SIGTERM does."},
         {.type = DSI_ARG_HEADING, .doc = "Engine"},
         SERVE_ROWS(&o->sizes),
         {.name = "draft_model",
@@ -215,6 +399,15 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->no_embeddings,
          .doc = "Of a decoder: build no plans for /v1/embeddings."},
         {.type = DSI_ARG_HEADING, .doc = "Machine"},
+        {.name = "rank_seconds",
+         .type = DSI_ARG_INT,
+         .out = &o->rank_seconds,
+         .value = "N",
+         .def = "8",
+         .min = 2,
+         .max = 86400,
+         .doc = "Of several ranks: how long they wait for one another before the one that is "
+                "missing is named and the server ends."},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,
@@ -235,9 +428,16 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
                                 .n_rows = sizeof rows / sizeof rows[0],
                                 .after = after};
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
-    if (!*help_out && o->model == NULL) {
+    if (*help_out) {
+        return DS_OK;
+    }
+    if (is_front(o)) {
+        return pass_flags(ctx, &spec, argc, argv, o);
+    }
+    if (o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give --model DIR");
     }
+    DS_TRY(refuse_alone(ctx, o));
     const int64_t named = (int64_t)o->lora.n;
     if (o->max_loras > 0 && o->max_loras < named) {
         return ds_fail(ctx, DS_ERR_ARG, "--max_loras %lld, but --lora names %lld",
@@ -258,13 +458,28 @@ typedef struct parts {
     unpacked unpacked; /* a GGUF file's model */
 } parts;
 
-/* From now on they wait for wait_for_end, in all threads that are made. */
-static void hold_signals(sigset_t *signals)
+/* What a reload replaces. */
+typedef struct loaded {
+    served base;
+    serve_options o; /* of the command line, with the paths that were found */
+    parts p;         /* model, draft, adapter and unpacked alone */
+    bool owns_ctx;
+} loaded;
+
+static void destroy_loaded(served *s)
 {
-    (void)sigemptyset(signals);
-    (void)sigaddset(signals, SIGTERM);
-    (void)sigaddset(signals, SIGINT);
-    (void)pthread_sigmask(SIG_BLOCK, signals, NULL);
+    loaded *l = (loaded *)(void *)s;
+    ds_serve_destroy(&s->server);
+    ds_encoder_destroy(&s->encoder);
+    unpacked_remove(&l->p.unpacked);
+    ds_adapter_destroy(&l->p.adapter);
+    ds_model_destroy(&l->p.model);
+    ds_model_destroy(&l->p.draft);
+    free(l->o.model_found);
+    if (l->owns_ctx) {
+        ds_ctx_destroy(&s->ctx);
+    }
+    free(l);
 }
 
 static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
@@ -285,19 +500,29 @@ static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
                          o->draft_model, (long long)own, (long long)target);
 }
 
+/* What is not cut over ranks. */
+static ds_status check_ranks(ds_ctx *ctx, const serve_options *o, const front *f)
+{
+    return f->comm != NULL && (o->quantize != NULL || unpacked_is_file(o->model))
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "--quantize and GGUF files go with one rank; ds_quantize makes a folder")
+               : DS_OK;
+}
+
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     sigset_t signals;
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
+    DS_TRY(check_ranks(ctx, o, f));
     if (unpacked_is_file(o->model)) {
         if (o->model_revision != NULL || o->adapter != NULL) {
             return ds_fail(ctx, DS_ERR_ARG,
                            "--model %s is a file: --model_revision and --adapter do not go with it",
                            o->model);
         }
-        hold_signals(&signals); /* also after the folder is gone */
+        listen_hold_signals(&signals); /* also after the folder is gone */
     }
     DS_TRY(unpacked_open(ctx, &p->unpacked, &o->model, &o->sizes.dtype, o->tokenizer != NULL));
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
@@ -352,10 +577,12 @@ static ds_status find_stop_ids(front *f)
 static ds_status read_keys(ds_ctx *ctx, const serve_options *o, front *f, parts *p)
 {
     p->keys = dsi_buf_make(KEY_CEILING);
-    if (o->api_key_file == NULL) {
-        return DS_OK;
+    if (o->control) { /* a line like those of the file */
+        dsi_buf_printf(&p->keys, "%s\n", o->control_key);
     }
-    DS_TRY(dsi_buf_read_file(ctx, o->api_key_file, &p->keys));
+    if (o->api_key_file != NULL) {
+        DS_TRY(dsi_buf_read_file(ctx, o->api_key_file, &p->keys));
+    }
     char *save = NULL;
     for (char *line = p->keys.size > 0 ? strtok_r(p->keys.data, "\r\n", &save) : NULL; line != NULL;
          line = strtok_r(NULL, "\r\n", &save)) {
@@ -366,9 +593,10 @@ static ds_status read_keys(ds_ctx *ctx, const serve_options *o, front *f, parts 
         f->keys = keys;
         f->keys[f->n_keys++] = line;
     }
-    return f->n_keys > 0 ? DS_OK
-                         : ds_fail(ctx, DS_ERR_ARG, "--api_key_file %s: there is no key in it",
-                                   o->api_key_file);
+    return f->n_keys > 0 || o->api_key_file == NULL
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_ARG, "--api_key_file %s: there is no key in it",
+                         o->api_key_file);
 }
 
 static ds_status read_tls(ds_ctx *ctx, const serve_options *o, front *f, parts *p)
@@ -408,11 +636,11 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
-        o->no_embeddings || o->max_loras > 0) {
+        o->no_embeddings || o->max_loras > 0 || f->comm != NULL) {
         return ds_fail(
             ctx, DS_ERR_ARG,
-            "%s is an encoder: --quantize, --adapter, --lora, --draft and --no_embeddings do "
-            "not go with it",
+            "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings and several "
+            "ranks do not go with it",
             o->model);
     }
     const ds_encoder_params params = {
@@ -454,8 +682,12 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
                                          .gguf = unpacked_gguf(&p->unpacked),
                                          .adapter = p->adapter,
                                          .quantize = unpacked_quantize(&p->unpacked),
-                                         .accelerator = o->accelerator}};
-    serve_flags_set(&o->sizes, &params);
+                                         .accelerator = o->accelerator,
+                                         .comm = f->comm},
+                              .rank_seconds = f->comm != NULL ? (double)o->rank_seconds : 0.0};
+    serve_flags sizes = o->sizes; /* whose weights may be away, in this folder's own files */
+    ds_status status = offload_flags_open(ctx, &sizes.offload, o->model, ds_comm_size(f->comm));
+    serve_flags_set(&sizes, &params);
     if (p->draft != NULL) {
         params.draft = &draft;
         params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
@@ -463,7 +695,11 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     params.embeddings = !o->no_embeddings;
     params.adapters = o->max_loras;
     params.adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0;
-    DS_TRY(ds_serve_create(ctx, &params, &f->server));
+    status = status < 0 ? status : ds_serve_create(ctx, &params, &f->server);
+    offload_flags_close(&sizes.offload);
+    if (status < 0 || ds_comm_rank(f->comm) > 0) {
+        return status;
+    }
     DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;
@@ -476,6 +712,70 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
            s->weight_bytes * 1e-6, (long long)s->n_blocks, (long long)s->block,
            s->kv_token_bytes * 1e-3, s->kv_token_bytes * (double)(s->n_blocks * s->block) * 1e-6,
            (long long)s->max_length, (long long)s->max_sequences, (long long)s->max_batch_tokens);
+    return DS_OK;
+}
+
+/* ---- reloads ---- */
+/* What of the front a server is, into l. */
+static void keep_served(loaded *l, ds_ctx *ctx, const front *f)
+{
+    l->base = (served){.ctx = ctx,
+                       .server = f->server,
+                       .encoder = f->encoder,
+                       .sentence = f->sentence,
+                       .max_length = f->max_length,
+                       .vocab_size = f->vocab_size,
+                       .width = f->width,
+                       .destroy = destroy_loaded};
+}
+
+/* See front_load_fn. */
+static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, served **served_out)
+{
+    loaded *l = calloc(1, sizeof *l);
+    front made = {.options = l != NULL ? &l->o : NULL};
+    if (l == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    }
+    l->o = *f->options;
+    l->o.model = path;
+    l->o.model_found = NULL;
+    l->o.lora = (dsi_arg_list){0}; /* its adapters are those of now */
+    if (strcmp(path, f->options->model_asked) != 0) {
+        l->o.model_revision = NULL; /* of the other one */
+    }
+    ds_status status = open_model(ctx, &l->o, &made, &l->p);
+    const uint64_t digest = status >= 0 && l->o.tokenizer == NULL ? reload_digest(l->o.model) : 0;
+    status = status < 0 ? status : open_server(ctx, &l->o, &made, &l->p);
+    unpacked_remove(&l->p.unpacked);
+    keep_served(l, ctx, &made);
+    l->base.tokenizer = digest;
+    if (status < 0) {
+        destroy_loaded(&l->base);
+        return status;
+    }
+    l->owns_ctx = true;
+    *served_out = &l->base;
+    return DS_OK;
+}
+
+/* What the command line made is the first that is served. */
+static ds_status keep_first(ds_ctx *ctx, front *f, parts *p)
+{
+    loaded *l = calloc(1, sizeof *l);
+    f->path = strdup(f->options->model_asked);
+    if (l == NULL || f->path == NULL) {
+        free(l);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    }
+    keep_served(l, ctx, f);
+    l->p.model = p->model;
+    l->p.draft = p->draft;
+    l->p.adapter = p->adapter;
+    p->model = p->draft = NULL;
+    p->adapter = NULL;
+    f->in_force = &l->base;
+    f->load = load_again;
     return DS_OK;
 }
 
@@ -492,27 +792,24 @@ static bool is_idle(front *f)
 static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
 {
     int number = 0;
-    (void)sigwait(signals, &number);
-    ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
+    while (sigwait(signals, &number) != 0 || number == SIGHUP) {
+        api_error e;
+        if (number == SIGHUP && !reload_begin(f, NULL, NULL, &e)) {
+            ds_log(ctx, DS_LOG_WARN, "SIGHUP: %s", e.message);
+        }
+    }
     (void)pthread_mutex_lock(&f->lock);
     f->draining = true;
+    if (!f->broken) {
+        ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
+    }
     (void)pthread_mutex_unlock(&f->lock);
     const struct timespec tenth = {0, 100000000};
     for (int64_t i = 0; i < 10 * f->options->drain_seconds && !is_idle(f); ++i) {
-        if (sigtimedwait(signals, NULL, &tenth) >= 0) {
+        const int second = sigtimedwait(signals, NULL, &tenth);
+        if (second >= 0 && second != SIGHUP) {
             break;
         }
-    }
-}
-
-/* Every connection needs a descriptor. */
-static void raise_descriptors(const serve_options *o)
-{
-    struct rlimit limit;
-    const rlim_t wanted = (rlim_t)o->max_connections + 128;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < wanted) {
-        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
     }
 }
 
@@ -520,9 +817,9 @@ static ds_status serve(ds_ctx *ctx, front *f)
 {
     pthread_t engine;
     sigset_t signals;
-    hold_signals(&signals);
+    listen_hold_signals(&signals);
     (void)signal(SIGPIPE, SIG_IGN);
-    raise_descriptors(f->options);
+    listen_raise_descriptors(f->options->max_connections);
     if (pthread_create(&engine, NULL, engine_run, f) != 0) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no thread for the engine");
     }
@@ -536,15 +833,39 @@ static ds_status serve(ds_ctx *ctx, front *f)
         wait_for_end(ctx, f, &signals);
     }
     (void)pthread_mutex_lock(&f->lock);
-    f->stop = true;
+    f->draining = f->stop = true;
     (void)pthread_cond_signal(&f->wake);
     (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_join(engine, NULL);
+    reload_close(f);
+    const bool lost = f->broken && f->comm != NULL;
     if (f->daemon != NULL) {
-        MHD_stop_daemon(f->daemon);
+        listen_end(f->daemon, &f->n_exchanges);
     }
-    return status;
+    return status < 0 || !lost ? status : DS_ERR_PEER; /* the step's message is the context's */
+}
+
+/* Who the ranks are. What is signalled means rank 0, which lets the others go. */
+static ds_status meet(ds_ctx *ctx, front *f)
+{
+    DS_TRY(ds_comm_open(ctx, &f->comm));
+    if (ds_comm_size(f->comm) == 1) {
+        ds_comm_close(&f->comm);
+        return DS_OK;
+    }
+    front_rank own = {.process = (int64_t)getpid()};
+    (void)gethostname(own.host, sizeof own.host - 1);
+    f->n_ranks = ds_comm_size(f->comm);
+    f->ranks = calloc(f->n_ranks, sizeof *f->ranks);
+    if (f->ranks == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for ranks");
+    }
+    if (ds_comm_rank(f->comm) > 0) {
+        (void)signal(SIGTERM, SIG_IGN);
+        (void)signal(SIGINT, SIG_IGN);
+    }
+    return dsi_comm_gather(f->comm, &own, f->ranks, sizeof own, "who serves");
 }
 
 static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
@@ -565,19 +886,35 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     (void)pthread_cond_init(&f->answered, NULL);
     const ds_ctx_params one = {.level = DS_LOG_WARN, .n_threads = 1};
     ds_status status = ds_ctx_create(&one, &f->http_ctx);
+    status = status < 0 ? status : meet(ctx, f);
     status = status < 0 ? status : read_keys(ctx, o, f, &p);
     status = status < 0 ? status : read_tls(ctx, o, f, &p);
     status = status < 0 ? status : open_model(ctx, o, f, &p);
-    if (status >= 0) {
+    if (status >= 0 && ds_comm_rank(f->comm) == 0) {
         status = open_tokenizer(o, f, &p);
         status = status < 0 ? status : find_stop_ids(f);
         status = status < 0 ? ds_fail(ctx, status, "%s", ds_ctx_error(f->http_ctx)) : status;
     }
+    f->tokenizer_digest = status >= 0 && o->tokenizer == NULL ? reload_digest(o->model) : 0;
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
-    status = status < 0 ? status : serve(ctx, f);
-    ds_serve_destroy(&f->server);
-    ds_encoder_destroy(&f->encoder);
+    if (ds_comm_rank(f->comm) > 0) {
+        status = status < 0 ? status : ds_serve_follow(f->server);
+    } else {
+        status = status < 0 ? status : keep_first(ctx, f, &p);
+        status = status < 0 ? status : serve(ctx, f);
+    }
+    if (status < 0) {
+        ds_comm_abort(f->comm, ds_ctx_error(ctx));
+    }
+    if (f->in_force != NULL) {
+        f->in_force->destroy(f->in_force);
+    } else {
+        ds_serve_destroy(&f->server);
+        ds_encoder_destroy(&f->encoder);
+    }
+    free(f->path);
+    free(f->asked_path);
     ds_chat_destroy(&p.chat);
     ds_tokenizer_scratch_destroy(&p.scratch);
     ds_tokenizer_close(&p.tokenizer);
@@ -587,12 +924,74 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     dsi_buf_free(&p.keys);
     dsi_buf_free(&p.tls_cert);
     dsi_buf_free(&p.tls_key);
+    ds_comm_close(&f->comm);
+    free(f->ranks);
     free(f->keys);
     free(f->stop_ids);
     lora_close(f);
     dsi_vocabulary_destroy(&f->words);
     ds_ctx_destroy(&f->http_ctx);
     return status;
+}
+
+/* A front without a model. */
+static ds_status run_front(ds_ctx *ctx, const serve_options *o)
+{
+    front f = {0}; /* of it the keys and certificates alone */
+    parts p = {0};
+    ds_status status = read_keys(ctx, o, &f, &p);
+    status = status < 0 ? status : read_tls(ctx, o, &f, &p);
+    status = status < 0 ? status : balance_run(ctx, o, f.keys, f.n_keys, f.tls_cert, f.tls_key);
+    dsi_buf_free(&p.keys);
+    dsi_buf_free(&p.tls_cert);
+    dsi_buf_free(&p.tls_key);
+    free(f.keys);
+    return status;
+}
+
+/* ---- of a replica: what the front says ---- */
+/* Behind the first line: each byte asks for a reload. */
+static void *hear_front(void *unused)
+{
+    char text[64];
+    (void)unused;
+    while (read(STDIN_FILENO, text, sizeof text) > 0) {
+        (void)kill(getpid(), SIGHUP);
+    }
+    (void)kill(getpid(), SIGTERM);
+    return NULL;
+}
+
+/* The first line: "KEY N", N replicas share this machine. */
+static ds_status obey_front(ds_ctx *ctx, serve_options *o)
+{
+    char line[128];
+    char end = 0;
+    size_t n = 0;
+    long long beside = 0;
+    pthread_t thread;
+    sigset_t all;
+    sigset_t before;
+    while (n + 1 < sizeof line && read(STDIN_FILENO, line + n, 1) == 1 && line[n] != '\n') {
+        ++n;
+    }
+    line[n] = '\0';
+    if (sscanf(line, "%63[0-9a-f] %lld%c", o->control_key, &beside, &end) != 2 || beside < 1) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--control: expected a line \"KEY N\" on standard input; it "
+                       "is for what a front starts");
+    }
+    if (o->threads == 0 && beside > 1 && getenv("DS_THREADS") == NULL) {
+        const int64_t cores = dsi_processor_n_cores();
+        o->threads = cores > beside ? cores / beside : 1;
+    }
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before); /* the signal is for the main thread */
+    const int error = pthread_create(&thread, NULL, hear_front, NULL);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0 && pthread_detach(thread) == 0
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_NOMEM, "no thread for standard input");
 }
 
 int main(int argc, char **argv)
@@ -609,12 +1008,18 @@ int main(int argc, char **argv)
     int code = status < 0 ? EXIT_USE : EXIT_SUCCESS;
     if (status >= 0 && !help) {
         ds_ctx_params params;
-        status = environment_context(ctx, o.threads, &params, NULL);
+        status = o.control ? obey_front(ctx, &o) : DS_OK;
+        status = status < 0 ? status : environment_context(ctx, o.threads, &params, NULL);
+        if (is_front(&o)) {
+            params.n_threads = 1; /* it forks */
+        }
+        o.threads = params.n_threads;
+        o.model_asked = o.model;
         if (status >= 0) {
             ds_ctx_destroy(&ctx);
             status = ds_ctx_create(&params, &ctx);
         }
-        status = status < 0 ? status : run(ctx, &o, &f);
+        status = status < 0 ? status : is_front(&o) ? run_front(ctx, &o) : run(ctx, &o, &f);
         code = status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
     }
     if (status < 0) {
@@ -622,6 +1027,9 @@ int main(int argc, char **argv)
     }
     free(o.model_found);
     dsi_arg_list_free(&o.lora);
+    dsi_arg_list_free(&o.replica);
+    dsi_arg_list_free(&o.upstream);
+    dsi_words_free(&o.passed);
     ds_ctx_destroy(&ctx);
     return code;
 }

@@ -25,7 +25,8 @@ static const char about[] =
     "Folders of torch.distributed.checkpoint (.distcp) and checkpoints of DeepSpeed for Python are "
     "read, too: universal ones, ZeRO stages 1 to 3 and its "
     "bf16 optimizer, "
-    "of any number of data-parallel ranks.\n\n"
+    "of any number of data-parallel ranks, of pipelines and with experts (ds_checkpoint --help has "
+    "their names).\n\n"
     "Files: model.safetensors, or model-00001-of-0000N.safetensors … with "
     "model.safetensors.index.json.";
 

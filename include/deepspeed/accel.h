@@ -15,15 +15,16 @@
 #ifndef DEEPSPEED_ACCEL_H
 #define DEEPSPEED_ACCEL_H
 
+#include <deepspeed/comm.h>
 #include <deepspeed/op.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 4u /* 4: pin, probe */
+#define DS_ACCEL_VERSION 5u /* 4: pin, probe; 5: groups */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v4"
+#define DS_ACCEL_SYMBOL "ds_accel_v5"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -111,6 +112,59 @@ typedef struct ds_accel_graphs {
     void (*destroy)(ds_accel_graph **graph); /* which has run; before its streams; accepts NULL */
 } ds_accel_graphs;
 
+/* Ranks whose devices move data between them, without the host. */
+typedef struct ds_accel_group ds_accel_group;
+enum { DS_ACCEL_GROUP_ID = 128 };
+
+/* One tensor of a collective, in device memory. Over N ranks a tensor of `count` elements is cut
+ * into slices of S = ceil(count/N): rank r owns [r·S, min((r+1)·S, count)).
+ *
+ *   ALL_REDUCE      in count -> out count (may be the same address)
+ *   REDUCE_SCATTER  in count -> out S: the own slice, what lies beyond count zero
+ *   ALL_GATHER      in: the own slice -> out count (in may lie at its place inside of out)
+ *   BROADCAST       in count at the root (others: ignored) -> out count
+ *   ALL_TO_ALL      in: for each rank in order counts_in[rank] elements -> out: counts_out[rank]
+ *   SEND / RECV     in count / out count
+ *
+ * Sums are in fp32 (f64: in fp64; integers wrap) in the order of the aligned binary tree over
+ * ranks, ((0+1)+(2+3))+…, times `factor`, rounded once. max: the larger instead, no factor. */
+typedef struct ds_accel_part {
+    const void *in;
+    void *out;
+    size_t count;
+    const size_t *counts_in, *counts_out; /* ALL_TO_ALL only */
+} ds_accel_part;
+
+typedef struct ds_accel_collective {
+    ds_comm_op kind;
+    ds_dtype dtype;
+    float factor;
+    bool max;
+    uint32_t peer; /* root of BROADCAST, other side of SEND and RECV */
+    const ds_accel_part *parts;
+    uint32_t n_parts; /* 0 of BARRIER */
+} ds_accel_collective;
+
+typedef struct ds_accel_groups {
+    /* One rank of a group makes an id, and the caller sends it to the others. */
+    ds_status (*id)(ds_ctx *ctx, unsigned char id_out[DS_ACCEL_GROUP_ID]);
+    /* Collective. seconds: after which ranks that did not come are an error. */
+    ds_status (*open)(ds_accel_device *device, ds_ctx *ctx,
+                      const unsigned char id[DS_ACCEL_GROUP_ID], uint32_t rank, uint32_t size,
+                      double seconds, ds_accel_group **group_out);
+    /* Room for calls of up to so many elements' bytes, so that none allocates. */
+    ds_status (*reserve)(ds_accel_group *group, size_t bytes);
+    /* Begins a call whose operands are complete; a group's calls run in their order. *call is the
+     * caller's again when it returns. */
+    ds_status (*start)(ds_accel_group *group, const ds_accel_collective *call,
+                       uint64_t *ticket_out);
+    /* Whether that call is done. Errors: ERR_PEER, ERR_DEVICE say what the device reports. */
+    ds_status (*test)(ds_accel_group *group, uint64_t ticket, bool *done_out);
+    /* Ends what is under way: nothing follows but close. */
+    void (*abort)(ds_accel_group *group);
+    void (*close)(ds_accel_group **group); /* not collective; accepts NULL */
+} ds_accel_groups;
+
 typedef struct ds_accel {
     uint32_t version; /* DS_ACCEL_VERSION */
     const char *name; /* [a-z0-9_]+, unique */
@@ -130,6 +184,9 @@ typedef struct ds_accel {
      * not done: the error says what is missing. text_out: what there is, in lines, cut to n bytes.
      * Any thread. */
     ds_status (*probe)(ds_ctx *ctx, char *text_out, size_t n);
+    /* Optional; default: communicators move what peer_view shows. Then device memory need not be
+     * seen by communicators: collectives of plans are the device's. */
+    const ds_accel_groups *groups;
 } ds_accel;
 
 /* What a shared object may call. */

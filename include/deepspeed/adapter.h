@@ -51,6 +51,7 @@ typedef struct ds_adapter_params {
     const char *base; /* default NULL: what the folder says of where the model is from */
     uint32_t task;    /* a ds_task; default TOKENS. With classes, of an encoder, its head for them
                          ("classifier") is one of modules_to_save, as with PEFT */
+    bool pairs;       /* default false: of a model of sources and targets (ds_model_info.pairs) */
     DS_RESERVED(7);
 } ds_adapter_params;
 

@@ -259,7 +259,9 @@ typedef struct ds_checkpoint_deepspeed_params {
                           second, as the Trainer has them); default 0: as the run decayed them */
     int64_t sub_group_size; /* stage 3: elements, as in the configuration that loads it; default 0:
                                that of the run */
-    DS_RESERVED(8);
+    const char *like; /* default NULL; a save folder of the PipelineModule that loads it: the same
+                         stages, layers, names and order. Needs zero_stage 1 */
+    DS_RESERVED(7);
 } ds_checkpoint_deepspeed_params;
 
 /* Writes a checkpoint as a folder that DeepSpeed for Python loads (engine.load_checkpoint) and goes

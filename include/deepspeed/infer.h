@@ -70,7 +70,17 @@ typedef struct ds_generator_params {
                    (ds_serve_update), which then copies only the latter; behind ds_engine_set and
                    ds_engine_load_checkpoint call it, too. Source: DeepSpeed's hybrid engine
                    (runtime/hybrid_engine.py) */
-    DS_RESERVED(2);
+    bool offload_kv; /* default false; true, of a server: keys and values are where `config` says of
+                        weights, too: all of a layer's come and go in every step */
+    /* Default NULL; a resolved training configuration: weights are on disk, or in host memory of
+     * another device, as its zero_optimization.offload_param says (device, nvme_path, max_in_cpu,
+     * buffer_count, buffer_size; param_persistence_threshold, prefetch_bucket_size,
+     * max_live_parameters and max_reuse_distance beside it; aio), and come to memory ahead of their
+     * use in every run; nothing else of it is in force. An nvme_path that is `weights` itself:
+     * those that lie there as they are used are read in place. No bit changes. Beside `weights` or
+     * `checkpoint`; borrowed for the call. Source: DeepSpeed's ZeRO-Inference */
+    const ds_config *config;
+    DS_RESERVED(1);
 } ds_generator_params;
 
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;

@@ -271,6 +271,8 @@ typedef struct ds_attention_params {
     double alibi;   /* default 0: none; linear position biases, of causal attention alone: a score
                        is less by slope·distance, slopes of heads from 2^(-alibi/p) down to
                        2^-alibi, p the largest power of two up to n_heads */
+    bool alibi_rounded; /* default false. true: as Falcon's, q·k is more by the key's place in its
+                           document times the slope, both and their product rounded to bf16 */
     const char *sinks; /* default NULL: none; name of a parameter (H) of the scope: a score for each
                           head that is in the sum under its softmax, and adds no value */
     double sinks_std;  /* of their start; default 0: 0.02 */

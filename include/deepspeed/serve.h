@@ -33,9 +33,12 @@ enum { DS_SERVE_MOST_BEAMS = 64 };
 enum { DS_SERVE_MOST_DRAFT = 16 }; /* ids that a sequence guesses in a step */
 
 typedef struct ds_serve_params {
-    ds_generator_params source; /* model, weights, dtype, max_length …; comm must be NULL */
-    int64_t max_sequences;      /* of a batch; default 0: 16 */
-    int64_t max_batch_tokens;   /* of a batch, at least max_sequences; default 0: 512 */
+    /* Model, weights, dtype, max_length …; with comm its ranks share the layers, as there: creation
+     * is collective with the same params, rank 0's server is used as one of a single rank is, and
+     * the others call ds_serve_follow */
+    ds_generator_params source;
+    int64_t max_sequences;    /* of a batch; default 0: 16 */
+    int64_t max_batch_tokens; /* of a batch, at least max_sequences; default 0: 512 */
     int64_t kv_tokens; /* positions that all sequences have together, a multiple of kv_block and at
                           least max_length; default 0: four times max_length */
     int64_t kv_block;  /* positions of a block, a multiple of 64; default 0: 64 */
@@ -55,7 +58,11 @@ typedef struct ds_serve_params {
      * position and head of keys or values (code·scale; an element is off by at most its head's
      * largest magnitude / 254). Default NONE: source's dtype */
     ds_dtype kv_type;
-    DS_RESERVED(2);
+    /* With source.comm: how long ranks wait for one another before they fail and name the one that
+     * is missing. Rank 0 then calls ds_serve_step at least four times as often, with nothing to do,
+     * too. Default 0: for ever; a rank that died is noticed all the same */
+    double rank_seconds;
+    DS_RESERVED(1);
 } ds_serve_params;
 
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
@@ -63,6 +70,10 @@ typedef struct ds_serve_params {
 DS_API ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params,
                                  ds_server **server_out);
 DS_API void ds_serve_destroy(ds_server **server);
+/* On the ranks above 0 of source.comm: runs what rank 0's server runs, until that is destroyed.
+ * Other calls but ds_serve_destroy and ds_serve_get_stats are ERR_STATE there. Errors: ERR_STATE
+ * (on rank 0, or without comm), ERR_PEER names the rank that is gone or late. */
+DS_API ds_status ds_serve_follow(ds_server *server);
 /* Of a live engine (source.engine): takes its parameters over again, after it has trained on, as
  * ds_generator_update does; with source.share what the engine holds whole is not copied. Keys and
  * values of the old ones are forgotten. Collective over the engine's ranks, each of which has a
@@ -84,9 +95,12 @@ typedef struct ds_serve_needs {
     uint64_t parameters;
     int64_t kv_tokens, max_length, max_sequences, max_batch_tokens;
     ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */
-    DS_RESERVED(8);
+    uint64_t stored; /* weights, keys and values on disk, or in the host's memory beside a device;
+                        not in total */
+    DS_RESERVED(7);
 } ds_serve_needs;
-/* Counts them from the plans that ds_serve_create would build. Nothing is read: source needs a
+/* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
+ * `parameters`). Nothing is read: source and draft need a
  * model alone, whose config.json says the dtype where source.dtype does not. Errors: as
  * ds_serve_create's, but for ERR_NOMEM. */
 DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
@@ -247,8 +261,8 @@ typedef struct ds_serve_stats {
     int64_t n_steps, n_tokens; /* tokens that steps ran */
     int64_t n_prompt_tokens, n_cached_tokens, n_new_tokens, n_preemptions;
     int64_t max_sequences, max_batch_tokens, max_length, vocab_size;
-    double weight_bytes, kv_token_bytes;
-    int64_t n_drafted, n_accepted; /* ids that were guessed, and those that were drawn, too */
+    double weight_bytes, kv_token_bytes; /* on this rank */
+    int64_t n_drafted, n_accepted;       /* ids that were guessed, and those that were drawn, too */
     int64_t max_draft;
     int64_t width; /* of a vector; 0 without ds_serve_params.embeddings */
     DS_RESERVED(4);

@@ -106,7 +106,8 @@ static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
 void dsi_accel_for_ranks(dsi_accel_choice *choice, uint32_t n_ranks)
 {
     const ds_accel_memory *memory = dsi_accel_chosen(choice)->memory;
-    const bool shares = memory->on_host || (memory->adopt != NULL && memory->peer_view != NULL);
+    const bool shares = memory->on_host || dsi_accel_chosen(choice)->groups != NULL ||
+                        (memory->adopt != NULL && memory->peer_view != NULL);
     if (choice->automatic && n_ranks > 1 && !shares) {
         choice->accel = dsi_accel_auto(rows, N_ROWS)->accel;
         (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);
@@ -130,14 +131,15 @@ static ds_status not_found(ds_ctx *ctx, const char *text)
 }
 
 /* The accelerator of a name or a path. */
-static ds_status find(ds_ctx *ctx, const char *text, dsi_accel_choice *choice)
+static ds_status find(ds_ctx *ctx, const char *text, bool to_plan, dsi_accel_choice *choice)
 {
     if (strchr(choice->name, '/') != NULL) {
         return dsi_accel_load(ctx, choice->name, &choice->accel);
     }
     for (uint32_t i = 0; i < N_MODULES; ++i) {
         if (strcmp(choice->name, modules[i].name) == 0) {
-            return dsi_accel_probe(ctx, &modules[i], NULL, 0, &choice->accel);
+            return to_plan ? dsi_accel_load_beside(ctx, modules[i].file, &choice->accel)
+                           : dsi_accel_probe(ctx, &modules[i], NULL, 0, &choice->accel);
         }
     }
     choice->accel = by_name(choice->name);
@@ -149,7 +151,7 @@ bool dsi_accel_is_auto(const char *text)
     return text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
 }
 
-ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
+static ds_status choose(ds_ctx *ctx, const char *text, bool to_plan, dsi_accel_choice *choice_out)
 {
     if (dsi_accel_is_auto(text)) {
         *choice_out = (dsi_accel_choice){.automatic = true};
@@ -170,11 +172,21 @@ ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choi
     }
     (void)snprintf(choice.name, sizeof choice.name, "%.*s", (int)n, asked);
     (void)snprintf(choice.options, sizeof choice.options, "%s", options);
-    DS_TRY(find(ctx, asked, &choice));
+    DS_TRY(find(ctx, asked, to_plan, &choice));
     if (options[0] != '\0' && choice.accel->open == NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "accelerator %s has no options, got \"%s\"", choice.name,
                        options);
     }
     *choice_out = choice;
     return DS_OK;
+}
+
+ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
+{
+    return choose(ctx, text, false, choice_out);
+}
+
+ds_status dsi_accel_choose_to_plan(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out)
+{
+    return choose(ctx, text, true, choice_out);
 }

@@ -56,6 +56,9 @@ ds_status dsi_accel_probe(ds_ctx *ctx, const dsi_accel_module *module, char *tex
  * a shared object, which is loaded. Errors: ERR_NOT_FOUND lists the names; ERR_ARG; those of
  * dsi_accel_load. */
 ds_status dsi_accel_choose(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
+/* The same for a plan that is made for another machine: a module that finds no device here will do.
+ */
+ds_status dsi_accel_choose_to_plan(ds_ctx *ctx, const char *text, dsi_accel_choice *choice_out);
 /* For a run of so many ranks: what nobody named is none that shares no memory with communicators.
  */
 void dsi_accel_for_ranks(dsi_accel_choice *choice, uint32_t n_ranks);

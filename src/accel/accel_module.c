@@ -41,6 +41,11 @@ static const char *missing(const ds_accel *a)
                       g->destroy == NULL)) {
         return "one of the slots of graphs, or the streams that they need";
     }
+    const ds_accel_groups *c = a->groups;
+    if (c != NULL && (c->id == NULL || c->open == NULL || c->reserve == NULL || c->start == NULL ||
+                      c->test == NULL || c->abort == NULL || c->close == NULL)) {
+        return "one of the slots of groups";
+    }
     return NULL;
 }
 

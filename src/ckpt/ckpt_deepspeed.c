@@ -21,7 +21,10 @@ enum { NAME_BYTES = 96, MOST_RANKS = 65536, MOST_MODEL = 1024 };
 bool dsi_ckpt_deepspeed_is(const char *folder)
 {
     int n_model = 0;
-    return dsi_ckpt_foreign_zero_ranks(folder, &n_model) > 0 || dsi_ckpt_foreign_universal(folder);
+    bool pipeline = false;
+    bool experts = false;
+    return dsi_ckpt_foreign_zero_ranks(folder, &n_model, &pipeline, &experts) > 0 ||
+           dsi_ckpt_foreign_universal(folder) > 0;
 }
 
 /* ---- files ---- */
@@ -233,11 +236,14 @@ static ds_status add_frozen(dsi_deepspeed *d)
 {
     const dsi_pickle *shapes = dsi_pickle_get(d->models[0].root, "frozen_param_shapes");
     const size_t n = dsi_pickle_is(shapes, DSI_PICKLE_DICT) ? dsi_pickle_count(shapes) : 0;
-    if (n > 0 && d->n_model > 1) {
-        return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
-                       "%s has frozen parameters and model-parallel ranks, which is not read "
-                       "together",
-                       d->folder);
+    for (uint32_t mp = 0; mp < d->n_model && (d->n_model > 1 || d->pipeline); ++mp) {
+        const dsi_torch_file *file = &d->models[(size_t)mp * d->n_models];
+        if (dsi_pickle_count(dsi_pickle_get(file->root, "frozen_param_shapes")) > 0) {
+            return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
+                           "%s has frozen parameters, which are not read together with ranks or "
+                           "stages that share the model",
+                           file->path);
+        }
     }
     for (size_t i = 0; i < n; ++i) {
         const char *name = dsi_pickle_text(shapes->list.items[2 * i]);
@@ -300,6 +306,10 @@ static uint64_t digest_of(const dsi_deepspeed *d)
         digest = XXH3_64bits_withSeed(shard->file, strlen(shard->file), digest);
         digest = XXH3_64bits_withSeed(&shard->bytes, sizeof shard->bytes, digest);
     }
+    for (size_t i = 0; i < d->m->n_tensors; ++i) { /* by parameter_names.txt, too */
+        const char *name = d->m->tensors[i].name;
+        digest = XXH3_64bits_withSeed(name, strlen(name), digest);
+    }
     for (size_t i = 0; i < d->m->n_states; ++i) {
         const char *text = d->m->states[i].value;
         digest = XXH3_64bits_withSeed(text, strlen(text), digest);
@@ -333,6 +343,8 @@ static ds_status finish(dsi_deepspeed *d)
 {
     DS_TRY(add_frozen(d));
     DS_TRY(dsi_deepspeed_states(d));
+    DS_TRY(dsi_deepspeed_names(d));
+    DS_TRY(d->experts ? dsi_deepspeed_stack(d) : DS_OK);
     qsort(d->m->tensors, d->m->n_tensors, sizeof *d->m->tensors, dsi_ckpt_compare_tensors);
     for (size_t i = 1; i < d->m->n_tensors; ++i) {
         if (dsi_ckpt_compare_tensors(&d->m->tensors[i - 1], &d->m->tensors[i]) == 0) {
@@ -399,15 +411,19 @@ static ds_status read_ranks(dsi_deepspeed *d)
     DS_TRY(make_shards(d, 0));
     for (uint32_t mp = 0; mp < d->n_model; ++mp) {
         dsi_deepspeed one = of_model_rank(d, mp);
+        const size_t first = d->m->n_tensors;
         DS_TRY(d->stage == 3 ? dsi_deepspeed_zero3(&one) : dsi_deepspeed_flat(&one));
         d->room_tensors = one.room_tensors;
         d->room_slices = one.room_slices;
+        DS_TRY(d->pipeline ? dsi_deepspeed_drop_tied(d, first) : DS_OK);
     }
-    DS_TRY(d->n_model > 1 ? dsi_deepspeed_join(d) : DS_OK);
+    DS_TRY(d->pipeline      ? dsi_deepspeed_check_stages(d)
+           : d->n_model > 1 ? dsi_deepspeed_join(d)
+                            : DS_OK);
     return finish(d);
 }
 
-static ds_status read_universal(dsi_deepspeed *d)
+static ds_status read_universal(dsi_deepspeed *d, uint32_t n_files)
 {
     static const char *const optimizer[] = {"zero/optimizer_state.pt", NULL};
     static const char *const models[] = {"mp_rank_%02u_model_states.pt",
@@ -420,7 +436,9 @@ static ds_status read_universal(dsi_deepspeed *d)
     d->states[0] = whole ? inner : d->optims[0].root;
     (void)dsi_pickle_whole(dsi_pickle_get(d->states[0], "zero_stage"), &d->stage);
     DS_TRY(open_file(d, models, 0, 0, &d->models[0]));
-    d->n_models = 1;
+    for (d->n_models = 1; d->n_models < n_files; ++d->n_models) { /* of the stages */
+        DS_TRY(open_file(d, models, d->n_models, 0, &d->models[d->n_models]));
+    }
     char *zero = dsi_path_join(d->folder, "zero");
     ds_status status = zero != NULL ? dsi_folder_list(d->ctx, zero, &names, &n) : no_memory(d);
     free(zero);
@@ -438,9 +456,13 @@ static ds_status read_universal(dsi_deepspeed *d)
 ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *tag,
                                   dsi_ckpt_manifest *m)
 {
-    const bool universal = dsi_ckpt_foreign_universal(folder);
+    const int n_universal = dsi_ckpt_foreign_universal(folder);
     int n_model = 1;
-    const int n = universal ? 1 : dsi_ckpt_foreign_zero_ranks(folder, &n_model);
+    bool pipeline = false;
+    bool experts = false;
+    const int n = n_universal > 0
+                      ? n_universal
+                      : dsi_ckpt_foreign_zero_ranks(folder, &n_model, &pipeline, &experts);
     if (n <= 0 || n > MOST_RANKS || n_model > MOST_MODEL) {
         return ds_fail(ctx, DS_ERR_LIMIT, "%s has files of more than %d ranks", folder, MOST_RANKS);
     }
@@ -448,8 +470,10 @@ ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *t
     dsi_deepspeed d = {.ctx = ctx,
                        .folder = folder,
                        .m = m,
-                       .n_ranks = (uint32_t)n,
+                       .n_ranks = n_universal > 0 ? 1 : (uint32_t)n,
                        .n_model = (uint32_t)n_model,
+                       .pipeline = pipeline,
+                       .experts = experts,
                        .steps = -1.0};
     d.optims = calloc(n_files, sizeof *d.optims);
     d.models = calloc(n_files, sizeof *d.models);
@@ -458,9 +482,9 @@ ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *t
     m->info.tag = dsi_arena_strdup(m->arena, tag);
     const bool right =
         d.optims != NULL && d.models != NULL && d.states != NULL && m->info.tag != NULL;
-    const ds_status status = !right      ? no_memory(&d)
-                             : universal ? read_universal(&d)
-                                         : read_ranks(&d);
+    const ds_status status = !right            ? no_memory(&d)
+                             : n_universal > 0 ? read_universal(&d, (uint32_t)n_universal)
+                                               : read_ranks(&d);
     for (size_t r = 0; r < n_files && d.optims != NULL && d.models != NULL; ++r) {
         dsi_torch_close(&d.optims[r]);
         dsi_torch_close(&d.models[r]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A folder of DeepSpeed for Python (ZeRO stages 1 to 3, BF16_Optimizer; data-parallel ranks; or a
- * universal one) as a manifest in memory, so that everything that reads a checkpoint reads it:
- * inspect, export, consolidate, a resume on any ranks. Called by ckpt_reader.c where a folder has
- * no manifest.
+/* A folder of DeepSpeed for Python (ZeRO stages 1 to 3, BF16_Optimizer; data-parallel ranks, ranks
+ * that share layers, or stages of a pipeline; or a universal one) as a manifest in memory, so that
+ * everything that reads a checkpoint reads it: inspect, export, consolidate, a resume on any ranks.
+ * Called by ckpt_reader.c where a folder has no manifest.
  *
  * Each rank's flat partition becomes flat slices of the logical tensors, which point into the
  * mapped files; nothing is copied. Tensors: "master", "exp_avg", "exp_avg_sq" of what is trained,
@@ -21,8 +21,11 @@ typedef struct dsi_deepspeed {
     const char *folder;
     dsi_ckpt_manifest *m;
     uint32_t n_ranks;       /* data-parallel ones */
-    uint32_t n_model;       /* ranks that share each layer; the arrays have the files of each, in a
-                               row, and a copy of this struct looks at those of one */
+    uint32_t n_model;       /* ranks that share each layer, or stages of a pipeline; the arrays have
+                               the files of each, in a row, and a copy of this struct looks at those
+                               of one */
+    bool pipeline;          /* the latter */
+    bool experts;           /* that ranks have each other ones of */
     uint32_t first_shard;   /* of its optims */
     dsi_torch_file *optims; /* [n_ranks] */
     dsi_torch_file *models; /* [n_models]: 1, or n_ranks at stage 3 */
@@ -57,6 +60,19 @@ ds_status dsi_deepspeed_part(dsi_deepspeed *d, uint32_t shard, const ds_extent *
 /* ckpt_deepspeed_model.c: the tensors that the model-parallel ranks' files have, one rank's after
  * the other's, as those of the model: by affine_map of universal_checkpoint_info. */
 ds_status dsi_deepspeed_join(dsi_deepspeed *d);
+/* ckpt_deepspeed_pipe.c: what a stage has from tensor `first` on without what an earlier one has
+ * too (a tied layer); and that the stages are of one save, each with the same counters. */
+ds_status dsi_deepspeed_drop_tied(dsi_deepspeed *d, size_t first);
+ds_status dsi_deepspeed_check_stages(const dsi_deepspeed *d);
+/* ckpt_deepspeed_experts.c: how many ranks have other experts, by a group of the optimizer (1: none
+ * of experts); the name of a rank's own expert among all; and experts one by one as the stacked
+ * parameters that the model has, after they have the model's names. */
+ds_status dsi_deepspeed_expert_ranks(const dsi_deepspeed *d, int64_t g, uint32_t *n_out);
+ds_status dsi_deepspeed_expert_name(const dsi_deepspeed *d, const dsi_pickle *shapes,
+                                    const char **name, uint32_t rank);
+ds_status dsi_deepspeed_stack(dsi_deepspeed *d);
+/* ckpt_deepspeed_names.c: a module's own names as those of the model. */
+ds_status dsi_deepspeed_names(dsi_deepspeed *d);
 /* Elements [begin, begin + count) of the newest tensor, in file `shard` at `data`. */
 ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, int64_t count,
                               const uint8_t *data);

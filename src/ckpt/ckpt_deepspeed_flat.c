@@ -61,9 +61,11 @@ static const uint8_t *element(const dsi_pickle_tensor *t, int64_t i)
 
 /* ---- stages 1 and 2 ---- */
 
-/* The partitions of a group: by rank and kind, NULL where the optimizer has no such moment. */
+/* The partitions of a group: by rank and kind, NULL where the optimizer has no such moment. Those
+ * of experts are cut by the `n` ranks that share the same experts: ranks first, first + step, … */
 typedef struct group {
     int64_t index;
+    uint32_t first, step, n;
     int64_t size; /* elements of a partition with its padding */
     ds_dtype dtype[N_KINDS];
     const dsi_pickle_tensor **parts; /* [n_ranks][N_KINDS] */
@@ -72,6 +74,12 @@ typedef struct group {
 static const dsi_pickle_tensor *part_of(const group *g, uint32_t rank, size_t kind)
 {
     return g->parts[(size_t)rank * N_KINDS + kind];
+}
+
+/* Rank k of those that share the group. */
+static uint32_t rank_at(const group *g, uint32_t k)
+{
+    return g->first + k * g->step;
 }
 
 /* Elements of the padding that this rank's weights were stored without. */
@@ -99,18 +107,19 @@ static ds_status read_part(dsi_deepspeed *d, group *g, uint32_t rank)
     const int64_t n = ds_shape_count(parts[MASTER]->shape);
     const int64_t padding = padding_of(d, rank, g->index);
     const int64_t size = padding < INT64_MAX - n ? n + padding : n;
-    g->size = rank == 0 ? size : g->size;
+    const bool first = rank == g->first;
+    g->size = first ? size : g->size;
     for (size_t k = 0; k < N_KINDS; ++k) {
         const int64_t own = parts[k] != NULL ? ds_shape_count(parts[k]->shape) : 0;
         const ds_dtype dtype = parts[k] != NULL ? dsi_pickle_dtype(parts[k]) : DS_DTYPE_NONE;
-        g->dtype[k] = rank == 0 ? dtype : g->dtype[k];
+        g->dtype[k] = first ? dtype : g->dtype[k];
         if (size != g->size || own > size || dtype != g->dtype[k]) {
             return ds_fail(d->ctx, DS_ERR_FORMAT,
                            "%s: %s of group %lld has %lld elements of %s in a partition of %lld, "
-                           "which does not fit rank 0's (%s, %lld)",
+                           "which does not fit rank %u's (%s, %lld)",
                            d->optims[rank].path, kinds[k], (long long)g->index, (long long)own,
-                           ds_dtype_name(dtype), (long long)size, ds_dtype_name(g->dtype[k]),
-                           (long long)g->size);
+                           ds_dtype_name(dtype), (long long)size, g->first,
+                           ds_dtype_name(g->dtype[k]), (long long)g->size);
         }
     }
     return DS_OK;
@@ -125,9 +134,10 @@ static ds_status add_flat(dsi_deepspeed *d, const group *g, const char *name,
             continue;
         }
         DS_TRY(dsi_deepspeed_tensor(d, kinds[k], name, g->dtype[k], dims));
-        for (uint32_t r = 0; r < d->n_ranks; ++r) {
+        for (uint32_t i = 0; i < g->n; ++i) {
+            const uint32_t r = rank_at(g, i);
             const dsi_pickle_tensor *part = part_of(g, r, k);
-            const int64_t begin = (int64_t)r * g->size;
+            const int64_t begin = (int64_t)i * g->size;
             const int64_t end = begin + ds_shape_count(part->shape);
             const int64_t low = at > begin ? at : begin;
             const int64_t high = at + count < end ? at + count : end;
@@ -157,7 +167,7 @@ static ds_status add_group(dsi_deepspeed *d, group *g, const dsi_pickle *shapes)
 {
     const dsi_pickle *paddings =
         dsi_pickle_at(dsi_pickle_get(d->states[0], "param_alignment_paddings"), (size_t)g->index);
-    const int64_t all = g->size < (INT64_C(1) << 60) / d->n_ranks ? g->size * d->n_ranks : 0;
+    const int64_t all = g->size < (INT64_C(1) << 60) / g->n ? g->size * g->n : 0;
     const size_t n = dsi_pickle_is(shapes, DSI_PICKLE_DICT) ? dsi_pickle_count(shapes) : 0;
     int64_t at = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -171,13 +181,14 @@ static ds_status add_group(dsi_deepspeed *d, group *g, const dsi_pickle *shapes)
                            "elements)",
                            d->folder, name, (long long)g->index, (long long)all);
         }
+        DS_TRY(dsi_deepspeed_expert_name(d, shapes, &name, g->first));
         DS_TRY(add_flat(d, g, name, shapes->list.items[2 * i + 1], at, count));
         at += count;
         (void)dsi_pickle_whole(dsi_pickle_at(paddings, i), &padding);
         at += padding > 0 && padding < all - at ? padding : 0;
     }
     /* Partitions end at a multiple of 2 * ranks. */
-    return all - at < 2 * (int64_t)d->n_ranks
+    return all - at < 2 * (int64_t)g->n
                ? DS_OK
                : ds_fail(d->ctx, DS_ERR_FORMAT,
                          "%s: param_shapes has %lld elements of group %lld, the ranks' partitions "
@@ -199,10 +210,14 @@ ds_status dsi_deepspeed_flat(dsi_deepspeed *d)
     }
     for (; g.index < (int64_t)dsi_pickle_count(shapes); ++g.index) {
         memset((void *)g.parts, 0, (size_t)d->n_ranks * N_KINDS * sizeof *g.parts);
-        for (uint32_t r = 0; r < d->n_ranks; ++r) {
-            DS_TRY(read_part(d, &g, r));
+        DS_TRY(dsi_deepspeed_expert_ranks(d, g.index, &g.step));
+        g.n = d->n_ranks / g.step;
+        for (g.first = 0; g.first < g.step; ++g.first) {
+            for (uint32_t k = 0; k < g.n; ++k) {
+                DS_TRY(read_part(d, &g, rank_at(&g, k)));
+            }
+            DS_TRY(add_group(d, &g, dsi_pickle_at(shapes, (size_t)g.index)));
         }
-        DS_TRY(add_group(d, &g, dsi_pickle_at(shapes, (size_t)g.index)));
     }
     return DS_OK;
 }

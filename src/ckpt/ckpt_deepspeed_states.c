@@ -240,7 +240,7 @@ static json_t *groups_of(const dsi_deepspeed *d)
 
 static ds_status add_groups(dsi_deepspeed *d)
 {
-    json_t *groups = groups_of(d);
+    json_t *groups = d->pipeline || d->experts ? NULL : groups_of(d); /* ranks have their own */
     return groups != NULL ? add_state(d, "parameter_groups", groups) : DS_OK;
 }
 
@@ -291,10 +291,11 @@ ds_status dsi_deepspeed_states(dsi_deepspeed *d)
     }
     if (status >= 0) {
         status = add_state(d, "origin",
-                           json_pack("{s:s,s:s,s:I,s:I}", "program", "DeepSpeed for Python",
+                           json_pack("{s:s,s:s,s:I,s:I,s:I}", "program", "DeepSpeed for Python",
                                      "version", text != NULL ? text : "unknown", "zero_stage",
                                      (json_int_t)(d->stage > 0 ? d->stage : 1), "ranks",
-                                     (json_int_t)d->n_ranks));
+                                     (json_int_t)d->n_ranks, "stages",
+                                     (json_int_t)(d->pipeline ? d->n_model : 1)));
     }
     json_decref(config);
     return status;

@@ -24,13 +24,15 @@ static ds_status no_memory(const dsi_deepspeed *d)
     return ds_fail(d->ctx, DS_ERR_NOMEM, "no memory to read %s", d->folder);
 }
 
-/* The shape of a parameter by the model's file; NULL where it has none of that name. */
+/* The shape of a parameter by the model's files; NULL where none has that name. */
 static const dsi_pickle *dims_of(const dsi_deepspeed *d, const char *name)
 {
-    const dsi_pickle *groups = dsi_pickle_get(d->models[0].root, "param_shapes");
     const dsi_pickle *dims = NULL;
-    for (size_t g = 0; g < dsi_pickle_count(groups) && dims == NULL; ++g) {
-        dims = dsi_pickle_get(dsi_pickle_at(groups, g), name);
+    for (uint32_t k = 0; k < d->n_models && dims == NULL; ++k) {
+        const dsi_pickle *groups = dsi_pickle_get(d->models[k].root, "param_shapes");
+        for (size_t g = 0; g < dsi_pickle_count(groups) && dims == NULL; ++g) {
+            dims = dsi_pickle_get(dsi_pickle_at(groups, g), name);
+        }
     }
     return dims;
 }

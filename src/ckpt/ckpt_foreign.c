@@ -21,6 +21,8 @@
 
 typedef struct foreign {
     int n_data, n_model; /* ranks by the names of files */
+    int n_whole;         /* files mp_rank_XX */
+    int n_tensor;        /* ranks that share each layer of a pipeline */
     bool weights, zero, zero3, bf16, pipeline, experts, universal;
 } foreign;
 
@@ -52,7 +54,8 @@ static void look_at_name(foreign *f, const char *name)
         f->zero = f->zero3 = true;
     } else if (is(name, "layer_%d-model_%d-model_states.pt%n", &d, &m)) {
         f->pipeline = true;
-        d = 0;
+        most(&f->n_tensor, m);
+        d = m = 0;
     } else if (sscanf(name, "layer_%d-model_states.pt%n", &d, &end) == 1 && end > 0) {
         f->pipeline = true;
         d = 0;
@@ -62,6 +65,7 @@ static void look_at_name(foreign *f, const char *name)
         d = 0;
     } else if (sscanf(name, "mp_rank_%d_model_states.pt%n", &m, &end) == 1 && end > 0) {
         f->weights = true;
+        most(&f->n_whole, m);
     } else {
         return;
     }
@@ -108,19 +112,30 @@ static bool look_at_folder(const char *folder, foreign *f)
     return f->weights || f->zero || f->pipeline || f->experts || f->universal;
 }
 
-int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out)
+/* What DeepSpeed does not save, or is not read yet. */
+static bool is_beyond(const foreign *f)
 {
-    foreign f;
-    const bool plain = look_at_folder(folder, &f) && f.zero && !f.pipeline && !f.experts &&
-                       !f.universal && f.n_model >= 1;
-    *n_model_out = plain ? f.n_model : 0;
-    return plain ? f.n_data : 0;
+    return (f->pipeline && (f->zero3 || f->experts || f->n_tensor > 1)) ||
+           (f->experts && (f->zero3 || f->universal || !f->zero || f->n_model > 1));
 }
 
-bool dsi_ckpt_foreign_universal(const char *folder)
+int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out, bool *pipeline_out,
+                                bool *experts_out)
 {
     foreign f;
-    return look_at_folder(folder, &f) && f.universal && !f.pipeline && !f.experts;
+    const bool read =
+        look_at_folder(folder, &f) && f.zero && !f.universal && f.n_model >= 1 && !is_beyond(&f);
+    *n_model_out = read ? f.n_model : 0;
+    *pipeline_out = read && f.pipeline;
+    *experts_out = read && f.experts;
+    return read ? f.n_data : 0;
+}
+
+int dsi_ckpt_foreign_universal(const char *folder)
+{
+    foreign f;
+    const bool read = look_at_folder(folder, &f) && f.universal && !f.experts;
+    return !read ? 0 : f.n_whole > 0 ? f.n_whole : 1;
 }
 
 static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
@@ -129,12 +144,13 @@ static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)
     const char *name = dsi_path_name(folder);
     const char *digits = strncmp(name, step, sizeof step - 1) == 0 ? name + sizeof step - 1 : "";
     const size_t n = strspn(digits, "0123456789");
-    const char *kind = f->universal  ? "universal"
-                       : f->pipeline ? "of a pipeline"
-                       : f->zero3    ? "ZeRO stage 3"
-                       : f->zero     ? "ZeRO stage 1 or 2"
-                                     : "without ZeRO";
-    if (!f->pipeline && !f->experts && (f->universal || f->zero)) {
+    const char *kind = f->universal      ? "universal"
+                       : f->n_tensor > 1 ? "of a pipeline with tensor parallelism"
+                       : f->pipeline     ? "of a pipeline"
+                       : f->zero3        ? "ZeRO stage 3"
+                       : f->zero         ? "ZeRO stage 1 or 2"
+                                         : "without ZeRO";
+    if (!is_beyond(f) && (f->universal || f->zero)) {
         return ds_fail(ctx, DS_ERR_NOT_FOUND,
                        "%s is a checkpoint of DeepSpeed for Python (ZeRO%s). ds_checkpoint, "
                        "zero_to_fp32 and ds_train --resume read it by its save folder and its tag, "

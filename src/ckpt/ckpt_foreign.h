@@ -11,11 +11,14 @@
  * what it is and what works. Else DS_OK. */
 ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
 
-/* The number of data-parallel ranks by its files, where the folder is one of ZeRO alone (no
- * pipeline, no experts, not universal), and that of model-parallel ones; else 0. */
-int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out);
+/* The number of data-parallel ranks by its files, where the folder is one of ZeRO that can be read
+ * (not universal; a pipeline's and one with experts below stage 3 and without tensor parallelism,
+ * not both), and that of the ranks or stages that share the model; else 0. */
+int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out, bool *pipeline_out,
+                                bool *experts_out);
 
-/* Whether it is a universal one (without pipeline layers and experts). */
-bool dsi_ckpt_foreign_universal(const char *folder);
+/* The number of files mp_rank_XX where it is a universal one (without experts), at least 1; else
+ * 0. */
+int dsi_ckpt_foreign_universal(const char *folder);
 
 #endif

@@ -7,6 +7,8 @@
  * the weight stands before the bias. What is not in the list is refused: a wrong place would be
  * taken silently.
  */
+#include "ckpt/deepspeed_order.h"
+
 #include "ckpt/deepspeed_out.h"
 
 #include <deepspeed/context.h>
@@ -15,10 +17,7 @@
 
 enum { MOST_MODULES = 20, MOST_LAYERS = 1 << 20 };
 
-typedef struct family {
-    const char *types; /* separated by blanks */
-    const char *before, *layers, *inside, *after;
-} family;
+typedef dsi_module_order family;
 
 #define LLAMA_ATTENTION                                                                            \
     "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj self_attn.q_norm "        \
@@ -44,6 +43,12 @@ static const family families[] = {
     {"gpt2", "transformer.wte transformer.wpe", "transformer.h.",
      "ln_1 attn.c_attn attn.c_proj ln_2 mlp.c_fc mlp.c_proj", "transformer.ln_f lm_head"},
 };
+
+const dsi_module_order *dsi_module_orders(size_t *n_out)
+{
+    *n_out = sizeof families / sizeof families[0];
+    return families;
+}
 
 /* The place of the word [name, name + n) in a list with blanks; -1. */
 static int place_in(const char *list, const char *name, size_t n)

@@ -23,6 +23,11 @@ static ds_status check_given(ds_ctx *ctx, const ds_checkpoint_deepspeed_params *
                        "universal), 1 to %d ranks, and 1 or 2 groups of parameters",
                        (int)MOST_RANKS);
     }
+    if (p->like != NULL && (p->zero_stage != 1 || p->order != NULL || p->n_groups > 0)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the folder of a pipeline is of ZeRO stage 1, and has order and groups of "
+                       "parameters of the folder that it is like");
+    }
     return DS_OK;
 }
 
@@ -51,7 +56,9 @@ static ds_status write_folder(dsi_deepspeed_out *o, const char *tag)
     DS_TRY(dsi_folder_make(o->ctx, o->given->dir));
     DS_TRY(dsi_folder_stage(o->ctx, o->given->dir, tag, &stage));
     o->folder = stage.path;
-    ds_status status = universal ? dsi_out_universal(o) : dsi_out_zero(o);
+    ds_status status = universal                ? dsi_out_universal(o)
+                       : o->given->like != NULL ? dsi_out_pipeline(o)
+                                                : dsi_out_zero(o);
     if (status >= 0) {
         status = dsi_folder_publish(o->ctx, &stage, o->given->dir, tag, true);
     }
@@ -75,7 +82,7 @@ static ds_status write_all(dsi_deepspeed_out *o)
     }
     DS_TRY(check_place(o, tag));
     DS_TRY(dsi_out_read_states(o));
-    DS_TRY(dsi_out_find_params(o));
+    DS_TRY(o->given->like != NULL ? dsi_out_take_params(o) : dsi_out_find_params(o));
     return write_folder(o, tag);
 }
 

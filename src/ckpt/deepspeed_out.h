@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint written as a folder that DeepSpeed for Python loads and goes on from: ZeRO stages 1,
- * 2 and 3 for a number of ranks, or universal. What ckpt_deepspeed.h reads, and what it read itself
- * (so a folder of DeepSpeed is cut anew for another stage and other ranks).
+ * 2 and 3 for a number of ranks, the stages of a pipeline, or universal. What ckpt_deepspeed.h
+ * reads, and what it read itself (so a folder of DeepSpeed is cut anew for another stage and other
+ * ranks).
  *
  *     stages 1, 2    mp_rank_00_model_states.pt            weights, names, shapes, counters
  *     stage 3        zero_pp_rank_R_mp_rank_00_model_states.pt      the same without weights
  *     1 to 3         [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt  rank R's partition
+ *     pipelines      the same by stage (mp_rank_SS), and layer_LL-model_states.pt
  *     universal      zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt, zero/optimizer_state.pt
  *
  * DeepSpeed copies a partition by its place alone, so the order of parameters has to be that of the
@@ -67,6 +69,7 @@ typedef struct dsi_deepspeed_out {
     size_t group_begin[DSI_OUT_GROUPS + 1]; /* in params */
     size_t n_groups;
     const char *alias, *alias_of; /* a second name of a parameter (a tied head); NULL */
+    uint32_t stage, n_stages;     /* of a pipeline, being written; n_stages 0: none */
     int64_t steps, skipped, samples;
     double lr, beta1; /* of the next update */
 } dsi_deepspeed_out;
@@ -77,6 +80,10 @@ ds_status dsi_deepspeed_order(ds_ctx *ctx, const char *model_type, dsi_out_param
 
 /* deepspeed_out_params.c: parameters, order and groups. */
 ds_status dsi_out_find_params(dsi_deepspeed_out *o);
+/* Parameters alone, for deepspeed_out_pipe.c; and the number of groups that the run's decay makes.
+ */
+ds_status dsi_out_take_params(dsi_deepspeed_out *o);
+size_t dsi_out_group_count(const dsi_deepspeed_out *o);
 
 /* deepspeed_out_values.c: what the files share. Each appends keys and values to an open dict.
  * decay: with the weight decay of each group; a reader without it keeps its own. */
@@ -94,8 +101,9 @@ ds_status dsi_out_model_file(const dsi_deepspeed_out *o, const char *name, bool 
 /* A vector's tensor of that shape, as the next value. */
 void dsi_out_put(dsi_torch_out *t, dsi_out_vector *vector, ds_shape shape);
 
-/* deepspeed_out_zero.c, deepspeed_out_universal.c: the files. */
+/* deepspeed_out_zero.c, deepspeed_out_universal.c, deepspeed_out_pipe.c: the files. */
 ds_status dsi_out_zero(dsi_deepspeed_out *o);
+ds_status dsi_out_pipeline(dsi_deepspeed_out *o);
 ds_status dsi_out_universal(dsi_deepspeed_out *o);
 
 /* What deepspeed_out_zero.c says of stage 3: the number of parameters in each sub-group. */

@@ -195,11 +195,16 @@ static ds_status split_groups(dsi_deepspeed_out *o, size_t n_groups)
     return DS_OK;
 }
 
-static ds_status find_groups(dsi_deepspeed_out *o)
+size_t dsi_out_group_count(const dsi_deepspeed_out *o)
 {
     const json_t *all = json_object_get(o->engine, "decay_all");
+    return all == NULL || json_integer_value(all) != 0 ? 1 : 2;
+}
+
+static ds_status find_groups(dsi_deepspeed_out *o)
+{
     const double decay = o->values->optimizer.weight_decay;
-    size_t n = all == NULL || json_integer_value(all) != 0 ? 1 : 2;
+    size_t n = dsi_out_group_count(o);
     if (o->given->n_groups > 0 && o->given->n_groups != n) {
         if (decay != 0.0) {
             return ds_fail(o->ctx, DS_ERR_ARG,
@@ -234,12 +239,17 @@ static void find_alias(dsi_deepspeed_out *o)
     }
 }
 
+ds_status dsi_out_take_params(dsi_deepspeed_out *o)
+{
+    DS_TRY(check_tensors(o));
+    return take_all(o);
+}
+
 ds_status dsi_out_find_params(dsi_deepspeed_out *o)
 {
     const char *text = ds_checkpoint_state(o->ckpt, "parameter_groups");
     json_error_t error;
-    DS_TRY(check_tensors(o));
-    DS_TRY(take_all(o));
+    DS_TRY(dsi_out_take_params(o));
     find_alias(o);
     if (o->given->order != NULL) {
         DS_TRY(order_by_list(o));

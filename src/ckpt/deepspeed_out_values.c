@@ -405,10 +405,11 @@ static void put_model(const dsi_deepspeed_out *o, dsi_torch_out *t)
     put_whole(t, "global_steps", o->steps);
     put_whole(t, "global_samples", o->samples);
     put_whole(t, "dp_world_size", o->given->ranks);
-    put_whole(t, "mp_world_size", 1);
+    const uint32_t stages = o->n_stages > 0 ? o->n_stages : 1;
+    put_whole(t, "mp_world_size", stages);
     dsi_torch_text(t, "checkpoint_parallel_dimensions");
     dsi_torch_dict(t);
-    put_whole(t, "pp_degree", 1);
+    put_whole(t, "pp_degree", stages);
     put_whole(t, "tp_degree", 1);
     dsi_torch_dict_end(t);
     dsi_out_config(o, t);
@@ -426,7 +427,11 @@ ds_status dsi_out_model_file(const dsi_deepspeed_out *o, const char *name, bool 
     if (status >= 0) {
         dsi_torch_out t = dsi_torch_out_make(o->ctx);
         dsi_torch_dict(&t);
-        put_weights(o, &t, weights, vectors, pieces);
+        if (o->n_stages > 0) {
+            put_none(&t, "module"); /* in the files of the layers */
+        } else {
+            put_weights(o, &t, weights, vectors, pieces);
+        }
         dsi_torch_text(&t, "buffer_names");
         dsi_torch_list(&t);
         dsi_torch_list_end(&t);

@@ -223,8 +223,8 @@ static ds_status write_optimizer(const dsi_deepspeed_out *o, uint32_t rank, part
 {
     char name[NAME_BYTES];
     const bool third = o->given->zero_stage == 3;
-    (void)snprintf(name, sizeof name, "%szero_pp_rank_%u_mp_rank_00_optim_states.pt",
-                   o->values->bf16.enabled ? "bf16_" : "", rank);
+    (void)snprintf(name, sizeof name, "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
+                   o->values->bf16.enabled ? "bf16_" : "", rank, o->stage);
     char *path = dsi_path_join(o->folder, name);
     if (path == NULL) {
         return no_memory(o);
@@ -264,7 +264,8 @@ static ds_status write_ranks(const dsi_deepspeed_out *o, partition *p, const siz
         }
         DS_TRY(write_optimizer(o, r, p, sizes));
     }
-    return third ? DS_OK : dsi_out_model_file(o, "mp_rank_00_model_states.pt", true, sizes, p->n);
+    (void)snprintf(name, sizeof name, "mp_rank_%02u_model_states.pt", o->stage);
+    return third ? DS_OK : dsi_out_model_file(o, name, true, sizes, p->n);
 }
 
 ds_status dsi_out_zero(dsi_deepspeed_out *o)

@@ -63,6 +63,14 @@ static ds_status unsupported(const rewriter *w, const char *name, const char *wh
         name, what);
 }
 
+/* Of a model of sources and targets, what generates: reading a source and decoding are graphs of
+ * their own, each with a part of the layers. */
+static bool is_part(const rewriter *w)
+{
+    return w->adapter->pairs &&
+           (w->trace->task == DS_TASK_HIDDEN || w->trace->mode == DS_TRACE_GENERATE);
+}
+
 static ds_status find_targets(rewriter *w)
 {
     for (ds_cell c = 0; c < w->n_cells; ++c) {
@@ -211,7 +219,7 @@ static ds_status check_used(const rewriter *w)
 {
     uint32_t n = 0;
     for (ds_cell c = 0; c < w->n_cells; ++c) {
-        if (w->adapter->all_linear && w->targets[c].uses == 0) {
+        if ((w->adapter->all_linear || is_part(w)) && w->targets[c].uses == 0) {
             w->targets[c].on = false;
         } else if (w->targets[c].on && w->targets[c].uses == 0) {
             return unsupported(w, ds_cells_get(w->cells, c)->name,
@@ -219,9 +227,9 @@ static ds_status check_used(const rewriter *w)
         }
         n += w->targets[c].on;
     }
-    return n > 0 ? DS_OK
-                 : ds_fail(w->ctx, DS_ERR_NOT_FOUND,
-                           "adapter: target_modules means no layer of this model");
+    return n > 0 || is_part(w) ? DS_OK
+                               : ds_fail(w->ctx, DS_ERR_NOT_FOUND,
+                                         "adapter: target_modules means no layer of this model");
 }
 
 /* ---- cells ----------------------------------------------------------------------------------- */
@@ -565,7 +573,7 @@ static ds_status check_task(const rewriter *w)
                                         "classes of tokens (TOKEN_CLS)"};
     const bool embeds = w->trace->paged != NULL && w->trace->task == DS_TASK_HIDDEN &&
                         w->adapter->task == DS_TASK_TOKENS; /* vectors of what a server serves */
-    return w->adapter->any_task || w->adapter->task == w->trace->task || embeds
+    return w->adapter->any_task || w->adapter->task == w->trace->task || embeds || is_part(w)
                ? DS_OK
                : ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                          "adapter: its task_type is for %s, and it is used for %s",
@@ -580,7 +588,7 @@ static ds_status walk(rewriter *w, const ds_graph *from)
     DS_TRY(dsi_adapter_find_experts(w));
     DS_TRY(check_vectors(w));
     DS_TRY(check_experts(w));
-    DS_TRY(check_named(w));
+    DS_TRY(is_part(w) ? DS_OK : check_named(w));
     DS_TRY(drop_others(w));
     DS_TRY(freeze(w));
     for (ds_node i = 0; i < from->n_nodes; ++i) {

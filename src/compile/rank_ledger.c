@@ -44,14 +44,14 @@ static ds_status add_whole_run(dsi_ledger *ledger, dsi_memory_kind kind, dsi_res
     return dsi_ledger_add(ledger, &entry);
 }
 
-/* Bytes of all copies of the slots but the first ones. */
+/* Bytes of the pool but those of slot 0. */
 static size_t other_slots(const dsi_plan *plan)
 {
-    size_t bytes = 0;
+    size_t first = 0;
     for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases); ++c) {
-        bytes += (plan->slot[c].copies - 1) * plan->slot[c].range.bytes;
+        first += plan->slot[c].range.bytes;
     }
-    return bytes;
+    return plan->pool.bytes - first;
 }
 
 static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,

@@ -15,6 +15,7 @@
 #include "pass/remat.h"
 #include "pass/ring_attention.h"
 #include "pass/vocab_parts.h"
+#include "pipe/pipe_slots.h"
 #include "place/expert_rules.h"
 #include "place/sequence_rules.h"
 #include "place/tensor_rules.h"
@@ -82,21 +83,6 @@ static uint32_t n_chunks(const maker *m)
 {
     const dsi_schedule s = dsi_rank_schedule(&m->spec);
     return n_stages(m) * s.n_chunks;
-}
-
-/* Micro-batches of this stage between forward and backward at once. */
-static uint32_t n_slots(const maker *m)
-{
-    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
-    return n_stages(m) > 1 ? dsi_schedule_slots(&schedule, m->stage) : 1;
-}
-
-static void fill_chunk_slots(const maker *m, dsi_plan_env *env)
-{
-    const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
-    for (uint32_t c = 0; c < schedule.n_chunks && n_stages(m) > 1; ++c) {
-        env->chunk_slots[c] = dsi_schedule_chunk_slots(&schedule, m->stage, c);
-    }
 }
 
 static int64_t sequence_ranks(const maker *m)
@@ -293,7 +279,8 @@ static dsi_stage_cut stage_cut(const maker *m, const char *name)
                          .parts = dsi_schedule_parts(&schedule),
                          .name = name};
     for (uint32_t rank = 0; rank < schedule.n_ranks; ++rank) {
-        how.slots[rank] = dsi_schedule_slots(&schedule, rank);
+        uint32_t chunks = 0;
+        how.slots[rank] = dsi_schedule_in_flight(&schedule, rank, &chunks);
     }
     return how;
 }
@@ -576,6 +563,22 @@ static ds_status start_again(maker *m, uint32_t n_residencies)
     return ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.local);
 }
 
+/* Of a stage, with what it leaves for later phases of the micro-batches in flight. */
+static ds_status lower_train(maker *m, const ds_graph *graph)
+{
+    dsi_plan_env env = plan_env(m);
+    dsi_pipe_slots slots = {.n = 1};
+    if (n_stages(m) > 1) {
+        const dsi_schedule schedule = dsi_rank_schedule(&m->spec);
+        DS_TRY(dsi_pipe_slots_make(m->plan.ctx, &schedule, m->stage, &slots));
+    }
+    env.n_slots = slots.n;
+    env.slot_events = slots.events;
+    const ds_status status = lower(m, graph, env, true, &m->plan.train_plan);
+    dsi_pipe_slots_free(&slots);
+    return status;
+}
+
 /* Both plans of a choice, in place of those of the choice before. */
 static ds_status lower_choice(maker *m, const ds_graph *graph, const dsi_memory_choice *choice,
                               uint32_t n_residencies, bool *fits_out)
@@ -584,10 +587,7 @@ static ds_status lower_choice(maker *m, const ds_graph *graph, const dsi_memory_
     m->plan.n_kept = 0;
     m->spec = dsi_memory_obey(m->request->spec, choice);
     DS_TRY(start_again(m, n_residencies));
-    dsi_plan_env env = plan_env(m);
-    env.n_slots = n_slots(m);
-    fill_chunk_slots(m, &env);
-    DS_TRY(lower(m, graph, env, true, &m->plan.train_plan));
+    DS_TRY(lower_train(m, graph));
     DS_TRY(build_eval_plan(m));
     if (n_stages(m) > 1) {
         const dsi_stage_cut how = stage_cut(m, "");

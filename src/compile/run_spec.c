@@ -170,7 +170,7 @@ static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folder
     (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
 }
 
-static dsi_offload_spec read_offload(const ds_config_values *v)
+dsi_offload_spec dsi_offload_read(const ds_config_values *v)
 {
     const ds_config_zero *z = &v->zero;
     const ds_config_offload *states = &z->offload_optimizer;
@@ -445,7 +445,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     read_precision(v, spec);
     spec->zero = read_zero(v);
     spec->recompute = read_recompute(&v->activation_checkpointing);
-    spec->offload = read_offload(v);
+    spec->offload = dsi_offload_read(v);
     spec->flops = read_flops(&v->flops_profiler);
     spec->autotune = read_autotune(&v->autotuning);
     spec->device_memory = (size_t)v->device_memory;
@@ -495,13 +495,9 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "a reward model with an adapter: its new head would be frozen, and PEFT's "
                        "task_type is SEQ_CLS; train the model itself");
     }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->pairs) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "an adapter of %s, which learns targets of sources, is not built (PEFT's "
-                       "SEQ_2_SEQ_LM); train the model itself",
-                       ds_model_get_info(params->model)->architecture);
-    }
-    if (params->adapter != NULL && ds_model_get_info(params->model)->encoder &&
+    DS_TRY(dsi_adapter_check_pairs(params->adapter, params->model));
+    const ds_model_info *info = ds_model_get_info(params->model);
+    if (params->adapter != NULL && info->encoder && !info->pairs &&
         params->task == DS_TASK_TOKENS) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "an adapter of an encoder with its head for masked tokens is not built: "

@@ -79,6 +79,9 @@ typedef struct dsi_engine_spec {
 ds_status dsi_run_mesh(ds_ctx *ctx, const ds_config_values *values, uint32_t n_ranks,
                        dsi_mesh *mesh_out);
 
+/* What the sections of offload ask for. Pure. */
+dsi_offload_spec dsi_offload_read(const ds_config_values *values);
+
 /* The engine's numbers from a resolved configuration; params->config is read, also seq_length,
  * seed, loss and gradient outputs. zero.mesh.n_ranks is left 0. */
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params,

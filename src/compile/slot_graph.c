@@ -42,11 +42,13 @@ static void find_routers(rewriter *w)
     }
 }
 
-static ds_status read_cell(rewriter *w, const char *name, ds_meta meta, ds_value *value_out)
+/* of: the matrix beside which it is; DS_NONE: none. */
+static ds_status read_cell(rewriter *w, const char *name, ds_meta meta, ds_cell of,
+                           ds_value *value_out)
 {
     ds_cells *cells = w->r.from->cells;
     ds_cell cell = ds_cells_find(cells, DS_CELL_INPUT, name);
-    const ds_cell_info info = {.name = name, .kind = DS_CELL_INPUT, .meta = meta, .of = DS_NONE};
+    const ds_cell_info info = {.name = name, .kind = DS_CELL_INPUT, .meta = meta, .of = of};
     DS_TRY(cell == DS_NONE ? ds_cells_add(cells, &info, &cell) : DS_OK);
     return ds_graph_read(w->r.to, cell, value_out);
 }
@@ -77,10 +79,10 @@ static ds_status add_slots(rewriter *w, const dsi_node_info *node, ds_cell weigh
     ds_value parts[5] = {*y, in[0], DS_NONE, DS_NONE, w->of_token};
     (void)snprintf(path, sizeof path, DSI_SLOT_PREFIX "%.*s.A", n, name);
     const ds_meta a = {x.dtype, ds_shape_3d(w->slots->n, n_in, w->slots->rank)};
-    DS_TRY(read_cell(w, path, a, &parts[2]));
+    DS_TRY(read_cell(w, path, a, weight, &parts[2]));
     (void)snprintf(path, sizeof path, DSI_SLOT_PREFIX "%.*s.B", n, name);
     const ds_meta b = {x.dtype, ds_shape_3d(w->slots->n, w->slots->rank, n_out)};
-    DS_TRY(read_cell(w, path, b, &parts[3]));
+    DS_TRY(read_cell(w, path, b, weight, &parts[3]));
     DS_TRY(ds_graph_apply(w->r.to, &dsi_op_slot_adapter, NULL, parts, 5, out));
     *y = out[0];
     return DS_OK;
@@ -109,8 +111,8 @@ static ds_status walk(rewriter *w, const ds_trace *trace)
     (void)snprintf(path, sizeof path, "%s.%lld.%lld/adapters",
                    trace->task == DS_TASK_HIDDEN ? "embed" : "serve", (long long)trace->seq_length,
                    (long long)trace->paged->rows);
-    DS_TRY(
-        read_cell(w, path, (ds_meta){DS_DTYPE_I32, ds_shape_1d(trace->seq_length)}, &w->of_token));
+    const ds_meta tokens = {DS_DTYPE_I32, ds_shape_1d(trace->seq_length)};
+    DS_TRY(read_cell(w, path, tokens, DS_NONE, &w->of_token));
     for (ds_node i = 0; i < w->r.from->n_nodes; ++i) {
         DS_TRY(rewrite_node(w, &w->r.from->nodes[i]));
     }

@@ -75,6 +75,9 @@ void dsi_config_comms_logger(dsi_eval *eval);
 void dsi_config_autotuning(dsi_eval *eval);
 void dsi_config_zenflow(dsi_eval *eval);
 void dsi_config_onebit(dsi_eval *eval);
+void dsi_config_autocast(dsi_eval *eval);
+/* Whether weights and gradients travel between ranks in the compute dtype by it. */
+bool dsi_config_autocast_travels(const dsi_eval *eval);
 void dsi_config_pipeline(dsi_eval *eval);
 void dsi_config_compression(dsi_eval *eval);
 void dsi_config_tensor(dsi_eval *eval);

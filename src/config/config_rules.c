@@ -4,8 +4,9 @@
  * A rule is a function that reads items and values, adds errors or notices, and sets derived
  * values; `rules` lists all that apply to a training configuration. The large families have files
  * of their own: config_optimizer.c, config_ranks.c, config_memory.c, config_zenflow.c,
- * config_onebit.c, config_pipeline.c, config_comms_logger.c, config_autotuning.c. A rule says
- * nothing about keys whose "auto" is still open, which the values then hold as defaults.
+ * config_onebit.c, config_pipeline.c, config_autocast.c, config_comms_logger.c,
+ * config_autotuning.c. A rule says nothing about keys whose "auto" is still open, which the values
+ * then hold as defaults.
  */
 #include "config/config_eval.h"
 
@@ -45,7 +46,7 @@ static void data_types(dsi_eval *eval)
         (void)dsi_dtype_parse(accumulate, &v->grad_accum_dtype);
     }
     const char *communicate = dsi_item_text(eval, "communication_data_type");
-    v->communication_dtype = v->compute_dtype;
+    v->communication_dtype = dsi_config_autocast_travels(eval) ? v->compute_dtype : DS_DTYPE_F32;
     if (communicate != NULL) {
         const int index = dsi_choice_index("fp16|bf16|fp32", communicate, true);
         const ds_dtype types[] = {DS_DTYPE_F16, DS_DTYPE_BF16, DS_DTYPE_F32};
@@ -212,6 +213,7 @@ static void hybrid_engine(dsi_eval *eval)
 typedef void (*rule_fn)(dsi_eval *eval);
 static const rule_fn rules[] = {
     hybrid_engine,
+    dsi_config_autocast,
     one_precision,
     narrow_weights,
     data_types,

@@ -104,15 +104,24 @@ const dsi_section dsi_section_amp = {
 };
 
 static const dsi_option autocast_rows[] = {
-    B("enabled", "false", NOT_BUILT, "Choose the element type for each operator.",
-      NOTE("autocast is not built; set torch_autocast.enabled to false and use bf16 or fp16")),
-    D("dtype", "null", PART, "Element type of the operators that are safe in it.", WITH(NULLABLE)),
-    TEXTS("lower_precision_safe_modules", NULL, PART, "Module classes that may use the type.",
+    B("enabled", "false", IN_FORCE,
+      "Compute in dtype with fp32 master weights, as bf16.enabled or fp16.enabled do: products, "
+      "and what layers pass on (torch.autocast keeps that in fp32; sums are in fp32 here too). "
+      "Excludes zero_optimization.zero_quantized_weights."),
+    D("dtype", "null", IN_FORCE,
+      "bfloat16 or float16. null: bfloat16. float16: with torch's loss scaler (begins at 2^16, "
+      "grows after 2000 steps, halves at each overflow), at every stage, unless fp16.enabled is "
+      "true.",
+      WITH(NULLABLE)),
+    TEXTS("lower_precision_safe_modules", NULL, IN_FORCE,
+          "Module classes whose gradients and weights travel between ranks in dtype. null: linear "
+          "layers and convolutions. A list without torch.nn.Linear: all travel in fp32, unless "
+          "communication_data_type says otherwise.",
           WITH(NULLABLE)),
 };
 const dsi_section dsi_section_autocast = {
     .path = "torch_autocast",
-    .doc = "torch.autocast.",
+    .doc = "torch.autocast. Both it and bf16 or fp16 of the same type may be enabled.",
     .flags = DSI_SECTION_FEATURE,
     DSI_SECTION_ROWS(autocast_rows),
 };

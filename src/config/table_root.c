@@ -119,7 +119,7 @@ static const dsi_option rows[] = {
     I("allgather_size", "500000000", PART,
       "Bucket of the deprecated form \"zero_optimization\": true.", MIN(0)),
     S("amp", NULL, NOT_BUILT, "NVIDIA Apex mixed precision.", .section = &dsi_section_amp),
-    S("torch_autocast", NULL, NOT_BUILT, "Mixed precision as torch.autocast does it.",
+    S("torch_autocast", NULL, IN_FORCE, "Mixed precision as torch.autocast does it.",
       .section = &dsi_section_autocast),
     S("aio", NULL, IN_FORCE, "Asynchronous file I/O for offload to disk.",
       .section = &dsi_section_aio, WITH(NULLABLE)),

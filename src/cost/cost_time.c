@@ -44,6 +44,12 @@ double dsi_time_work(const dsi_device *device, const dsi_work *work)
     return device->latency + fmax(arithmetic, memory);
 }
 
+double dsi_time_message(const dsi_device *device, bool far, double bytes)
+{
+    const dsi_link *link = far ? &device->net : &device->node;
+    return link->latency + bytes / link->bandwidth;
+}
+
 double dsi_time_host(const dsi_device *device, double bytes, uint32_t local_ranks)
 {
     const double share = device->host_bandwidth / (double)(local_ranks > 0 ? local_ranks : 1);

@@ -116,6 +116,9 @@ typedef struct dsi_coll_time {
 dsi_coll_time dsi_time_collective(const dsi_device *device, ds_comm_op kind, dsi_group group,
                                   double bytes);
 
+/* Of a message from one rank to another, on this node or, `far`, on another one. */
+double dsi_time_message(const dsi_device *device, bool far, double bytes);
+
 /* Of bytes between device and host, and host and disk, one rank among local_ranks that do alike. */
 double dsi_time_host(const dsi_device *device, double bytes, uint32_t local_ranks);
 double dsi_time_disk(const dsi_device *device, bool write, double bytes, uint32_t local_ranks);

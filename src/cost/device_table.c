@@ -9,6 +9,9 @@
  * [I] NVIDIA H200 data sheet (2024): as H100 SXM, 141 GB at 4.8 TB/s.
  * [B] NVIDIA HGX/DGX B200 data sheet (2025): 2250 bf16 and f16 dense, 75 f32, 180 GB at 8 TB/s,
  *     NVLink 5 1800 GB/s both ways.
+ * [R] NVIDIA Ada GPU architecture paper (2022), GeForce RTX 4090: 165.2 bf16 and f16 with sums in
+ *     f32, 82.6 f32, 24 GB at 1008 GB/s, PCIe 4; no NVLink, and the driver joins no two of them:
+ *     what ranks send goes through memory of the host.
  * [M] S. Bekman, Machine Learning Engineering, "Maximum Achievable Matmul FLOPS": the best bf16
  *     product found: A100 86.9 %, H100 and H200 80.3 %, B200 77.6 % of the peak.
  * [F] T. Dao, FlashAttention-2 (arXiv:2307.08691): on A100, causal, head dim 128, 16k: forward 62
@@ -102,6 +105,13 @@
         .reduce_scatter = 0.70, .all_gather = 0.70                                                 \
     }
 
+/* Through memory of the host: it is written and read again, by kernels that copy pieces in turn. */
+#define PCIE_HOST                                                                                  \
+    {                                                                                              \
+        .name = "pcie4-host", .latency = 10e-6, .bandwidth = 32.0 * GB, .all_reduce = 0.35,        \
+        .reduce_scatter = 0.35, .all_gather = 0.35                                                 \
+    }
+
 static const dsi_link links[] = {
     NVLINK3,
     NVLINK4,
@@ -109,6 +119,7 @@ static const dsi_link links[] = {
     NVLINK5,
     PCIE("pcie4", 32.0 * GB),
     PCIE("pcie5", 64.0 * GB),
+    PCIE_HOST,
     IB_HDR,
     IB_NDR,
     ROCE_200,
@@ -197,6 +208,17 @@ static const dsi_device devices[] = {
      .net = IB_NDR,
      GPU_COMMON,
      HOST(64.0 * GB, 700.0 * GB)},
+    {.name = "rtx-4090",
+     .source = "NVIDIA Ada architecture paper" SHARES,
+     .peak = {82.6 * TF, 165.2 * TF, 165.2 * TF},
+     .memory_bytes = 24564.0 * MIB,
+     .memory_bandwidth = 1008.0 * GB,
+     .rates = GPU_RATES(0.87, 0.70, 0.62),
+     .ranks_per_node = 8,
+     .node = PCIE_HOST,
+     .net = ETH_100,
+     GPU_COMMON,
+     HOST(32.0 * GB, 380.0 * GB)},
 };
 
 const dsi_device *dsi_device_at(uint32_t i)

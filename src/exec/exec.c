@@ -2,6 +2,7 @@
 /* The executor and the plans that it has. See exec.h. */
 #include "exec/exec_state.h"
 
+#include "exec/exec_group.h"
 #include "op/ops.h"
 
 #include <stdlib.h>
@@ -60,6 +61,12 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     if (exec->map != NULL && drained) { /* else the disk may still write into it */
         exec->accel->memory->release(exec->device, exec->map, exec->map_bytes);
     }
+    if (exec->n_groups > 0 && exec->shared != NULL) {
+        exec->accel->memory->release(exec->device, exec->shared, exec->shared_bytes);
+    }
+    for (uint32_t i = 0; i < exec->n_groups; ++i) {
+        dsi_comm_destroy(&exec->groups[i].group);
+    }
     if (exec->accel->close != NULL) {
         exec->accel->close(&exec->device);
     }
@@ -91,6 +98,30 @@ void dsi_exec_set_mesh(dsi_exec *exec, dsi_mesh_comms *mesh)
     exec->mesh = mesh;
 }
 
+/* Where the devices carry out collectives: the group of a communicator's ranks, opened when a plan
+ * first has one. */
+static ds_status find_group(dsi_exec *exec, dsi_comm **comm_inout)
+{
+    dsi_comm *control = *comm_inout;
+    if (dsi_exec_is_on_host(exec) || exec->accel->groups == NULL || control == NULL) {
+        return DS_OK;
+    }
+    for (uint32_t i = 0; i < exec->n_groups; ++i) {
+        if (exec->groups[i].control == control) {
+            *comm_inout = exec->groups[i].group;
+            return DS_OK;
+        }
+    }
+    if (exec->n_groups == EXEC_MAX_GROUPS) {
+        return ds_fail(exec->ctx, DS_ERR_UNSUPPORTED, "more than %d groups of devices",
+                       EXEC_MAX_GROUPS);
+    }
+    DS_TRY(dsi_exec_group_open(exec->ctx, exec->accel, exec->device, control, comm_inout));
+    exec->groups[exec->n_groups].control = control;
+    exec->groups[exec->n_groups++].group = *comm_inout;
+    return DS_OK;
+}
+
 /* The communicators that the steps of a plan name, made in the order of its steps. */
 static ds_status find_comms(dsi_exec *exec, dsi_loaded *l)
 {
@@ -98,7 +129,11 @@ static ds_status find_comms(dsi_exec *exec, dsi_loaded *l)
         const dsi_step *step = &l->plan->steps[s];
         const dsi_comm_attrs *attrs = step->attrs;
         l->comms[s] = exec->comm;
-        if ((step->op->flags & DS_OP_COMM) == 0 || attrs->axes == 0) {
+        if ((step->op->flags & DS_OP_COMM) == 0) {
+            continue;
+        }
+        if (attrs->axes == 0) {
+            DS_TRY(find_group(exec, &l->comms[s]));
             continue;
         }
         if (exec->mesh == NULL) {
@@ -108,6 +143,7 @@ static ds_status find_comms(dsi_exec *exec, dsi_loaded *l)
         }
         const dsi_axes axes = dsi_axes_decode(attrs->axes);
         DS_TRY(dsi_mesh_comms_get(exec->mesh, &axes, &l->comms[s]));
+        DS_TRY(find_group(exec, &l->comms[s]));
     }
     return DS_OK;
 }

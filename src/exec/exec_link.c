@@ -16,14 +16,14 @@ void *dsi_exec_cell_of(const dsi_exec *exec, ds_cell cell, uint32_t slot)
                : data;
 }
 
-/* How far behind the first copy of a slot another one is; 0 of what lies in none. */
-static size_t slot_offset(const dsi_plan *plan, const dsi_ref *ref, uint32_t slot)
+/* Where it lies in a slot; what is in none, always there. */
+static size_t offset_in(const dsi_plan *plan, const dsi_ref *ref, uint32_t slot)
 {
-    size_t offset = 0;
+    size_t offset = ref->offset;
     for (uint32_t c = 0; c < DSI_PLAN_CHUNKS && slot > 0; ++c) {
         const dsi_range *range = &plan->slot[c].range;
         if (ref->offset >= range->offset && ref->offset - range->offset < range->bytes) {
-            offset = slot % plan->slot[c].copies * range->bytes;
+            offset = plan->slot[c].at[slot] + ref->offset - range->offset;
         }
     }
     return offset;
@@ -34,7 +34,7 @@ void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref
 {
     switch (ref->space) {
     case DSI_SPACE_ARENA:
-        return exec->arena + ref->offset + slot_offset(l->plan, ref, slot);
+        return exec->arena + offset_in(l->plan, ref, slot);
     case DSI_SPACE_SHARED:
         return l->shared + ref->offset;
     case DSI_SPACE_CELL:
@@ -47,8 +47,9 @@ void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref
 
 void *dsi_exec_peer_view(const dsi_exec *exec, void *memory)
 {
-    return dsi_exec_is_on_host(exec) ? memory
-                                     : exec->accel->memory->peer_view(exec->device, memory);
+    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL
+               ? memory
+               : exec->accel->memory->peer_view(exec->device, memory);
 }
 
 /* The elements of a tensor as the communicator sees them: it knows no 8-byte reals. */

@@ -5,6 +5,8 @@
  */
 #include "exec/exec_state.h"
 
+#include "exec/exec_group.h"
+
 #include "base/process_memory.h"
 
 #include <stdlib.h>
@@ -95,9 +97,13 @@ static ds_status allocate_shared(dsi_exec *exec)
                        "communicator");
     }
     void *memory = NULL;
-    DS_TRY(dsi_comm_symmetric(exec->comm, bytes, &memory));
-    if (!dsi_exec_is_on_host(exec)) {
-        const ds_accel_memory *table = exec->accel->memory;
+    const ds_accel_memory *table = exec->accel->memory;
+    if (!dsi_exec_is_on_host(exec) && exec->accel->groups != NULL) {
+        DS_TRY(table->alloc(exec->device, exec->ctx, bytes, "what collectives send", &memory));
+    } else {
+        DS_TRY(dsi_comm_symmetric(exec->comm, bytes, &memory));
+    }
+    if (!dsi_exec_is_on_host(exec) && exec->accel->groups == NULL) {
         if (table->adopt == NULL || table->peer_view == NULL) {
             return ds_fail(exec->ctx, DS_ERR_UNSUPPORTED,
                            "the accelerator %s shares no memory with communicators; use one rank, "
@@ -233,6 +239,31 @@ static ds_status allocate_reals(dsi_exec *exec)
     return pin(exec, 1, dsi_swap_host_memory(exec->swap), dsi_swap_host_bytes(exec->swap));
 }
 
+/* What the largest sum over a group's ranks needs beside its operands. */
+static ds_status reserve_groups(const dsi_exec *exec)
+{
+    for (uint32_t i = 0; i < exec->n_groups; ++i) {
+        size_t most = 0;
+        uint32_t n_parts = 0;
+        for (uint32_t p = 0; p < exec->n_plans; ++p) {
+            const dsi_loaded *l = &exec->plans[p];
+            for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
+                const dsi_comm_call *call = &l->comm_calls[s];
+                size_t bytes = 0;
+                for (uint32_t k = 0; l->comms[s] == exec->groups[i].group && k < call->n_parts;
+                     ++k) {
+                    bytes += dsi_comm_slice(call->parts[k].count, l->comms[s]->size) *
+                             l->comms[s]->size * ds_dtype_bytes(call->dtype);
+                }
+                most = bytes > most ? bytes : most;
+                n_parts = call->n_parts > n_parts ? call->n_parts : n_parts;
+            }
+        }
+        DS_TRY(dsi_exec_group_reserve(exec->groups[i].group, most, n_parts));
+    }
+    return DS_OK;
+}
+
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
@@ -268,6 +299,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         dsi_exec_link(exec, &exec->plans[i]);
     }
+    DS_TRY(reserve_groups(exec));
     DS_TRY(allocate_copies(exec));
     DS_TRY(allocate_reals(exec));
     DS_TRY(dsi_exec_open_streams(exec));
@@ -280,7 +312,10 @@ size_t dsi_exec_resident_bytes(const dsi_exec *exec)
     const size_t own = exec->map == NULL ? 0
                        : seen            ? dsi_resident_bytes(exec->map, exec->map_bytes)
                                          : exec->map_bytes;
-    return own + (exec->shared != NULL ? dsi_resident_bytes(exec->shared, exec->shared_bytes) : 0);
+    const bool shared_is_own = !seen && exec->accel->groups != NULL;
+    return own + (exec->shared == NULL ? 0
+                  : shared_is_own      ? exec->shared_bytes
+                                       : dsi_resident_bytes(exec->shared, exec->shared_bytes));
 }
 
 size_t dsi_exec_bytes(const dsi_exec *exec)

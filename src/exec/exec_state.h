@@ -16,7 +16,7 @@
 #include "exec/exec.h"
 #include "exec/side_thread.h"
 
-enum { EXEC_MAX_PLANS = 64, EXEC_NAME_BYTES = 160 };
+enum { EXEC_MAX_PLANS = 64, EXEC_NAME_BYTES = 160, EXEC_MAX_GROUPS = 64 };
 
 /* A plan, and what it needs to run. */
 typedef struct dsi_loaded {
@@ -71,6 +71,10 @@ struct dsi_exec {
     } pinned[2]; /* what streams copy to and from: reals, cells that live on the host */
     dsi_comm *comm;
     dsi_mesh_comms *mesh;                  /* NULL: collectives are among all ranks */
+    struct {
+        dsi_comm *control, *group;
+    } groups[EXEC_MAX_GROUPS]; /* of devices, that collectives of plans go to */
+    uint32_t n_groups;
     const dsi_cell_residency *residencies; /* of the first n_residencies cells */
     uint32_t n_residencies;
     dsi_swap_params swap_params;

@@ -17,6 +17,8 @@ typedef struct place {
     dsi_swap_content content; /* which scratch file */
     size_t offset;            /* in the host map or the scratch file */
     size_t bytes;             /* of the content */
+    bool sourced;             /* it lies in a file that has a name, and is only read */
+    uint32_t file;            /* then: that one */
 } place;
 
 struct dsi_swap {
@@ -34,10 +36,11 @@ struct dsi_swap {
 
 const char *dsi_swap_content_name(dsi_swap_content content)
 {
-    static const char *const names[DSI_SWAP_CONTENTS] = {[DSI_SWAP_STATES] = "offloaded states",
-                                                         [DSI_SWAP_PARAMS] = "offloaded parameters",
-                                                         [DSI_SWAP_ACTIVATIONS] =
-                                                             "offloaded activations"};
+    static const char *const names[DSI_SWAP_CONTENTS] = {
+        [DSI_SWAP_STATES] = "offloaded states",
+        [DSI_SWAP_PARAMS] = "offloaded parameters",
+        [DSI_SWAP_ACTIVATIONS] = "offloaded activations",
+        [DSI_SWAP_KEYS] = "offloaded keys and values"};
     return names[content];
 }
 
@@ -45,11 +48,13 @@ static dsi_swap_content content_of(ds_cell_kind kind)
 {
     return kind == DS_CELL_PARAM   ? DSI_SWAP_PARAMS
            : kind == DS_CELL_STATE ? DSI_SWAP_ACTIVATIONS
+           : kind == DS_CELL_KV    ? DSI_SWAP_KEYS
                                    : DSI_SWAP_STATES;
 }
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
-static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_residency *residencies)
+static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_residency *residencies,
+                     const dsi_swap_source *sources)
 {
     for (int parts = 0; parts < 2; ++parts) {
         for (ds_cell c = 0; c < swap->n; ++c) {
@@ -60,10 +65,19 @@ static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_resid
                 continue;
             }
             const ds_cell_info *info = ds_cells_get(cells, c);
-            *p = (place){residency->where, content_of(info->kind), 0, ds_meta_bytes(info->meta)};
+            *p = (place){.residency = residency->where,
+                         .content = content_of(info->kind),
+                         .bytes = ds_meta_bytes(info->meta)};
             if (parts == 1) {
                 p->content = swap->places[residency->parent].content;
                 p->offset = swap->places[residency->parent].offset + residency->offset;
+                p->sourced = swap->places[residency->parent].sourced;
+                continue;
+            }
+            if (residency->where == DSI_RESIDENCY_DISK && sources != NULL &&
+                sources[c].path != NULL) {
+                p->sourced = true;
+                p->offset = sources[c].offset;
                 continue;
             }
             size_t *end = residency->where == DSI_RESIDENCY_HOST ? &swap->host_bytes
@@ -115,7 +129,46 @@ static ds_status open_files(dsi_swap *swap, const dsi_swap_params *params)
     return DS_OK;
 }
 
-static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
+/* Distinct files of sources, of which neighbouring cells mostly have the same one. */
+static uint32_t count_sources(const dsi_swap *swap, const dsi_swap_source *sources)
+{
+    uint32_t n = 0;
+    const char *last = NULL;
+    for (ds_cell c = 0; c < swap->n; ++c) {
+        if (swap->places[c].sourced && sources != NULL && sources[c].path != NULL) {
+            n += last != sources[c].path;
+            last = sources[c].path;
+        }
+    }
+    return n;
+}
+
+static ds_status open_sources(dsi_swap *swap, const dsi_swap_source *sources,
+                              const dsi_cell_residency *residencies)
+{
+    const char *last = NULL;
+    uint32_t file = 0;
+    for (ds_cell c = 0; c < swap->n; ++c) {
+        place *p = &swap->places[c];
+        if (!p->sourced || residencies[c].parent != DS_NONE) {
+            continue;
+        }
+        if (last != sources[c].path) {
+            DS_TRY(dsi_aio_add_path(swap->aio, sources[c].path, false, &file));
+            last = sources[c].path;
+        }
+        p->file = file;
+    }
+    for (ds_cell c = 0; c < swap->n; ++c) {
+        if (swap->places[c].sourced && residencies[c].parent != DS_NONE) {
+            swap->places[c].file = swap->places[residencies[c].parent].file;
+        }
+    }
+    return DS_OK;
+}
+
+static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params,
+                           const dsi_cell_residency *residencies)
 {
     uint32_t n = 0;
     for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
@@ -134,13 +187,15 @@ static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params)
     const dsi_aio_params aio = {.io = params->aio,
                                 .folders = folders,
                                 .n_folders = n,
-                                .max_files = DSI_SWAP_CONTENTS,
+                                .max_files =
+                                    DSI_SWAP_CONTENTS + count_sources(swap, params->sources),
                                 .max_requests = params->max_requests + 1,
                                 .patience = params->patience};
     ds_status status = ds_aio_buffer_create(swap->ctx, ZERO_BYTES, false, &swap->zeros);
     status = status < 0 ? status : dsi_aio_open(swap->ctx, &aio, &swap->aio);
     free(folders);
-    return status < 0 ? status : open_files(swap, params);
+    status = status < 0 ? status : open_files(swap, params);
+    return status < 0 ? status : open_sources(swap, params->sources, residencies);
 }
 
 ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_residency *residencies,
@@ -157,13 +212,14 @@ ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_res
     if (swap->places == NULL) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for offload");
     } else {
-        deal_out(swap, cells, residencies);
+        deal_out(swap, cells, residencies, params->sources);
     }
     if (status >= 0 && swap->host_bytes > 0) {
         status = map_host(swap);
     }
-    if (status >= 0 && dsi_swap_disk_bytes(swap) > 0) {
-        status = open_disk(swap, params);
+    if (status >= 0 &&
+        (dsi_swap_disk_bytes(swap) > 0 || count_sources(swap, params->sources) > 0)) {
+        status = open_disk(swap, params, residencies);
     }
     if (status < 0) {
         dsi_swap_destroy(&swap);
@@ -202,6 +258,13 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
         unsigned char *host = swap->host + p->offset;
         memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
         return DS_OK;
+    }
+    if (p->sourced && write) {
+        return ds_fail(swap->ctx, DS_ERR_STATE,
+                       "a cell that lies in a model's file is not written");
+    }
+    if (p->sourced) {
+        return dsi_aio_read(swap->aio, p->file, p->offset, data, p->bytes, &ticket_out->aio);
     }
     const uint32_t file = swap->files[p->content];
     return write ? dsi_aio_write(swap->aio, file, p->offset, data, blocks, &ticket_out->aio)
@@ -268,8 +331,12 @@ static ds_status access_cell(dsi_swap *swap, ds_cell cell, size_t offset, bool w
         memcpy(write ? (void *)host : data, write ? data : (void *)host, bytes);
         return DS_OK;
     }
+    if (p->sourced && write) {
+        return ds_fail(swap->ctx, DS_ERR_STATE,
+                       "a cell that lies in a model's file is not written");
+    }
     const size_t at = p->offset + offset;
-    const uint32_t file = swap->files[p->content];
+    const uint32_t file = p->sourced ? p->file : swap->files[p->content];
     DS_TRY(write ? dsi_aio_write(swap->aio, file, at, data, bytes, &ticket)
                  : dsi_aio_read(swap->aio, file, at, data, bytes, &ticket));
     return dsi_aio_wait(swap->aio, ticket);

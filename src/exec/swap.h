@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storage of cells that do not live on the device, and transfers from and to it.
  *
- * Host memory is one map; on disk states, parameters and activations have a scratch file each,
- * without a name, striped over folders, which goes with the process however that ends. Each cell
- * has whole blocks of its own; parts share those of their parent.
+ * Host memory is one map; on disk states, parameters, activations and keys have a scratch file
+ * each, without a name, striped over folders, which goes with the process however that ends. Each
+ * cell has whole blocks of its own; parts share those of their parent.
  */
 #ifndef DSI_EXEC_SWAP_H
 #define DSI_EXEC_SWAP_H
@@ -13,11 +13,12 @@
 
 typedef struct dsi_swap dsi_swap;
 
-/* What a cell holds; STATES: all but parameters and activations. */
+/* What a cell holds; STATES: all that is none of the others. */
 typedef enum dsi_swap_content {
     DSI_SWAP_STATES,
     DSI_SWAP_PARAMS,
     DSI_SWAP_ACTIVATIONS,
+    DSI_SWAP_KEYS, /* and values, of generation */
     DSI_SWAP_CONTENTS
 } dsi_swap_content;
 
@@ -28,11 +29,18 @@ typedef struct dsi_swap_disk {
     const char *key; /* of the configuration, which gave them; an error names it; static */
 } dsi_swap_disk;
 
+/* A file whose bytes from `offset` on are what a cell holds; it is only read. */
+typedef struct dsi_swap_source {
+    const char *path; /* borrowed for the call; NULL: the cell has storage of its own */
+    uint64_t offset;
+} dsi_swap_source;
+
 typedef struct dsi_swap_params {
     ds_aio_params aio;
     dsi_swap_disk disks[DSI_SWAP_CONTENTS];
-    uint32_t max_requests; /* transfers in flight */
-    double patience;       /* seconds without any progress until a wait fails; 0: for ever */
+    const dsi_swap_source *sources; /* of each cell; borrowed for the call; NULL: none has one */
+    uint32_t max_requests;          /* transfers in flight */
+    double patience; /* seconds without any progress until a wait fails; 0: for ever */
 } dsi_swap_params;
 
 typedef struct dsi_swap_ticket {
@@ -42,8 +50,9 @@ typedef struct dsi_swap_ticket {
 } dsi_swap_ticket;
 
 /* residencies: an entry for each of the first n cells, the others live on the device; borrowed. All
- * storage is zero. Errors: ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and
- * dsi_aio_add_scratch, such as a full disk. */
+ * storage is zero. What lives on disk and has a source is in that file, never written. Errors:
+ * ERR_CONFIG (cells on disk and no folder), and those of dsi_aio_open and dsi_aio_add_scratch, such
+ * as a full disk. */
 ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_residency *residencies,
                           uint32_t n, const dsi_swap_params *params, dsi_swap **swap_out);
 void dsi_swap_destroy(dsi_swap **swap);

@@ -24,15 +24,16 @@ static const int64_t piece_lengths[LENGTHS] = {1, 16, 64, 256};
 
 ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_piece *piece)
 {
-    const dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
-                              .isa = dsi_accel_isa(&g->accel),
-                              .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
+    dsi_plan_env env = {.n_threads = ds_ctx_n_threads(g->ctx),
+                        .isa = dsi_accel_isa(&g->accel),
+                        .choose = dsi_accel_chosen(&g->accel)->kernels->choose};
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
     status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
+    status = status < 0 ? status : dsi_generator_offload_graph(g, &env, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
     ds_graph_destroy(&graph);
     return status;
@@ -49,7 +50,7 @@ ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t long
                       .n_classes = g->task.n_classes,
                       .weights = g->quantize,
                       .types = dsi_generator_types(g),
-                      .head_ranks = g->comm != NULL && g->zero.tp > 1 ? g->zero.tp : 0,
+                      .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
                       .packing = dsi_adapter_packing(g->adapter)};
 }
 
@@ -141,7 +142,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
 {
     DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->cells));
     g->local = g->cells;
-    if (g->comm != NULL) {
+    if (dsi_generator_is_shared(g)) {
         DS_TRY(ds_cells_create(g->ctx, DSI_GENERATOR_CELLS, &g->local));
     }
     const bool paged = g->paged.blocks > 0;
@@ -164,7 +165,7 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
     } else if (params->share || g->engine->spec.hybrid.enabled) {
         DS_TRY(dsi_generator_share_engine(g));
     }
-    DS_TRY(dsi_exec_allocate(g->exec));
+    DS_TRY(dsi_generator_allocate(g));
     if (g->engine == NULL) {
         DS_TRY(dsi_generator_convert_weights(g));
     }
@@ -296,6 +297,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     if (info->vocab_size == 0) {
         return ds_fail(g->ctx, DS_ERR_ARG, "%s is no language model", info->architecture);
     }
+    DS_TRY(dsi_adapter_check_pairs(g->adapter, g->model));
     g->pairs = info->pairs && !g->encodes;
     if (g->pairs) {
         DS_TRY(dsi_pairs_check(g, params));
@@ -324,6 +326,7 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_gguf_blocks_open(g->ctx, params->gguf, &g->gguf));
         g->types = (ds_weight_types){type_of, g};
     }
+    DS_TRY(dsi_generator_offload_open(g, params));
     return dsi_generator_join(g, params);
 }
 
@@ -383,6 +386,7 @@ ds_status dsi_generator_plan(ds_ctx *ctx, const ds_generator_params *params, con
 {
     ds_generator start = start_of(many);
     start.plans_only = true;
+    start.plan_ranks = many->plan_ranks;
     return create(ctx, params, &start, generator_out);
 }
 
@@ -398,6 +402,7 @@ void ds_generator_destroy(ds_generator **generator)
         dsi_plan_destroy(&g->pieces[i].plan);
     }
     dsi_generator_close_weights(g);
+    dsi_generator_offload_close(g);
     dsi_gguf_blocks_close(&g->gguf);
     ds_cells_destroy(&g->cells);
     free(g->shared);

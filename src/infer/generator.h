@@ -7,6 +7,7 @@
 #include "compile/slot_graph.h"
 #include "exec/exec.h"
 #include "infer/sampler.h"
+#include "pass/offload.h"
 #include "place/part.h"
 #include "place/stage_cut.h"
 #include "place/zero.h"
@@ -29,6 +30,8 @@ typedef struct dsi_piece {
     int64_t rows; /* of logits or hidden states; of many sequences in a row, as the cells below */
     ds_cell tables, of_token, slots, adapters; /* adapters: NONE without slots for them */
 } dsi_piece;
+
+typedef struct dsi_generator_offload dsi_generator_offload; /* generator_offload.c */
 
 /* What an encoder gives. */
 typedef struct dsi_encoder_task {
@@ -55,20 +58,21 @@ struct ds_generator {
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
-    uint32_t n_texts;          /* of many sequences: the pieces behind these give hidden states */
-    bool embeds;               /* there are such */
-    dsi_slots slots;           /* for adapters of requests */
-    int64_t length;            /* ids in the KV cells */
-    uint32_t *held;            /* they; [max_length] */
-    int64_t first_step;        /* ids from here on were run one by one */
-    const float *logits;       /* behind the newest id; NULL before a prompt */
-    int32_t *ids;              /* of a piece, and their positions: the longest piece each */
-    dsi_sample_room room;      /* of the sampler: vocab_size each */
-    double surprise;           /* of mirostat; NAN: the text begins */
-    const ds_adapter *adapter; /* NULL: none */
-    dsi_gguf_blocks *gguf;     /* whose blocks are taken as they are; NULL: none, or all are read */
-    ds_weight_types types;     /* of gguf */
-    void *source;              /* what the mapped weights live in; closed by weights.c */
+    uint32_t n_texts; /* of many sequences: the pieces behind these give hidden states */
+    bool embeds;      /* there are such */
+    dsi_slots slots;  /* for adapters of requests */
+    dsi_generator_offload *offload; /* of weights; NULL: all are in memory */
+    int64_t length;                 /* ids in the KV cells */
+    uint32_t *held;                 /* they; [max_length] */
+    int64_t first_step;             /* ids from here on were run one by one */
+    const float *logits;            /* behind the newest id; NULL before a prompt */
+    int32_t *ids;                   /* of a piece, and their positions: the longest piece each */
+    dsi_sample_room room;           /* of the sampler: vocab_size each */
+    double surprise;                /* of mirostat; NAN: the text begins */
+    const ds_adapter *adapter;      /* NULL: none */
+    dsi_gguf_blocks *gguf; /* whose blocks are taken as they are; NULL: none, or all are read */
+    ds_weight_types types; /* of gguf */
+    void *source;          /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;
     dsi_mesh_comms *mesh;
@@ -79,15 +83,21 @@ struct ds_generator {
     dsi_stage_messages messages; /* of all pieces */
     float *last_logits;          /* on the first stage: those of the last */
     int32_t *orders;             /* what rank 0 has the others run */
+    int32_t *tables;             /* of an order; [sequences][table] */
+    bool lost;                   /* a rank is: no order reaches the others */
+    double ordered;              /* when the newest order of many sequences went out */
     bool is_made;                /* they follow, or will */
     bool plans_only;             /* nothing is read, allocated or run */
+    uint32_t n_local;            /* ranks on this host */
+    uint32_t plan_ranks;         /* of plans alone: ranks that share the layers, without comm */
 };
 
 /* Bytes that a generator takes, from its plans alone. */
 typedef struct dsi_generator_needs {
-    size_t weights, keys_values;
-    size_t batch;   /* inputs, and activations and workspace of the largest piece */
-    size_t process; /* plans, libraries */
+    size_t weights, keys_values; /* in memory */
+    size_t stored_keys, stored;  /* keys and values, and weights, in host memory or on disk */
+    size_t batch;                /* inputs, and activations and workspace of the largest piece */
+    size_t process;              /* plans, libraries */
 } dsi_generator_needs;
 void dsi_generator_count(const ds_generator *generator, dsi_generator_needs *needs_out);
 size_t dsi_generator_needs_sum(const dsi_generator_needs *needs);
@@ -98,6 +108,7 @@ typedef struct dsi_many {
     int64_t budget;           /* of tokens */
     bool embeds;              /* batches may give hidden states, too */
     int64_t slots, slot_rank; /* for adapters of requests; 0: none */
+    uint32_t plan_ranks;      /* of dsi_generator_plan: as with a communicator of so many; 0: one */
 } dsi_many;
 /* Makes a generator of one sequence (many NULL), or of many in a row. */
 ds_status dsi_generator_create(ds_ctx *ctx, const ds_generator_params *params, const dsi_many *many,
@@ -139,11 +150,32 @@ typedef struct dsi_paged_batch {
 ds_status dsi_paged_run(ds_generator *generator, const dsi_paged_batch *batch,
                         const float **rows_out);
 
+/* paged_ranks.c: many sequences over ranks that share the layers. Words of the longest order. */
+size_t dsi_paged_order_words(const ds_generator *generator);
+/* On rank 0, before it does so: has the others run a batch, or load an adapter's folder. */
+ds_status dsi_paged_lead(ds_generator *generator, const dsi_paged_batch *batch);
+ds_status dsi_paged_lead_slot(ds_generator *generator, int64_t slot, const char *folder);
+/* On rank 0, where there is nothing to run: shows the others that it is there, and finds who is
+ * not, where the last order is older than a second. */
+ds_status dsi_paged_beat(ds_generator *generator);
+/* On rank 0: the others' dsi_paged_follow ends. */
+void dsi_paged_end(ds_generator *generator);
+/* On the others: does what rank 0 does, until it ends. */
+ds_status dsi_paged_follow(ds_generator *generator);
+/* Seconds that this rank waits for another one; 0: for ever. */
+void dsi_generator_set_patience(ds_generator *generator, double seconds);
+
 /* Puts an adapter into a slot: between runs. Errors: those of its folder; ERR_UNSUPPORTED and
  * ERR_LIMIT (its kind, a module without slots, its rank); the slot is as it was, or zero. */
 ds_status dsi_generator_slot_load(ds_generator *generator, int64_t slot, const ds_adapter *adapter);
+/* On a rank above 0: the same, told by rank 0; every rank has the same status. */
+void dsi_generator_slot_follow(ds_generator *generator, int64_t slot, const char *folder);
 ds_status dsi_generator_slot_clear(ds_generator *generator, int64_t slot);
 
+/* Broadcasts rank 0's words. */
+ds_status dsi_generator_order(const ds_generator *generator, int32_t *words, size_t n);
+/* Whether this rank has a part of the layers. */
+bool dsi_generator_is_shared(const ds_generator *generator);
 /* Joins the ranks that share the layers, which compare what they read; params->comm NULL or of one
  * rank: nothing. Collective. */
 ds_status dsi_generator_join(ds_generator *generator, const ds_generator_params *params);
@@ -155,10 +187,14 @@ ds_status dsi_generator_lower(ds_generator *generator, dsi_piece *piece, ds_grap
 ds_status dsi_generator_place(ds_generator *generator);
 /* What this rank has of a cell. */
 dsi_part dsi_generator_part(const ds_generator *generator, ds_cell cell);
+/* The same of a shape that differs from the cell's along dims that are not cut. */
+dsi_part dsi_generator_part_of(const ds_generator *generator, ds_cell cell, ds_shape shape);
 /* generator_stages.c. Each does what there is to do with one stage, too. */
 uint32_t dsi_generator_n_stages(const ds_generator *generator);
 /* Marks a piece's graph; the first one says which stage has which weight. */
 ds_status dsi_generator_mark_stages(ds_generator *generator, ds_graph *graph);
+/* Whether this rank's stage has a cell. */
+bool dsi_generator_has_stage_of(const ds_generator *generator, ds_cell cell);
 /* Replaces a piece's local graph by this rank's stage of it. */
 ds_status dsi_generator_cut_stage(ds_generator *generator, dsi_piece *piece,
                                   ds_graph **graph_inout);
@@ -176,6 +212,23 @@ ds_status dsi_generator_lead(ds_generator *generator, uint32_t piece, const uint
  * whole prompt, or with the new one. */
 ds_status dsi_generator_run_piece(ds_generator *generator, uint32_t piece, const uint32_t *ids,
                                   int64_t n, int64_t sequence);
+
+/* generator_offload.c. Reads what params->config asks for. Errors: ERR_ARG. */
+ds_status dsi_generator_offload_open(ds_generator *generator, const ds_generator_params *params);
+/* Puts the swaps of weights that are away into a piece's local graph, and their limits into env. */
+ds_status dsi_generator_offload_graph(ds_generator *generator, dsi_plan_env *env,
+                                      ds_graph **graph_inout);
+/* NULL: all is in memory. */
+const dsi_residencies *dsi_generator_residencies(const ds_generator *generator);
+bool dsi_generator_is_away(const ds_generator *generator, ds_cell cell);
+/* Whether a cell that is away on disk may be read from a file where it lies, and then is: where
+ * nvme_path is the model's own folder, not one for copies, whose whole blocks are read faster.
+ * Before dsi_generator_allocate; path: borrowed until then. */
+bool dsi_generator_offload_source(ds_generator *generator, ds_cell cell, const char *path,
+                                  uint64_t offset);
+/* Memory and storage of all plans. */
+ds_status dsi_generator_allocate(ds_generator *generator);
+void dsi_generator_offload_close(ds_generator *generator);
 
 /* For ds_trace.types: the types of the GGUF file's matrices; NULL: that is not asked for. */
 const ds_weight_types *dsi_generator_types(const ds_generator *generator);

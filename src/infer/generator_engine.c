@@ -60,6 +60,13 @@ static ds_status take(ds_generator *g, float *scratch)
     return DS_OK;
 }
 
+/* Whether a parameter is not the model, but where schedule-free AdamW takes its gradient. */
+static bool is_point(const ds_engine *e, const char *name)
+{
+    return e->spec.train.schedule_free.on &&
+           ds_cells_find(e->cells, DS_CELL_MASTER, name) != DS_NONE;
+}
+
 /* Where the engine has the same parameter, whole and for good; NULL: it does not. ZenFlow's change
  * their place. */
 static void *live_place(const ds_generator *g, ds_cell c)
@@ -68,7 +75,8 @@ static void *live_place(const ds_generator *g, ds_cell c)
     const ds_cell_info *own = ds_cells_get(g->cells, c);
     const ds_cell from = ds_cells_find(e->cells, DS_CELL_PARAM, own->name);
     if (own->kind != DS_CELL_PARAM || own->packed.format != DS_PACKING_NONE || from == DS_NONE ||
-        e->spec.train.zenflow.on || !dsi_exec_is_on_host(g->exec) || dsi_engine_is_cut(e, from)) {
+        e->spec.train.zenflow.on || is_point(e, own->name) || !dsi_exec_is_on_host(g->exec) ||
+        dsi_engine_is_cut(e, from)) {
         return NULL;
     }
     const ds_cell_info *theirs = ds_cells_get(e->cells, from);

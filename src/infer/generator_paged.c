@@ -26,6 +26,7 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows, ds_tas
                             .task = task,
                             .weights = g->quantize,
                             .types = dsi_generator_types(g),
+                            .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
                             .paged = &paged};
     if (g->n_pieces == DSI_GENERATOR_PIECES) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "a budget of %lld tokens needs more than %d plans",
@@ -47,13 +48,20 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
     enum { PROCESS_BYTES = 3 << 20 }; /* measured, as in compile/rank_ledger.c */
     dsi_generator_needs needs = {.process = PROCESS_BYTES};
     size_t arena = 0;
+    bool swaps = false;
     for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->local, c);
         const size_t bytes = aligned(ds_meta_bytes(cell->meta));
-        needs.weights += cell->kind == DS_CELL_PARAM ? bytes : 0;
-        needs.keys_values += cell->kind == DS_CELL_KV ? bytes : 0;
+        const bool away = dsi_generator_is_away(g, c);
+        swaps = swaps || away;
+        needs.weights += cell->kind == DS_CELL_PARAM && !away ? bytes : 0;
+        *(cell->kind == DS_CELL_KV ? &needs.stored_keys : &needs.stored) +=
+            away ? dsi_swap_block_bytes(bytes) : 0;
+        needs.keys_values += cell->kind == DS_CELL_KV && !away ? bytes : 0;
         needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
     }
+    const size_t cells = needs.weights + needs.keys_values + needs.batch;
+    needs.batch += swaps ? dsi_swap_block_bytes(cells) - cells : 0; /* swaps' memory is in blocks */
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         const dsi_plan *plan = g->pieces[i].plan;
         arena = plan->arena_bytes > arena ? plan->arena_bytes : arena;
@@ -72,7 +80,8 @@ size_t dsi_generator_needs_sum(const dsi_generator_needs *n)
 /* Before anything is allocated: all of it fits this machine. */
 static ds_status check_memory(const ds_generator *g)
 {
-    const size_t there = dsi_machine_memory();
+    const size_t machine = dsi_machine_memory();
+    const size_t there = g->n_local > 1 ? machine / g->n_local : machine;
     const double tokens = (double)(g->paged.blocks * g->paged.block);
     dsi_generator_needs needs;
     dsi_generator_count(g, &needs);
@@ -82,13 +91,15 @@ static ds_status check_memory(const ds_generator *g)
     }
     const size_t rest = sum - needs.keys_values;
     const double each = (double)needs.keys_values / tokens;
-    const double room = there > rest ? (double)(there - rest) / each : 0.0;
+    const double room = there > rest && each > 0.0 ? (double)(there - rest) / each : 0.0;
     return ds_fail(g->ctx, DS_ERR_NOMEM,
                    "weights of %.2f GB, %.0f positions of %.1f KB and a batch of %.2f GB are %.2f "
-                   "GB, this machine has %.2f GB: %.2f GB too much; kv_tokens of at most %.0f "
+                   "GB, this machine has %.2f GB%s: %.2f GB too much; kv_tokens of at most %.0f "
                    "would fit",
                    (double)needs.weights * 1e-9, tokens, each * 1e-3, (double)needs.batch * 1e-9,
-                   (double)sum * 1e-9, (double)there * 1e-9, (double)(sum - there) * 1e-9, room);
+                   (double)sum * 1e-9, (double)there * 1e-9,
+                   g->n_local > 1 ? " for each of its ranks" : "", (double)(sum - there) * 1e-9,
+                   room);
 }
 
 /* Hidden states of documents: lengths 16, 64, 256 … up to the budget, with all rows. */
@@ -104,10 +115,6 @@ static ds_status build_embedding(ds_generator *g)
 /* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */
 ds_status dsi_paged_build_pieces(ds_generator *g)
 {
-    if (g->comm != NULL) {
-        return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
-                       "serving with layers shared by ranks is not built; serve on one rank");
-    }
     for (int64_t length = 1;;) {
         const int64_t most = g->paged.rows < length ? g->paged.rows : length;
         if (most > FEW_ROWS) {
@@ -170,6 +177,9 @@ static ds_status write_padded(ds_generator *g, ds_cell cell, const int32_t *data
 
 ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const float **rows_out)
 {
+    if (g->comm != NULL && g->comm->rank == 0) {
+        DS_TRY(dsi_paged_lead(g, batch));
+    }
     const dsi_piece *piece = choose(g, batch);
     const int64_t length = piece->length;
     const int64_t n = batch->n;
@@ -184,7 +194,9 @@ ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const flo
     DS_TRY(write_padded(g, piece->last, batch->last, batch->n_last, piece->rows, 0));
     DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables,
                           (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t)));
-    DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
+    const ds_status status = dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD);
+    g->lost = status < 0;
+    DS_TRY(status);
     DS_TRY(dsi_exec_output(g->exec, piece->id, batch->embeds ? "hidden" : "logits", &rows));
     *rows_out = rows.data;
     return DS_OK;

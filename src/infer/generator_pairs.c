@@ -9,9 +9,8 @@
 
 ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *params)
 {
-    const char *what = params->adapter != NULL ? "an adapter"
-                       : g->paged.blocks > 0   ? "many sequences at once (ds_serve); ds_generate "
-                                                 "has one"
+    const char *what = g->paged.blocks > 0 ? "many sequences at once (ds_serve); ds_generate "
+                                             "has one"
                        : ds_comm_size(params->comm) > 1 ? "ranks that share the layers"
                        : params->quantize != DS_DTYPE_NONE || params->gguf != NULL
                            ? "quantized weights"

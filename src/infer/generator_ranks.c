@@ -6,6 +6,7 @@
  * it will run; the others obey in ds_generator_follow until it ends. So prompts, random numbers and
  * the end of a sequence are decided once.
  */
+#include "base/machine_id.h"
 #include "comm/same_text.h"
 #include "compile/train_graph.h"
 #include "infer/generator.h"
@@ -16,6 +17,7 @@
 #include "train/same_files.h"
 
 #include <deepspeed/checkpoint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +25,7 @@
 enum { HEAD_INTS = 4 };
 
 /* Order: piece (n_pieces: the end), ids, length before, length of the sequence; then the ids. */
-static ds_status order(ds_generator *g, int32_t *words, size_t n)
+ds_status dsi_generator_order(const ds_generator *g, int32_t *words, size_t n)
 {
     const dsi_comm_part part = {.in = words, .out = words, .count = n};
     const dsi_comm_call call = {.kind = DS_COMM_BROADCAST,
@@ -37,7 +39,8 @@ static ds_status order(ds_generator *g, int32_t *words, size_t n)
 
 static size_t order_words(const ds_generator *g)
 {
-    return HEAD_INTS + (size_t)g->pieces[g->n_pieces - 1].length;
+    return g->paged.blocks > 0 ? dsi_paged_order_words(g)
+                               : HEAD_INTS + (size_t)g->pieces[g->n_pieces - 1].length;
 }
 
 /* ---- creation -------------------------------------------------------------------------------- */
@@ -46,7 +49,7 @@ static size_t order_words(const ds_generator *g)
 static ds_status share_params(ds_generator *g)
 {
     int32_t words[2] = {(int32_t)g->dtype, (int32_t)g->max_length};
-    DS_TRY(order(g, words, 2));
+    DS_TRY(dsi_generator_order(g, words, 2));
     g->dtype = (ds_dtype)words[0];
     g->max_length = words[1];
     return DS_OK;
@@ -88,9 +91,65 @@ static ds_status same_weights(const ds_generator *g, const ds_generator_params *
                : dsi_same_folder(g->ctx, g->comm, params->weights, "model folder");
 }
 
+static ds_status count_local(ds_generator *g)
+{
+    const uint64_t own = dsi_machine_id();
+    uint64_t *all = calloc(g->comm->size, sizeof *all);
+    if (all == NULL) {
+        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
+    }
+    const ds_status status = dsi_comm_gather(g->comm, &own, all, sizeof own, "hosts");
+    g->n_local = 0;
+    for (uint32_t r = 0; r < g->comm->size; ++r) {
+        g->n_local += all[r] == own;
+    }
+    free(all);
+    return status;
+}
+
+/* What many sequences share is said to each rank by its own caller. */
+static ds_status same_sizes(const ds_generator *g)
+{
+    enum { TEXT_BYTES = 512 };
+    const ds_paged *p = &g->paged;
+    char text[TEXT_BYTES];
+    (void)snprintf(
+        text, sizeof text,
+        "positions: %lld\nblock: %lld\nsequences: %lld\nmax_length: %lld\nbudget of tokens: "
+        "%lld\nrows of logits: %lld\nkv_type: %s\nembeddings: %s\nslots of adapters: %lld of rank "
+        "%lld\nquantize: %s\n",
+        (long long)(p->blocks * p->block), (long long)p->block, (long long)p->sequences,
+        (long long)g->max_length, (long long)g->budget, (long long)p->rows,
+        ds_dtype_name(p->kv_type), g->embeds ? "yes" : "no", (long long)g->slots.n,
+        (long long)g->slots.rank, ds_dtype_name(g->quantize));
+    return dsi_same_text(g->ctx, g->comm, text, "server", "give every rank the same parameters");
+}
+
+bool dsi_generator_is_shared(const ds_generator *g)
+{
+    return g->comm != NULL || g->zero.tp > 1;
+}
+
+void dsi_generator_set_patience(ds_generator *g, double seconds)
+{
+    if (g->comm == NULL) {
+        return;
+    }
+    g->comm->timeout = seconds;
+    for (uint32_t i = 0; i < g->mesh->n; ++i) {
+        if (g->mesh->group[i].comm != NULL) {
+            g->mesh->group[i].comm->timeout = seconds;
+        }
+    }
+}
+
 ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
 {
     ds_comm *comm = params->comm;
+    if (g->plan_ranks > 1) {
+        g->zero = (dsi_zero_spec){.tp = g->plan_ranks, .pp = 1, .comm_dtype = g->dtype};
+        return dsi_zero_set_ranks(g->ctx, &g->zero, g->plan_ranks);
+    }
     if (comm == NULL || ds_comm_size(comm) == 1) {
         return DS_OK;
     }
@@ -108,7 +167,11 @@ ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
     g->zero = (dsi_zero_spec){.tp = comm->size / stages, .pp = stages, .comm_dtype = g->dtype};
     DS_TRY(dsi_zero_set_ranks(g->ctx, &g->zero, comm->size));
     DS_TRY(dsi_comm_split(comm, 0, comm->rank, &g->comm));
-    g->comm->timeout = 0.0; /* a user may think; deaths are noticed all the same */
+    if (g->paged.blocks == 0) {
+        g->comm->timeout = 0.0; /* a user may think; deaths are noticed all the same */
+    }
+    DS_TRY(g->paged.blocks > 0 ? same_sizes(g) : DS_OK);
+    DS_TRY(count_local(g));
     DS_TRY(share_params(g));
     g->mesh = calloc(1, sizeof *g->mesh);
     if (g->mesh == NULL) {
@@ -120,9 +183,11 @@ ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
 
 void dsi_generator_leave(ds_generator *g)
 {
-    if (g->comm != NULL && g->comm->rank == 0 && g->is_made) {
-        g->orders[0] = (int32_t)g->n_pieces;
-        (void)order(g, g->orders, order_words(g)); /* the end; who is gone needs none */
+    if (g->comm != NULL && g->comm->rank == 0 && g->is_made && g->paged.blocks > 0) {
+        dsi_paged_end(g);
+    } else if (g->comm != NULL && g->comm->rank == 0 && g->is_made) {
+        g->orders[0] = (int32_t)g->n_pieces; /* the end; who is gone needs none */
+        (void)dsi_generator_order(g, g->orders, order_words(g));
     }
     if (g->mesh != NULL) {
         dsi_mesh_comms_destroy(g->mesh);
@@ -131,6 +196,7 @@ void dsi_generator_leave(ds_generator *g)
     dsi_generator_close_stages(g);
     dsi_comm_destroy(&g->comm);
     free(g->orders);
+    free(g->tables);
     free(g->tensor);
     free(g->places);
     if (g->local != g->cells) {
@@ -182,10 +248,10 @@ static ds_status cut_vocabulary(ds_generator *g, ds_graph **graph_inout)
 ds_status dsi_generator_lower(ds_generator *g, dsi_piece *piece, ds_graph **graph_inout)
 {
     ds_graph *local = NULL;
-    if (g->comm == NULL) {
+    if (!dsi_generator_is_shared(g)) {
         return DS_OK;
     }
-    DS_TRY(same_model(g, *graph_inout));
+    DS_TRY(g->comm != NULL ? same_model(g, *graph_inout) : DS_OK);
     DS_TRY(dsi_generator_mark_stages(g, *graph_inout));
     DS_TRY(cut_vocabulary(g, graph_inout));
     DS_TRY(dsi_zero_lower(*graph_inout, &g->zero, g->local, &local));
@@ -201,7 +267,8 @@ ds_status dsi_generator_place(ds_generator *g)
     }
     g->places = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *g->places);
     g->orders = calloc(order_words(g), sizeof *g->orders);
-    if (g->places == NULL || g->orders == NULL) {
+    g->tables = calloc((size_t)(g->paged.sequences * g->paged.table) + 1, sizeof *g->tables);
+    if (g->places == NULL || g->orders == NULL || g->tables == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
     }
     DS_TRY(dsi_generator_place_stages(g));
@@ -211,7 +278,11 @@ ds_status dsi_generator_place(ds_generator *g)
 
 dsi_part dsi_generator_part(const ds_generator *g, ds_cell cell)
 {
-    const ds_shape shape = ds_cells_get(g->cells, cell)->meta.shape;
+    return dsi_generator_part_of(g, cell, ds_cells_get(g->cells, cell)->meta.shape);
+}
+
+dsi_part dsi_generator_part_of(const ds_generator *g, ds_cell cell, ds_shape shape)
+{
     return g->places == NULL
                ? dsi_part_whole(shape)
                : dsi_placement_part(&g->zero.mesh, &g->places[cell].at, shape, g->comm->rank);
@@ -235,7 +306,7 @@ ds_status dsi_generator_lead(ds_generator *g, uint32_t piece, const uint32_t *id
                                      (int32_t)sequence};
     memcpy(g->orders, head, sizeof head);
     memcpy(g->orders + HEAD_INTS, ids, (size_t)n * sizeof *ids);
-    return order(g, g->orders, order_words(g));
+    return dsi_generator_order(g, g->orders, order_words(g));
 }
 
 ds_status ds_generator_follow(ds_generator *g)
@@ -246,7 +317,7 @@ ds_status ds_generator_follow(ds_generator *g)
                        "communicator");
     }
     for (;;) {
-        DS_TRY(order(g, g->orders, order_words(g)));
+        DS_TRY(dsi_generator_order(g, g->orders, order_words(g)));
         const int32_t *head = g->orders;
         if (head[0] == (int32_t)g->n_pieces) {
             return DS_OK;

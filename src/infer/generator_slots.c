@@ -11,6 +11,7 @@
 #include "compile/train_graph.h"
 #include "infer/generator.h"
 #include "model/adapter.h"
+#include "train/same_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,6 +105,21 @@ static void put(ds_dtype dtype, void *to, int64_t at, float x)
     }
 }
 
+/* Writes what this rank has of a slot's whole matrix. */
+static ds_status write_part(const reading *r, ds_cell pool, ds_meta meta, const void *whole)
+{
+    const ds_shape one = ds_shape_3d(1, meta.shape.dims[1], meta.shape.dims[2]);
+    const dsi_part own = dsi_generator_part_of(r->g, pool, one);
+    const size_t size = ds_dtype_bytes(meta.dtype);
+    const size_t begin = (size_t)(r->slot * own.count) * size;
+    for (dsi_run run = {0}; dsi_part_next_run(&own, one, &run);) {
+        DS_TRY(dsi_exec_write(r->g->exec, pool, begin + (size_t)run.local * size,
+                              (const unsigned char *)whole + (size_t)run.begin * size,
+                              (size_t)run.count * size));
+    }
+    return DS_OK;
+}
+
 /* The stored matrix turned into the slot's, zeros beyond its rank; B with the adapter's scale. */
 static ds_status write_cell(const reading *r, ds_cell c, double scale, ds_cell pool, bool is_b)
 {
@@ -126,8 +142,7 @@ static ds_status write_cell(const reading *r, ds_cell c, double scale, ds_cell p
             put(meta.dtype, to, k * width + i, is_b ? (float)((double)x * scale) : x);
         }
     }
-    status =
-        status < 0 ? status : dsi_exec_write(r->g->exec, pool, (size_t)r->slot * bytes, to, bytes);
+    status = status < 0 ? status : write_part(r, pool, meta, to);
     free(from);
     free(to);
     return status;
@@ -158,8 +173,8 @@ static ds_status write_all(const reading *r)
 
 ds_status dsi_generator_slot_clear(ds_generator *g, int64_t slot)
 {
-    for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        const ds_cell_info *cell = ds_cells_get(g->cells, c);
+    for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
+        const ds_cell_info *cell = ds_cells_get(g->local, c);
         if (cell->kind != DS_CELL_INPUT ||
             strncmp(cell->name, DSI_SLOT_PREFIX, strlen(DSI_SLOT_PREFIX)) != 0) {
             continue;
@@ -175,7 +190,7 @@ ds_status dsi_generator_slot_clear(ds_generator *g, int64_t slot)
     return DS_OK;
 }
 
-ds_status dsi_generator_slot_load(ds_generator *g, int64_t slot, const ds_adapter *adapter)
+static ds_status load(ds_generator *g, int64_t slot, const ds_adapter *adapter)
 {
     reading r = {.g = g, .adapter = adapter, .slot = slot};
     ds_status status = check_kind(g->ctx, adapter);
@@ -185,4 +200,38 @@ ds_status dsi_generator_slot_load(ds_generator *g, int64_t slot, const ds_adapte
     free(r.by_cell);
     ds_cells_destroy(&r.cells);
     return status;
+}
+
+/* own: whether this rank could open the folder. The others may have to read it from a slow disk. */
+static ds_status load_on_all(ds_generator *g, int64_t slot, const ds_adapter *adapter,
+                             ds_status own)
+{
+    const double patience = g->comm->timeout;
+    dsi_generator_set_patience(g, 0.0); /* deaths are noticed all the same */
+    ds_status status = ds_comm_agree(g->comm, g->ctx, own);
+    status = status < 0 ? status
+                        : dsi_same_folder(g->ctx, g->comm, dsi_adapter_folder(adapter),
+                                          "adapter's folder");
+    if (status >= 0) {
+        status = ds_comm_agree(g->comm, g->ctx, load(g, slot, adapter));
+    }
+    dsi_generator_set_patience(g, patience);
+    return status;
+}
+
+ds_status dsi_generator_slot_load(ds_generator *g, int64_t slot, const ds_adapter *adapter)
+{
+    if (g->comm == NULL) {
+        return load(g, slot, adapter);
+    }
+    DS_TRY(dsi_paged_lead_slot(g, slot, dsi_adapter_folder(adapter)));
+    return load_on_all(g, slot, adapter, DS_OK);
+}
+
+void dsi_generator_slot_follow(ds_generator *g, int64_t slot, const char *folder)
+{
+    ds_adapter *adapter = NULL;
+    const ds_status own = ds_adapter_open(g->ctx, folder, &adapter);
+    (void)load_on_all(g, slot, adapter, own); /* rank 0 reports it */
+    ds_adapter_destroy(&adapter);
 }

@@ -48,6 +48,11 @@ ds_status dsi_generator_mark_stages(ds_generator *g, ds_graph *graph)
     return DS_OK;
 }
 
+bool dsi_generator_has_stage_of(const ds_generator *g, ds_cell cell)
+{
+    return g->stages == NULL || dsi_stage_has(g->stages[cell], own_stage(g));
+}
+
 static dsi_stage_cut cut_of(const ds_generator *g, const char *name)
 {
     return (dsi_stage_cut){.mesh = &g->zero.mesh,

@@ -6,7 +6,9 @@
 #include "ckpt/model_weights.h"
 #include "ckpt/packed_weight.h"
 #include "infer/generator.h"
+#include "io/safetensors_internal.h"
 
+#include <deepspeed/aio.h>
 #include <deepspeed/checkpoint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +68,16 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
                                                                                   : NULL;
 }
 
+/* A weight that is away and lies in the model's file as it is used needs no other storage. */
+static bool read_in_place(ds_generator *g, const source *s, ds_cell c, const void *place)
+{
+    const char *path = NULL;
+    uint64_t offset = 0;
+    return (dsi_safetensors_locate(s->st, place, &path, &offset) ||
+            (s->adapter != NULL && dsi_safetensors_locate(s->adapter, place, &path, &offset))) &&
+           dsi_generator_offload_source(g, c, path, offset);
+}
+
 static ds_status match_adapter(ds_generator *g, source *s)
 {
     s->adapted = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *s->adapted);
@@ -98,7 +110,9 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
                            ds_cells_get(g->cells, c)->name);
         }
         const void *place = mapped_part(g, c, &weight);
-        if (place != NULL) {
+        if (place != NULL && dsi_generator_is_away(g, c)) {
+            s->bound[c] = read_in_place(g, s, c, place);
+        } else if (place != NULL) {
             /* Kernels only read parameters: the map stays read-only. */
             DS_TRY(dsi_exec_bind(g->exec, c, (void *)(uintptr_t)place));
             s->bound[c] = true;
@@ -127,14 +141,11 @@ ds_status dsi_generator_fill(ds_generator *g, ds_cell c, dsi_generator_fill_fn f
         return fill(g, c, view, user);
     }
     const size_t bytes = ds_meta_bytes(ds_cells_get(g->local, c)->meta);
-    void *room = malloc(bytes + 1);
-    if (room == NULL) {
-        return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to read %s",
-                       ds_cells_get(g->cells, c)->name);
-    }
+    void *room = NULL; /* of whole pages, which a disk takes without a copy, given back at once */
+    DS_TRY(ds_aio_buffer_create(g->ctx, bytes, false, &room));
     ds_status status = fill(g, c, room, user);
     status = status < 0 ? status : dsi_exec_write(g->exec, c, 0, room, bytes);
-    free(room);
+    ds_aio_buffer_destroy(&room, bytes);
     return status;
 }
 

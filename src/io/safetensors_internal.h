@@ -30,6 +30,10 @@ struct ds_safetensors {
     size_t n_metadata;
 };
 
+/* Where bytes that lie in a map are in its file: the path, borrowed from st. False: in none. */
+bool dsi_safetensors_locate(const ds_safetensors *st, const void *data, const char **path_out,
+                            uint64_t *offset_out);
+
 /* Parses the header of n bytes at `data` (a whole file) and appends its entries; metadata only from
  * the first file. For readers and the fuzzer. */
 ds_status dsi_safetensors_parse(ds_safetensors *st, const char *path, const uint8_t *data,

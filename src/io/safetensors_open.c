@@ -171,3 +171,19 @@ ds_status ds_safetensors_read(ds_ctx *ctx, const ds_safetensor *tensor, ds_dtype
     }
     return DS_OK;
 }
+
+bool dsi_safetensors_locate(const ds_safetensors *st, const void *data, const char **path_out,
+                            uint64_t *offset_out)
+{
+    const uintptr_t at = (uintptr_t)data;
+    for (size_t i = 0; i < st->n_files; ++i) {
+        const dsi_st_file *file = &st->files[i];
+        const uintptr_t begin = (uintptr_t)file->map.data;
+        if (at >= begin && at - begin < file->map.size) {
+            *path_out = file->path;
+            *offset_out = at - begin;
+            return true;
+        }
+    }
+    return false;
+}

@@ -126,6 +126,7 @@ static json_t *config_of(const ds_adapter_params *p)
     (void)json_object_set_new(c, "task_type",
                               json_string(p->task == DS_TASK_SEQUENCE_CLASSES ? "SEQ_CLS"
                                           : p->task == DS_TASK_TOKEN_CLASSES  ? "TOKEN_CLS"
+                                          : p->pairs                          ? "SEQ_2_SEQ_LM"
                                                                               : "CAUSAL_LM"));
     (void)json_object_set_new(c, "base_model_name_or_path",
                               p->base != NULL ? json_string(p->base) : json_null());

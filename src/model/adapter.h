@@ -19,6 +19,7 @@ struct ds_adapter {
     double alpha, dropout;
     bool any_task; /* its task_type says none */
     ds_task task;
+    bool pairs;         /* of a model of sources and targets: SEQ_2_SEQ_LM */
     ds_packing packing; /* of the model beside it */
 };
 
@@ -65,6 +66,9 @@ bool dsi_adapter_has(const ds_adapter *adapter, const ds_cell_info *cell);
 /* Whether rows of added tokens (ds_model_change) are in what its folder holds. a may be NULL.
  * Errors: ERR_UNSUPPORTED. */
 ds_status dsi_adapter_check_vocab(const ds_adapter *a, const ds_model *model);
+/* A model of sources and targets has adapters of its own, without those of its embedding: PEFT
+ * would train a copy of it beside the ones that encoder and decoder read. */
+ds_status dsi_adapter_check_pairs(const ds_adapter *a, const ds_model *model);
 /* The entry of modules_to_save, or of a list of target_modules, that no module in `params` (names
  * of parameters) is named like; NULL: each has one. *container_out: a target is a module that holds
  * others. */

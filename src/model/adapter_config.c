@@ -23,7 +23,7 @@ static const struct {
     const char *expected;
 } used[] = {
     {"peft_type", TEXT, "\"LORA\""},
-    {"task_type", NONE | TEXT, "\"CAUSAL_LM\", \"SEQ_CLS\" or \"TOKEN_CLS\""},
+    {"task_type", NONE | TEXT, "\"CAUSAL_LM\", \"SEQ_2_SEQ_LM\", \"SEQ_CLS\" or \"TOKEN_CLS\""},
     {"r", INT, "a whole number"},
     {"lora_alpha", INT | REAL, "a number"},
     {"lora_dropout", NONE | INT | REAL, "a number"},
@@ -198,9 +198,11 @@ static ds_status check_values(ds_adapter *a, const char *label)
     a->task = strcmp(task, "SEQ_CLS") == 0     ? DS_TASK_SEQUENCE_CLASSES
               : strcmp(task, "TOKEN_CLS") == 0 ? DS_TASK_TOKEN_CLASSES
                                                : DS_TASK_TOKENS;
-    if (!a->any_task && a->task == DS_TASK_TOKENS && strcmp(task, "CAUSAL_LM") != 0) {
+    a->pairs = strcmp(task, "SEQ_2_SEQ_LM") == 0;
+    if (!a->any_task && !a->pairs && a->task == DS_TASK_TOKENS && strcmp(task, "CAUSAL_LM") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "task_type",
-                      "models are CAUSAL_LM here, and encoders SEQ_CLS or TOKEN_CLS");
+                      "models are CAUSAL_LM here, T5 is SEQ_2_SEQ_LM, and encoders are SEQ_CLS or "
+                      "TOKEN_CLS");
     }
     if (bias[0] != '\0' && strcmp(bias, "none") != 0) {
         return refuse(a, DS_ERR_UNSUPPORTED, label, "bias",

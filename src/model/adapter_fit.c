@@ -137,3 +137,31 @@ ds_status dsi_adapter_check_vocab(const ds_adapter *a, const ds_model *model)
                          (long long)info->stored_vocab, (long long)info->vocab_size,
                          info->embedding, head_of(info));
 }
+
+ds_status dsi_adapter_check_pairs(const ds_adapter *a, const ds_model *model)
+{
+    const ds_model_info *info = ds_model_get_info(model);
+    if (a == NULL) {
+        return DS_OK;
+    }
+    if (!a->any_task && a->pairs != info->pairs) {
+        return ds_fail(a->ctx, DS_ERR_UNSUPPORTED, "adapter: its task_type is %s, and %s %s",
+                       a->pairs ? "SEQ_2_SEQ_LM" : "another", info->architecture,
+                       info->pairs ? "learns targets of sources (SEQ_2_SEQ_LM)"
+                                   : "learns no targets of sources");
+    }
+    if (!info->pairs) {
+        return DS_OK;
+    }
+    char module[NAME_BYTES];
+    dsi_adapter_layer layer;
+    bool on = false;
+    module_of(info->embedding, module);
+    DS_TRY(dsi_adapter_match(a, module, false, &on, &layer));
+    return !(on && !a->all_linear) && !dsi_adapter_saves(a, info->embedding)
+               ? DS_OK
+               : ds_fail(a->ctx, DS_ERR_UNSUPPORTED,
+                         "adapter: it means %s, which encoder and decoder share, and PEFT changes "
+                         "in neither: leave it out of target_modules and modules_to_save",
+                         module);
+}

@@ -390,61 +390,6 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
     return behind_sinks(nn, params, made);
 }
 
-/* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
-static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots,
-                            int64_t head_dim)
-{
-    const ds_paged *paged = nn->trace.paged;
-    char path[DSI_NN_PATH_BYTES];
-    dsi_nn_path(nn, name, path, sizeof path);
-    const ds_meta meta = ds_nn_meta(nn, x);
-    const ds_dtype type = paged->kv_type != DS_DTYPE_NONE ? paged->kv_type : meta.dtype;
-    const int64_t width = ds_shape_last(meta.shape) / head_dim * dsi_paged_head(type, head_dim);
-    const dsi_paged_write_attrs attrs = {.head_dim = type == DS_DTYPE_I8 ? head_dim : 0};
-    const ds_cell_info info = {.name = path,
-                               .kind = DS_CELL_KV,
-                               .meta = {type, ds_shape_3d(paged->blocks, paged->block, width)},
-                               .of = DS_NONE};
-    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, slots};
-    return ds_nn_apply(nn, &dsi_op_paged_write, &attrs, in, 3);
-}
-
-/* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
- * new there would be left out in silence. */
-_Static_assert(sizeof(dsi_attention_attrs) == 13 * sizeof(int64_t),
-               "attention has a new attribute: have attention_paged pass it on or refuse it");
-
-static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
-                                const ds_attention_params *params, const dsi_attention_attrs *attrs)
-{
-    const ds_paged *paged = nn->trace.paged;
-    const int64_t n = nn->trace.seq_length;
-    const dsi_paged_attrs own = {.n_heads = attrs->n_heads,
-                                 .n_kv_heads = attrs->n_kv_heads,
-                                 .head_dim = attrs->head_dim,
-                                 .window = attrs->window,
-                                 .scale = attrs->scale,
-                                 .cap = attrs->cap,
-                                 .alibi = attrs->alibi};
-    ds_value made[DS_MAX_OUT];
-    const ds_value tables =
-        ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
-    const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
-    const ds_value slots = ds_nn_input(nn, "slots", DS_DTYPE_I32, ds_shape_1d(n));
-    const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, ds_shape_2d(1, n));
-    if (k == DS_NONE) {
-        unpack(nn, attrs, &q, &k, &v);
-    }
-    const ds_value in[6] = {q,
-                            write_paged(nn, "k", k, slots, attrs->head_dim),
-                            write_paged(nn, "v", v, slots, attrs->head_dim),
-                            tables,
-                            sequence,
-                            positions};
-    dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
-    return behind_sinks(nn, params, made);
-}
-
 /* Each head `times` times, side by side: as many as there are ranks. Each computes the few heads
  * that there are, and takes its own of the many. */
 static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t times)
@@ -470,12 +415,73 @@ static ds_value repeat_heads(ds_nn *nn, ds_value x, int64_t n_heads, int64_t tim
 
 /* Whether ranks that share the heads of queries would each need a head of keys that they cannot
  * share: fewer of those, of which each is for as many ranks. */
-static bool repeats_heads(const ds_nn *nn, const dsi_attention_attrs *a)
+static bool repeats_heads(const ds_nn *nn, int64_t n_heads, int64_t n_kv_heads)
 {
     const int64_t ranks = nn->trace.head_ranks;
-    return ranks > 1 && a->packed == 0 && a->n_kv_heads > 0 && ranks > a->n_kv_heads &&
-           a->n_heads % ranks == 0 && ranks % a->n_kv_heads == 0 &&
-           ranks / a->n_kv_heads <= DS_MAX_IN;
+    return ranks > 1 && n_kv_heads > 0 && ranks > n_kv_heads && n_heads % ranks == 0 &&
+           ranks % n_kv_heads == 0 && ranks / n_kv_heads <= DS_MAX_IN;
+}
+
+/* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
+static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots,
+                            int64_t head_dim)
+{
+    const ds_paged *paged = nn->trace.paged;
+    char path[DSI_NN_PATH_BYTES];
+    dsi_nn_path(nn, name, path, sizeof path);
+    const ds_meta meta = ds_nn_meta(nn, x);
+    const ds_dtype type = paged->kv_type != DS_DTYPE_NONE ? paged->kv_type : meta.dtype;
+    const int64_t width = ds_shape_last(meta.shape) / head_dim * dsi_paged_head(type, head_dim);
+    const dsi_paged_write_attrs attrs = {.head_dim = type == DS_DTYPE_I8 ? head_dim : 0};
+    const ds_cell_info info = {.name = path,
+                               .kind = DS_CELL_KV,
+                               .meta = {type, ds_shape_3d(paged->blocks, paged->block, width)},
+                               .of = DS_NONE};
+    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, slots};
+    return ds_nn_apply(nn, &dsi_op_paged_write, &attrs, in, 3);
+}
+
+/* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
+ * new there would be left out in silence. */
+_Static_assert(sizeof(dsi_attention_attrs) == 14 * sizeof(int64_t),
+               "attention has a new attribute: have attention_paged pass it on or refuse it");
+
+static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
+                                const ds_attention_params *params, const dsi_attention_attrs *attrs)
+{
+    const ds_paged *paged = nn->trace.paged;
+    const int64_t n = nn->trace.seq_length;
+    dsi_paged_attrs own = {.n_heads = attrs->n_heads,
+                           .n_kv_heads = attrs->n_kv_heads,
+                           .head_dim = attrs->head_dim,
+                           .window = attrs->window,
+                           .scale = attrs->scale,
+                           .cap = attrs->cap,
+                           .alibi = attrs->alibi,
+                           .alibi_rounded = attrs->alibi_rounded};
+    ds_value made[DS_MAX_OUT];
+    const ds_value tables =
+        ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
+    const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
+    const ds_value slots = ds_nn_input(nn, "slots", DS_DTYPE_I32, ds_shape_1d(n));
+    const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, ds_shape_2d(1, n));
+    if (k == DS_NONE) {
+        unpack(nn, attrs, &q, &k, &v);
+    }
+    if (repeats_heads(nn, attrs->n_heads, attrs->n_kv_heads)) {
+        const int64_t times = nn->trace.head_ranks / attrs->n_kv_heads;
+        k = repeat_heads(nn, k, attrs->n_kv_heads, times);
+        v = repeat_heads(nn, v, attrs->n_kv_heads, times);
+        own.n_kv_heads = nn->trace.head_ranks;
+    }
+    const ds_value in[6] = {q,
+                            write_paged(nn, "k", k, slots, attrs->head_dim),
+                            write_paged(nn, "v", v, slots, attrs->head_dim),
+                            tables,
+                            sequence,
+                            positions};
+    dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
+    return behind_sinks(nn, params, made);
 }
 
 enum { RNG = 5, HEADS = 6, ROWS = 7, KEYS = 8, END = 9 }; /* inputs of attention */
@@ -562,6 +568,7 @@ ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
         .site = dropout ? ++nn->n_sites : 0,
         .cap = params->cap,
         .alibi = params->alibi,
+        .alibi_rounded = params->alibi_rounded,
         .all_heads = params->alibi > 0.0 ? params->n_heads : 0};
     if (nn->trace.mode == DS_TRACE_GENERATE && nn->trace.paged != NULL) {
         if (params->all_keys) {
@@ -579,7 +586,7 @@ ds_value ds_nn_attention_within(ds_nn *nn, ds_value q, ds_value k, ds_value v, d
         unpack(nn, &attrs, &q, &k, &v);
         attrs.packed = 0;
     }
-    if (repeats_heads(nn, &attrs)) {
+    if (attrs.packed == 0 && repeats_heads(nn, attrs.n_heads, attrs.n_kv_heads)) {
         const int64_t times = nn->trace.head_ranks / attrs.n_kv_heads;
         k = repeat_heads(nn, k, attrs.n_kv_heads, times);
         v = repeat_heads(nn, v, attrs.n_kv_heads, times);

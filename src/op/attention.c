@@ -33,6 +33,10 @@ static ds_status check_attrs(const ds_infer *call)
     if (a->alibi > 0.0 && a->causal == 0) {
         return dsi_op_bad_attr(call, "alibi is of causal attention");
     }
+    if (a->alibi_rounded != 0 && a->alibi_rounded != 1) {
+        return dsi_op_bad_attr(call, "alibi_rounded is %lld, expected 0 or 1",
+                               (long long)a->alibi_rounded);
+    }
     if (!(a->dropout >= 0.0 && a->dropout < 1.0)) {
         return dsi_op_bad_attr(call, "dropout is %g, expected in [0,1)", a->dropout);
     }
@@ -205,7 +209,7 @@ static const ds_attr attention_attrs[] = {
     DSI_ATTR_REAL(dsi_attention_attrs, scale),   DSI_ATTR_REAL(dsi_attention_attrs, dropout),
     DSI_ATTR_INT(dsi_attention_attrs, site),     DSI_ATTR_INT(dsi_attention_attrs, all_heads),
     DSI_ATTR_REAL(dsi_attention_attrs, cap),     DSI_ATTR_REAL(dsi_attention_attrs, alibi),
-    DSI_ATTR_INT(dsi_attention_attrs, all_keys),
+    DSI_ATTR_INT(dsi_attention_attrs, all_keys), DSI_ATTR_INT(dsi_attention_attrs, alibi_rounded),
 };
 
 /* numbers: where heads and rows are. Queries are cut along the sequence where they say which they
@@ -286,7 +290,7 @@ const ds_op dsi_op_attention = {
         "(B,Tq,H·D), lse f32 (B,H,Tq): softmax(scale·q·kᵀ)·v "
         "over the keys that causality, window, first and end leave visible; a query that sees none "
         "gives 0. A score s becomes cap·tanh(s/cap), and with alibi less by its head's slope a "
-        "position. "
+        "position, or with alibi_rounded more by scale times the key's bias, rounded to bf16. "
         "heads, rows, keys: which of all_heads, of all queries and of all_keys these are, "
         "ascending "
         "by one.",

@@ -71,7 +71,7 @@ static ds_status check_attrs(const ds_infer *call)
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
         a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
         a->all_keys < a->part || !(a->dropout >= 0.0 && a->dropout < 1.0) || !(a->scale > 0.0) ||
-        !(a->cap >= 0.0) || !(a->alibi >= 0.0)) {
+        !(a->cap >= 0.0) || !(a->alibi >= 0.0) || a->alibi_rounded < 0 || a->alibi_rounded > 1) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, scale "
                                "%g, cap %g, alibi %g: expected those of attention, scale above 0",
@@ -185,6 +185,7 @@ static const ds_attr part_attrs[] = {
     DSI_ATTR_INT(dsi_attention_part_attrs, all_keys),
     DSI_ATTR_INT(dsi_attention_part_attrs, part),
     DSI_ATTR_INT(dsi_attention_part_attrs, last),
+    DSI_ATTR_INT(dsi_attention_part_attrs, alibi_rounded),
 };
 
 /* Heads are cut as in attention, positions between parts. */

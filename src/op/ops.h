@@ -277,23 +277,24 @@ typedef struct dsi_attention_attrs {
     int64_t n_heads, n_kv_heads, head_dim; /* n_heads a multiple of n_kv_heads */
     int64_t
         packed; /* 1: in[0] is (B,T,(H+2·KV)·D) holding q, k, v side by side; in[1], in[2] absent */
-    int64_t causal;    /* 1 */
-    int64_t window;    /* 0: none; W: key j visible from i when |i-j| < W */
-    double scale;      /* of q·k */
-    double dropout;    /* on probabilities; needs rng */
-    int64_t site;      /* of the random numbers */
-    int64_t all_heads; /* with `heads`: how many there are in all, for those numbers; else 0 */
-    double cap;        /* 0: none; scores become cap·tanh(score/cap) */
-    double alibi;      /* 0: none; position biases whose slopes are 2^(-alibi) at least */
-    int64_t all_keys;  /* with `keys`: how many there are in all; else 0 */
+    int64_t causal;        /* 1 */
+    int64_t window;        /* 0: none; W: key j visible from i when |i-j| < W */
+    double scale;          /* of q·k */
+    double dropout;        /* on probabilities; needs rng */
+    int64_t site;          /* of the random numbers */
+    int64_t all_heads;     /* with `heads`: how many there are in all, for those numbers; else 0 */
+    double cap;            /* 0: none; scores become cap·tanh(score/cap) */
+    double alibi;          /* 0: none; position biases whose slopes are 2^(-alibi) at least */
+    int64_t all_keys;      /* with `keys`: how many there are in all; else 0 */
+    int64_t alibi_rounded; /* 1: biases are Falcon's, of op/alibi.h */
 } dsi_attention_attrs;
 /* attention: q (B,Tq,H·D) | packed, k (B,Tk,KV·D), v (B,Tk,KV·D), [first i32 (B,Tq): lowest visible
  * key of each query: document mask], [offset i32 (B): query i stands at position offset[b]+i among
  * the keys: generation with a KV cell; absent: 0], [rng i64 (4)], [heads], [rows], [keys], [end i32
  * (B,Tq): each query's lowest key above those that it sees] → y (B,Tq,H·D), lse f32 (B,H,Tq).
  * Key j is visible from position p when j ≤ p (if causal), |p-j| < window, first ≤ j < end. Its
- * score is scale·q·k, capped, and below what it would be by slope·(p-j) (op/alibi.h). Never Tq×Tk
- * in memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b, kept as in dropout below.
+ * score is scale·q·k, capped, less slope·(p-j) or, with alibi_rounded, more scale·bias(j-first)
+ * (op/alibi.h). Never Tq×Tk in memory. Dropout: element ((g·H + h)·Tq + i)·Tk + j of g = rng[2]+b.
  */
 extern const ds_op dsi_op_attention;
 /* Pairs of n queries and n keys that see one another: causal ones see backwards, within a window
@@ -333,9 +334,10 @@ typedef struct dsi_attention_part_attrs {
     int64_t site;
     int64_t all_heads; /* with `heads`, as there */
     double cap, alibi;
-    int64_t all_keys; /* positions of the whole sequence */
-    int64_t part;     /* positions of a part */
-    int64_t last;     /* 1: nothing comes behind: y, or dq, is of q's type */
+    int64_t all_keys;      /* positions of the whole sequence */
+    int64_t part;          /* positions of a part */
+    int64_t last;          /* 1: nothing comes behind: y, or dq, is of q's type */
+    int64_t alibi_rounded; /* as in attention */
 } dsi_attention_part_attrs;
 /* attention_part: q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T): which of all positions
  * these are, ascending by one in a few runs, [first], [rng], [heads], [y, lse of parts before] → y,
@@ -660,6 +662,7 @@ typedef struct dsi_paged_attrs {
     int64_t window; /* keys that a query sees, itself included; 0: all before it */
     double scale;
     double cap, alibi; /* as those of attention */
+    int64_t alibi_rounded;
 } dsi_paged_attrs;
 /* paged_attention: q (1,T,H·D), k, v (N,P,KV·D) or as paged_write makes them of i8, tables i32
  * (S,M), sequence i32 (T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's:

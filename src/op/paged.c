@@ -51,8 +51,10 @@ static const ds_attr write_attrs[] = {DSI_ATTR_INT(dsi_paged_write_attrs, head_d
 
 static void adapt_write(ds_place_case *c)
 {
-    if (((const dsi_paged_write_attrs *)c->attrs)->head_dim > 0) { /* rows of two widths */
-        dsi_place_drop(c->split, 'c');
+    const int64_t d = ((const dsi_paged_write_attrs *)c->attrs)->head_dim;
+    if (d > 0) { /* rows of two widths, cut between heads */
+        c->unit_letter = 'c';
+        c->units[0] = c->units[1] = c->in_meta[1].shape.dims[2] / d;
     }
 }
 
@@ -76,6 +78,7 @@ const ds_op dsi_op_paged_write = {
     .attrs = write_attrs,
     .n_attrs = DSI_N(write_attrs),
     .writes = writes_first,
+    .flags = DS_OP_INPLACE,
     .infer = paged_write_infer,
     .cost = paged_write_cost,
 };
@@ -86,7 +89,8 @@ static ds_status check_heads(const ds_infer *call)
     const dsi_paged_attrs *a = call->attrs;
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
         a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
-        !(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3)) {
+        !(a->cap >= 0.0 && a->cap <= 1e6) || !(a->alibi >= 0.0 && a->alibi <= 1e3) ||
+        a->alibi_rounded < 0 || a->alibi_rounded > 1) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, cap %g, "
                                "alibi %g, expected positive numbers, n_heads a multiple of "
@@ -142,7 +146,7 @@ static const ds_attr paged_attrs[] = {
     DSI_ATTR_INT(dsi_paged_attrs, n_heads),  DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
     DSI_ATTR_INT(dsi_paged_attrs, head_dim), DSI_ATTR_INT(dsi_paged_attrs, window),
     DSI_ATTR_REAL(dsi_paged_attrs, scale),   DSI_ATTR_REAL(dsi_paged_attrs, cap),
-    DSI_ATTR_REAL(dsi_paged_attrs, alibi),
+    DSI_ATTR_REAL(dsi_paged_attrs, alibi),   DSI_ATTR_INT(dsi_paged_attrs, alibi_rounded),
 };
 
 static void adapt_heads(ds_place_case *c)
@@ -175,7 +179,8 @@ const ds_op dsi_op_paged_attention = {
                        .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
-        "(T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
+        "(T), positions i32 (1,T) → y (1,T,H·D), "
+        "lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
         "keys of the token's own sequence up to its position, those of the window if there is one. "
         "cap and alibi bend scores as in attention. k and v are as paged_write makes them, of any "
         "float dtype or of i8 with KV·(D+4) bytes a position. Position p of sequence s lies in "

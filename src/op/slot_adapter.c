@@ -47,7 +47,8 @@ const ds_op dsi_op_slot_adapter = {
     .op_class = DS_CLASS_LINEAR,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "___ ___ ___ ___ _", .out = "___"),
+    .place = DSI_PLACE(.in = "__o __k _k_ __o _", .out = "__o<1234+0", .split = "ok", .sums = "k",
+                       .linear = "01"),
     .doc = "y (1,T,N), x (1,T,C), a (S,C,R), b (S,R,N), slots i32 (T) → y + (x·a[s])·b[s] with s "
            "the token's slot; y itself where that is -1. The sum is in fp32 and rounded once. A "
            "slot of no adapter is an error.",

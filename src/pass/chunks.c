@@ -161,6 +161,7 @@ static dsi_attention_part_attrs part_attrs(const dsi_pieces *p, const dsi_attent
                                       .all_heads = a->all_heads,
                                       .cap = a->cap,
                                       .alibi = a->alibi,
+                                      .alibi_rounded = a->alibi_rounded,
                                       .all_keys = chunks_of(p)->seq_length,
                                       .part = chunks_of(p)->chunk};
 }

@@ -34,7 +34,7 @@ static ds_status lower_write(dsi_offloader *o, const dsi_node_info *node)
     } else {
         DS_TRY(dsi_offload_apply(o, node->op, node->attrs, in, node->n_in, &x));
     }
-    o->resident[cell] = DS_NONE;
+    o->resident[cell] = dsi_offload_stays(o, cell) ? x : DS_NONE;
     return dsi_offload_swap_out(o, cell, x);
 }
 

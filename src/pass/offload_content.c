@@ -75,12 +75,18 @@ ds_status dsi_offload_swap_out(dsi_offloader *o, ds_cell cell, ds_value x)
     return dsi_offload_apply(o, &dsi_op_swap_out, NULL, in, 2, &in[0]);
 }
 
+bool dsi_offload_stays(const dsi_offloader *o, ds_cell cell)
+{
+    return ds_cells_get(o->cells, cell)->kind == DS_CELL_KV;
+}
+
 /* A swapped cell as an operand: still in memory when its last use is near, else swapped in. */
 static ds_status use(dsi_offloader *o, ds_cell cell, ds_value *value_out)
 {
     const int64_t count = count_of(o, cell);
     const int64_t distance = o->used - o->used_at[cell];
-    if (o->resident[cell] == DS_NONE || count > o->how->reuse - distance) {
+    if (o->resident[cell] == DS_NONE ||
+        (count > o->how->reuse - distance && !dsi_offload_stays(o, cell))) {
         DS_TRY(dsi_offload_content(o, cell, &o->resident[cell]));
     }
     o->used += distance > 0 || o->used == 0 ? count : 0;

@@ -18,6 +18,31 @@ bool dsi_offload_writes_gradient(const dsi_offloader *o, const dsi_node_info *no
            dsi_offload_swapped(o, cell) && ds_cells_get(o->cells, cell)->kind == DS_CELL_GRAD;
 }
 
+/* What a chunk's phase leaves for the norm waits in a cell: in the arena the phases of other
+ * micro-batches that come in between have their values. The last micro-batch's stays. */
+static ds_status keep_for_step(dsi_offloader *o, ds_node n, ds_value *x)
+{
+    const dsi_phases *phases = &o->r.to->phases;
+    const uint32_t n_micro = dsi_phases_micro(phases);
+    char name[OFFLOAD_NAME_BYTES];
+    ds_value in[2] = {DS_NONE, *x};
+    ds_cell cell = DS_NONE;
+    if (n_micro <= 2 || o->r.to->phase + 1 >= n_micro) {
+        return DS_OK;
+    }
+    (void)snprintf(name, sizeof name, "magnitude/%u", n);
+    const ds_cell_info info = {
+        .name = name, .kind = DS_CELL_STATE, .meta = ds_graph_meta(o->r.to, *x), .of = DS_NONE};
+    cell = ds_cells_find(o->cells, info.kind, name);
+    if (cell == DS_NONE) {
+        DS_TRY(ds_cells_add(o->cells, &info, &cell));
+    }
+    DS_TRY(
+        dsi_offload_add_residency(o, cell, (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0}));
+    DS_TRY(ds_graph_read(o->r.to, cell, &in[0]));
+    return dsi_offload_apply(o, &dsi_op_store, NULL, in, 2, x);
+}
+
 /* Finds the largest magnitude of what is about to leave memory, where the norm will ask for it. */
 static ds_status take_abs_max(dsi_offloader *o, ds_value logical, ds_value x)
 {
@@ -26,6 +51,7 @@ static ds_status take_abs_max(dsi_offloader *o, ds_value logical, ds_value x)
         if (node->op->role == DS_ROLE_MAGNITUDE && dsi_node_in(o->r.from, node)[0] == logical) {
             DS_TRY(dsi_offload_apply(o, node->op, node->attrs, &x, 1,
                                      &o->r.map[dsi_node_out(o->r.from, node)[0]]));
+            DS_TRY(keep_for_step(o, n, &o->r.map[dsi_node_out(o->r.from, node)[0]]));
             o->gone[n] = true;
         }
     }

@@ -82,6 +82,9 @@ ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
 /* Whether an update of this phase has made it: it is in memory, its writeback in flight, since an
  * update whose result is read is not cut. */
 bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v);
+/* Whether a cell, once in memory, stays for all its uses of a phase: keys and values, which are
+ * read right behind being written. */
+bool dsi_offload_stays(const dsi_offloader *o, ds_cell cell);
 /* Nothing stays in memory from one phase to the next. */
 void dsi_offload_forget(dsi_offloader *o);
 

@@ -76,6 +76,7 @@ static ds_status begin(ring *x, const dsi_node_info *node, const ds_value *in, u
                                .all_keys = length,
                                .cap = a->cap,
                                .alibi = a->alibi,
+                               .alibi_rounded = a->alibi_rounded,
                                .part = length / x->ranks},
                      .k_next = in[q + 1],
                      .v_next = in[q + 2],

@@ -2,6 +2,7 @@
 /* The lists of all ranks of a pipeline, run against one another. See pipe_list.h, whose invariants
  * these are. */
 #include "pipe/pipe_list.h"
+#include "pipe/pipe_slots.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@ typedef struct runner {
     uint32_t n_edges;
     const dsi_pipe_list *lists;
     const dsi_schedule_times *times;
-    uint32_t slots[DSI_STAGES_MOST][DSI_STAGES_MOST]; /* per rank and chunk */
-    uint32_t at[DSI_STAGES_MOST];                     /* per rank: its next instruction */
+    uint32_t slots[DSI_STAGES_MOST];  /* per rank */
+    uint32_t at[DSI_STAGES_MOST];     /* per rank: its next instruction */
     uint32_t flying[DSI_STAGES_MOST]; /* per rank: micro-batches of a chunk between its phases */
     double now[DSI_STAGES_MOST];
     uint32_t *head, *tail; /* per channel, source and target: of what is on its way, oldest first */
@@ -113,8 +114,7 @@ static ds_status run_phase(runner *r, uint32_t rank, const dsi_pipe_op *op)
         return broken(r, rank, 1, "the phase before it was not run");
     }
     const uint32_t chunk = dsi_part_chunk(&r->parts, op->what);
-    if (forward &&
-        !is_free(r, rank, dsi_part_end(&r->parts, chunk), op->micro, r->slots[rank][chunk])) {
+    if (forward && !is_free(r, rank, dsi_part_end(&r->parts, chunk), op->micro, r->slots[rank])) {
         return broken(r, rank, 1, "its slot is taken");
     }
     DS_TRY(check_messages(r, rank, op));
@@ -160,8 +160,7 @@ static ds_status run_receive(runner *r, uint32_t rank, const dsi_pipe_op *op, bo
     if (*moved_out && r->head[pair] != m) {
         return broken(r, rank, 3, "something else was sent before");
     }
-    if (*moved_out &&
-        !is_free(r, rank, edge->last, op->micro, edge->kept ? r->slots[rank][0] : 1)) {
+    if (*moved_out && !is_free(r, rank, edge->last, op->micro, edge->kept ? r->slots[rank] : 1)) {
         return broken(r, rank, 2, "it overwrites what is still to be read");
     }
     if (*moved_out) {
@@ -243,9 +242,10 @@ static ds_status run_all(runner *r)
 {
     bool any = true;
     for (uint32_t rank = 0; rank < r->s->n_ranks; ++rank) {
-        for (uint32_t c = 0; c < r->s->n_chunks; ++c) {
-            r->slots[rank][c] = dsi_schedule_chunk_slots(r->s, rank, c);
-        }
+        dsi_pipe_slots slots;
+        DS_TRY(dsi_pipe_slots_make(r->ctx, r->s, rank, &slots));
+        r->slots[rank] = slots.n;
+        dsi_pipe_slots_free(&slots);
     }
     while (any) {
         any = false;

@@ -30,24 +30,34 @@ uint32_t dsi_schedule_count(const dsi_schedule *s)
 typedef struct walk {
     const dsi_schedule *s;
     dsi_stage_parts parts;
-    dsi_turn *out; /* NULL: counted only */
-    uint32_t n;
-    uint32_t flying[DSI_STAGES_MOST], most[DSI_STAGES_MOST]; /* per chunk: micro-batches */
+    dsi_turn *out;          /* NULL: counted only */
+    dsi_slot_event *events; /* likewise */
+    uint32_t n, n_events;
+    uint32_t flying, most;      /* chunks of micro-batches */
+    uint32_t begun, most_begun; /* micro-batches */
 } walk;
 
 static void take(walk *w, ds_phase phase, uint32_t micro)
 {
     const uint32_t chunk = dsi_part_chunk(&w->parts, phase);
+    const bool begins = phase < w->parts.n_chunks;
+    const bool ends = dsi_part_ends(&w->parts, phase);
     if (micro >= w->s->n_micro) {
         return;
     }
     if (w->out != NULL) {
         w->out[w->n] = (dsi_turn){phase, micro};
     }
+    if (w->events != NULL && (begins || ends)) {
+        w->events[w->n_events++] = (dsi_slot_event){chunk, micro, ends};
+    }
     w->n += 1;
-    w->flying[chunk] += phase < w->parts.n_chunks ? 1 : 0;
-    w->most[chunk] = w->flying[chunk] > w->most[chunk] ? w->flying[chunk] : w->most[chunk];
-    w->flying[chunk] -= dsi_part_ends(&w->parts, phase) ? 1 : 0;
+    w->flying += begins ? 1 : 0;
+    w->begun += begins && chunk == 0 ? 1 : 0;
+    w->most = w->flying > w->most ? w->flying : w->most;
+    w->most_begun = w->begun > w->most_begun ? w->begun : w->most_begun;
+    w->flying -= ends ? 1 : 0;
+    w->begun -= ends && chunk == 0 ? 1 : 0;
 }
 
 /* Forwards before the first backward, the one right before it left out. */
@@ -151,9 +161,10 @@ static void zero_bubble_v(walk *w, uint32_t rank)
     take_v(&v, m - v.done[DOWN_WEIGHTS], &last[1], 1);
 }
 
-static walk walk_through(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out)
+static walk walk_through(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out,
+                         dsi_slot_event *events_out)
 {
-    walk w = {.s = s, .parts = dsi_schedule_parts(s), .out = turns_out};
+    walk w = {.s = s, .parts = dsi_schedule_parts(s), .out = turns_out, .events = events_out};
     if (s->kind == DSI_SCHEDULE_ZB_V) {
         zero_bubble_v(&w, rank);
     } else if (s->kind == DSI_SCHEDULE_ZB_H1) {
@@ -166,43 +177,19 @@ static walk walk_through(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_o
 
 void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out)
 {
-    (void)walk_through(s, rank, turns_out);
+    (void)walk_through(s, rank, turns_out, NULL);
 }
 
-/* Slots of a chunk beside n of the first one: as many as it needs, and a divisor of n where n comes
- * round. */
-static uint32_t slots_beside(const dsi_schedule *s, uint32_t n, uint32_t need)
+void dsi_schedule_events(const dsi_schedule *s, uint32_t rank, dsi_slot_event *events_out)
 {
-    while (n < s->n_micro && n % need != 0) {
-        ++need;
-    }
-    return need;
+    (void)walk_through(s, rank, NULL, events_out);
 }
 
-uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank)
+uint32_t dsi_schedule_in_flight(const dsi_schedule *s, uint32_t rank, uint32_t *chunks_out)
 {
-    const walk w = walk_through(s, rank, NULL);
-    const uint32_t *need = w.most;
-    uint32_t fewest = 0;
-    uint32_t best = need[0];
-    for (uint32_t n = need[0]; n <= s->n_micro && n <= 2 * need[0] && s->n_chunks > 1; ++n) {
-        uint32_t sum = n;
-        for (uint32_t c = 1; c < s->n_chunks; ++c) {
-            sum += slots_beside(s, n, need[c]);
-        }
-        if (fewest == 0 || sum < fewest) {
-            fewest = sum;
-            best = n;
-        }
-    }
-    return best;
-}
-
-uint32_t dsi_schedule_chunk_slots(const dsi_schedule *s, uint32_t rank, uint32_t chunk)
-{
-    const uint32_t n = dsi_schedule_slots(s, rank);
-    const walk w = walk_through(s, rank, NULL);
-    return chunk == 0 ? n : slots_beside(s, n, w.most[chunk]);
+    const walk w = walk_through(s, rank, NULL, NULL);
+    *chunks_out = w.most;
+    return w.most_begun;
 }
 
 ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s)

@@ -32,6 +32,7 @@
 #define DSI_PIPE_PIPE_SCHEDULE_H
 
 #include "place/stages.h"
+#include "plan/plan_pool.h"
 
 typedef enum dsi_schedule_kind {
     DSI_SCHEDULE_1F1B,
@@ -50,7 +51,7 @@ typedef struct dsi_schedule {
 
 typedef struct dsi_turn {
     uint32_t phase; /* of the rank's plan: see dsi_stage_parts */
-    uint32_t micro; /* its slot is micro % dsi_schedule_slots() */
+    uint32_t micro; /* its slot is micro % the plan's slots */
 } dsi_turn;
 
 /* Which phases a micro-batch has on each rank. */
@@ -59,12 +60,11 @@ dsi_stage_parts dsi_schedule_parts(const dsi_schedule *s);
 uint32_t dsi_schedule_count(const dsi_schedule *s);
 /* The turns of a rank: dsi_schedule_count() of them. */
 void dsi_schedule_turns(const dsi_schedule *s, uint32_t rank, dsi_turn *turns_out);
-/* Slots for the micro-batches between their first phase and their last on a rank, which are in the
- * first chunk; and for those of a chunk: micro-batch i is in slot i % dsi_schedule_slots(), in that
- * % dsi_schedule_chunk_slots() of the chunk. Where a chunk needs fewer than the first one, a few
- * more of either may be taken so that this goes. */
-uint32_t dsi_schedule_slots(const dsi_schedule *s, uint32_t rank);
-uint32_t dsi_schedule_chunk_slots(const dsi_schedule *s, uint32_t rank, uint32_t chunk);
+/* The most micro-batches between their first phase and their last on a rank at once; and chunks of
+ * micro-batches. */
+uint32_t dsi_schedule_in_flight(const dsi_schedule *s, uint32_t rank, uint32_t *chunks_out);
+/* When chunks of micro-batches begin and end on a rank: 2 · n_chunks · n_micro events. */
+void dsi_schedule_events(const dsi_schedule *s, uint32_t rank, dsi_slot_event *events_out);
 /* ERR_CONFIG names what the schedule needs: interleaved a multiple of n_ranks micro-batches. */
 ds_status dsi_schedule_allowed(ds_ctx *ctx, const dsi_schedule *s);
 

@@ -8,25 +8,35 @@ typedef struct clock {
     const dsi_schedule *s;
     dsi_stage_parts parts;
     const dsi_schedule_times *stages;
-    dsi_turn *turns;     /* per rank: dsi_schedule_count */
+    const dsi_stage_way *ways; /* from each stage to the next; NULL: they take no time */
+    dsi_turn *turns;           /* per rank: dsi_schedule_count */
     double *down, *back; /* per stage and micro-batch: when its forward, its backward phase has
                             ended; -1: not yet */
     uint32_t at[DSI_STAGES_MOST];
     double now[DSI_STAGES_MOST];
 } clock;
 
-/* When what a phase reads is made; negative: not yet. */
+/* When what was made at `made`, negative: not yet, has come from a stage to the next, or back. */
+static double come(const clock *c, double made, uint32_t stage, bool down)
+{
+    const dsi_stage_way none = {0.0, 0.0};
+    const dsi_stage_way way = c->ways != NULL ? c->ways[stage] : none;
+    return made < 0.0 ? made : made + (down ? way.down : way.back);
+}
+
+/* When what a phase reads is there; negative: not yet. */
 static double ready(const clock *c, ds_phase phase, uint32_t stage, uint32_t micro)
 {
     const uint32_t m = c->s->n_micro;
     const size_t i = (size_t)stage * m + micro;
     if (phase < c->parts.n_chunks) {
-        return stage > 0 ? c->down[i - m] : 0.0;
+        return stage > 0 ? come(c, c->down[i - m], stage - 1, true) : 0.0;
     }
     if (c->parts.split && dsi_part_ends(&c->parts, phase)) {
         return c->back[i];
     }
-    return stage + 1 < c->s->n_ranks * c->parts.n_chunks ? c->back[i + m] : c->down[i];
+    return stage + 1 < c->s->n_ranks * c->parts.n_chunks ? come(c, c->back[i + m], stage, false)
+                                                         : c->down[i];
 }
 
 /* Whether the rank's next turn could be run. */
@@ -85,10 +95,10 @@ static ds_status run_all(ds_ctx *ctx, clock *c, double *seconds_out)
 }
 
 ds_status dsi_schedule_seconds(ds_ctx *ctx, const dsi_schedule *s, const dsi_schedule_times *stages,
-                               double *seconds_out)
+                               const dsi_stage_way *ways, double *seconds_out)
 {
     const size_t ends = (size_t)s->n_ranks * s->n_chunks * s->n_micro;
-    clock c = {.s = s, .parts = dsi_schedule_parts(s), .stages = stages};
+    clock c = {.s = s, .parts = dsi_schedule_parts(s), .stages = stages, .ways = ways};
     c.turns = malloc(((size_t)s->n_ranks * dsi_schedule_count(s) + 1) * sizeof *c.turns);
     c.down = malloc((2 * ends + 1) * sizeof *c.down);
     ds_status status = c.turns != NULL && c.down != NULL

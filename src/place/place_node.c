@@ -84,12 +84,17 @@ static double price_of_move(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi
 }
 
 /* Whether what is left of an input's sum, once the last of its axes is decided, would be another
- * sum: along some of them it is made, along others it stays. */
+ * sum: along some of them it is made, along others it stays; or what is a sum along some would
+ * become one along this axis too. */
 static bool breaks_sum(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_place_on to)
 {
     const dsi_placement *at = &w->node->in[i].at;
     const uint32_t before = dsi_placement_partial_axes(at);
-    uint32_t made = before & ~dsi_placement_partial_axes(&w->p->need[i].at);
+    const uint32_t stay = before & dsi_placement_partial_axes(&w->p->need[i].at);
+    uint32_t made = before & ~stay;
+    if (to.kind == DSI_PARTIAL && to.dim == DSI_TERMS_SUM && at->on[axis].kind != DSI_PARTIAL) {
+        return (stay & ~(1u << axis)) != 0;
+    }
     if (before >> axis != 1u || at->on[axis].dim != DSI_TERMS_SUM) {
         return false;
     }

@@ -2,6 +2,7 @@
 /* Inputs along the sequence. See sequence_rules.h. */
 #include "place/sequence_rules.h"
 
+#include "op/ops.h"
 #include "place/rule.h"
 
 enum { SEQUENCE_DIM = 1 };
@@ -32,13 +33,18 @@ static bool takes_part(const ds_graph *g, const dsi_node_info *node, uint32_t at
     return takes;
 }
 
+/* Of rows of it (domino's halves) those who read them have to. */
 static bool all_take_part(const ds_graph *g, ds_value v, const dsi_mesh *mesh)
 {
     bool all = true;
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         const dsi_node_info *node = &g->nodes[n];
         for (uint32_t i = 0; i < node->n_in && all; ++i) {
-            all = dsi_node_in(g, node)[i] != v || takes_part(g, node, i, mesh);
+            if (dsi_node_in(g, node)[i] != v) {
+                continue;
+            }
+            all = takes_part(g, node, i, mesh) &&
+                  (node->op != &dsi_op_slice || all_take_part(g, dsi_node_out(g, node)[0], mesh));
         }
     }
     return all;

@@ -69,15 +69,18 @@ static uint32_t join(finder *f, uint32_t a, uint32_t b)
     return to;
 }
 
-/* What may be placed freely: parameters and caches; else DS_NONE. */
+/* What may be placed freely: parameters, caches, and inputs that stand beside a parameter (slots of
+ * adapters); else DS_NONE. */
 static ds_cell free_cell(const finder *f, ds_value v)
 {
     const dsi_value_info *info = &f->graph->values[v];
     if (info->producer != DS_NONE || info->cell == DS_NONE) {
         return DS_NONE;
     }
-    const ds_cell_kind kind = ds_cells_get(f->graph->cells, info->cell)->kind;
-    return kind == DS_CELL_PARAM || kind == DS_CELL_KV ? info->cell : DS_NONE;
+    const ds_cell_info *cell = ds_cells_get(f->graph->cells, info->cell);
+    const bool free = cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_KV ||
+                      (cell->kind == DS_CELL_INPUT && cell->of != DS_NONE);
+    return free ? info->cell : DS_NONE;
 }
 
 /* ---- one node -------------------------------------------------------------------------------- */
@@ -142,6 +145,16 @@ static bool is_row_numbers(const finder *f, ds_value v)
     return maker != DS_NONE && f->graph->nodes[maker].op == &dsi_op_row_numbers;
 }
 
+/* Keys or values that were gathered, so that there are as many heads of them as ranks: each rank
+ * keeps its own. */
+static bool keeps_own(const finder *f, const dsi_node_info *node)
+{
+    const ds_value *in = dsi_node_in(f->graph, node);
+    const ds_node maker =
+        node->op == &dsi_op_paged_write ? f->graph->values[in[1]].producer : (ds_node)DS_NONE;
+    return maker != (ds_node)DS_NONE && f->graph->nodes[maker].op == &dsi_op_whole;
+}
+
 /* Whether a strategy fits what the node gets. begins: no activation is sharded, so a weight has to
  * be, and the activations stay whole. */
 static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy *s, bool begins)
@@ -149,7 +162,8 @@ static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy 
     const ds_value *in = dsi_node_in(f->graph, node);
     const ds_value *out = dsi_node_out(f->graph, node);
     const bool by_parts = node->op->place != NULL && (node->op->place->flags & DSI_PLACE_PART) != 0;
-    bool matrix = false;
+    const bool own = keeps_own(f, node);
+    bool matrix = own;
     bool sharded_out = false;
     if (s->letter == 0 || s->linear || s->averaged != 0) {
         return false;
@@ -158,7 +172,8 @@ static bool fits(const finder *f, const dsi_node_info *node, const dsi_strategy 
         if (in[i] == DS_NONE) {
             continue;
         }
-        const bool moves = begins && free_cell(f, in[i]) == DS_NONE && !is_row_numbers(f, in[i]);
+        const bool moves =
+            begins && !own && free_cell(f, in[i]) == DS_NONE && !is_row_numbers(f, in[i]);
         if (!takes(f, in[i], &s->in[i]) || !divides(f, in[i], &s->in[i]) ||
             (moves && s->in[i].kind != DSI_REPLICATE)) {
             return false;

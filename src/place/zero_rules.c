@@ -119,7 +119,8 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
 static ds_cell sharded_as(const ds_cells *cells, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(cells, c);
-    const ds_cell param = cell->of != DS_NONE && cell->kind != DS_CELL_PARAM ? cell->of : c;
+    const bool is_state = cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_INPUT;
+    const ds_cell param = cell->of != DS_NONE && is_state ? cell->of : c;
     const bool alike = ds_shape_equal(cell->meta.shape, ds_cells_get(cells, param)->meta.shape);
     return alike ? param : DS_NONE;
 }

@@ -31,7 +31,8 @@
  *     output; what a swap has fetched and an update has changed is swapped out;
  * 13. with several slots, what a phase of a micro-batch reads of another one lies in `slot`; what
  *     lies in that of a chunk is touched by phases from its forward to its backward phase alone,
- * and by no swap, and nothing lies in its copies.
+ *     and by no swap, and nothing else lies in the pool; the slots of micro-batches and chunks that
+ *     are in flight at once, in the order of slot_events, do not overlap.
  */
 #ifndef DSI_PLAN_PLAN_H
 #define DSI_PLAN_PLAN_H
@@ -41,6 +42,7 @@
 #include "ir/graph.h"
 #include "ir/step_kind.h"
 #include "pass/cell_residency.h"
+#include "plan/plan_pool.h"
 
 typedef enum dsi_space {
     DSI_SPACE_NONE,
@@ -118,8 +120,8 @@ enum { DSI_PLAN_CHUNKS = DS_MAX_PHASES / 2 };
 
 /* What a chunk's phases leave for one another, for a micro-batch in flight. */
 typedef struct dsi_plan_slot {
-    dsi_range range; /* of the arena: the first copy; the others follow */
-    uint32_t copies; /* that of slot k is k % copies */
+    dsi_range range; /* of the arena: that of slot 0, where the operands say it lies */
+    size_t *at;      /* per slot: where it begins */
 } dsi_plan_slot;
 
 typedef struct dsi_plan {
@@ -146,6 +148,8 @@ typedef struct dsi_plan {
     size_t arena_bytes, shared_bytes;
     uint32_t n_slots; /* micro-batches whose forward phase may have run and backward phase not */
     dsi_plan_slot slot[DSI_PLAN_CHUNKS]; /* with more than one: per chunk */
+    dsi_range pool;                      /* of the arena: all slots of all chunks */
+    dsi_slot_events slot_events;         /* in what order a step takes them and gives them back */
     ds_phase side;        /* runs on streams of its own, concurrent to later steps; or DS_NONE */
     dsi_range side_range; /* of the arena: of the side phase alone; inside of arena_bytes */
     dsi_ledger *ledger;   /* owned: what lies in the two arenas, over the steps */
@@ -164,8 +168,8 @@ typedef struct dsi_plan_env {
     bool no_reuse;    /* every value gets bytes of its own (comparison in tests) */
     bool no_fuse;     /* run the graph as traced */
     uint32_t n_slots; /* 0: 1 */
-    uint32_t chunk_slots[DSI_PLAN_CHUNKS]; /* per chunk, where fewer suffice; 0: n_slots */
-    bool overlap;                          /* collectives run concurrently with computation */
+    dsi_slot_events slot_events;
+    bool overlap;     /* collectives run concurrently with computation */
     int64_t prefetch; /* with overlap: elements of gathers that may be started ahead of their use */
     const dsi_cell_residency
         *residencies; /* where cells live: n_residencies of them, the others on the device */

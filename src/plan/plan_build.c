@@ -106,8 +106,8 @@ static ds_status lower(dsi_lowering *b)
     bound_phases(b);
     dsi_lower_find_lifetimes(b);
     dsi_lower_keep_outputs(b);
-    dsi_lower_share_in_place(b);
     dsi_lower_mark_shared(b);
+    dsi_lower_share_in_place(b);
     dsi_lower_mark_swapped(b);
     DS_TRY(dsi_lower_make_steps(b));
     DS_TRY(dsi_lower_check_slots(b));

@@ -14,9 +14,8 @@ static ds_phase last_of(const dsi_phases *phases, uint32_t chunk)
     return phase;
 }
 
-/* Whether bytes of the arena lie in the first copy of a chunk's slot; broken when they lie in
- * another copy, or half in it, or a step of no phase from the chunk's forward to its backward phase
- * touches them. */
+/* Whether bytes of the arena lie in slot 0 of a chunk; broken when they lie in the pool and not
+ * there, or a step of no phase from the chunk's forward to its backward phase touches them. */
 static ds_status check_range(const dsi_plan *plan, uint32_t s, size_t offset, size_t bytes,
                              bool *inside_out)
 {
@@ -30,11 +29,11 @@ static ds_status check_range(const dsi_plan *plan, uint32_t s, size_t offset, si
         if (inside && phase < n_micro && !of_chunk) {
             return dsi_plan_broken(plan, s, 13, "touches the slot of a chunk that is not begun");
         }
-        if (!inside &&
-            dsi_ranges_meet(offset, bytes, slot->offset, plan->slot[c].copies * slot->bytes)) {
-            return dsi_plan_broken(plan, s, 13, "memory of a slot, and other memory");
-        }
         *inside_out = *inside_out || inside;
+    }
+    if (!*inside_out && bytes > 0 &&
+        dsi_ranges_meet(offset, bytes, plan->pool.offset, plan->pool.bytes)) {
+        return dsi_plan_broken(plan, s, 13, "memory of a slot, and other memory");
     }
     return DS_OK;
 }
@@ -78,18 +77,74 @@ static ds_status check_step(const dsi_plan *plan, uint32_t s, ds_phase *made)
     return DS_OK;
 }
 
+/* Whether a slot of a chunk overlaps none of those that are taken. */
+static ds_status check_apart(const dsi_plan *plan, const bool *taken, uint32_t chunk, uint32_t slot)
+{
+    const dsi_plan_slot *own = &plan->slot[chunk];
+    for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases); ++c) {
+        const dsi_plan_slot *other = &plan->slot[c];
+        for (uint32_t k = 0; k < plan->n_slots; ++k) {
+            if (taken[c * plan->n_slots + k] && (c != chunk || k != slot) &&
+                dsi_ranges_meet(own->at[slot], own->range.bytes, other->at[k],
+                                other->range.bytes)) {
+                return dsi_plan_broken(plan, 0, 13, "two slots in flight at once overlap");
+            }
+        }
+    }
+    return DS_OK;
+}
+
+/* What is in flight at once, in the order of the step; without one, everything. */
+static ds_status check_events(const dsi_plan *plan, bool *taken)
+{
+    const uint32_t k = plan->n_slots;
+    const uint32_t n_all = dsi_phases_forward(&plan->phases) * k;
+    const bool any = plan->slot_events.items == NULL;
+    uint32_t n_taken = 0;
+    for (uint32_t i = 0; i < (any ? n_all : plan->slot_events.n); ++i) {
+        const dsi_slot_event event =
+            any ? (dsi_slot_event){.chunk = i / k, .micro = i % k} : plan->slot_events.items[i];
+        const uint32_t key = event.chunk * k + event.micro % k;
+        if (key >= n_all || taken[key] != event.ends) {
+            return dsi_plan_broken(plan, 0, 13, "a slot is taken twice, or given back twice");
+        }
+        taken[key] = !event.ends;
+        n_taken += event.ends ? UINT32_MAX : 1;
+        DS_TRY(event.ends ? DS_OK : check_apart(plan, taken, event.chunk, event.micro % k));
+    }
+    return n_taken == 0 || any ? DS_OK : dsi_plan_broken(plan, 0, 13, "a slot is not given back");
+}
+
+/* Where the slots lie, whoever touches them. */
+static ds_status check_pool(const dsi_plan *plan)
+{
+    const uint32_t n_chunks = dsi_phases_forward(&plan->phases);
+    const size_t end = plan->pool.offset + plan->pool.bytes;
+    bool beyond = end > plan->arena_bytes;
+    for (uint32_t i = 0; i < n_chunks * plan->n_slots && !beyond; ++i) {
+        const dsi_plan_slot *slot = &plan->slot[i / plan->n_slots];
+        const size_t at = slot->at[i % plan->n_slots];
+        beyond = at < plan->pool.offset || at + slot->range.bytes > end ||
+                 slot->at[0] != slot->range.offset;
+    }
+    if (beyond) {
+        return dsi_plan_broken(plan, 0, 13, "slots beyond the pool, or that beyond the arena");
+    }
+    bool *taken = calloc((size_t)n_chunks * plan->n_slots + 1, sizeof *taken);
+    if (taken == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
+    }
+    const ds_status status = check_events(plan, taken);
+    free(taken);
+    return status;
+}
+
 ds_status dsi_plan_check_slots(const dsi_plan *plan, uint32_t n_values)
 {
     if (plan->n_slots < 2) {
         return DS_OK;
     }
-    for (uint32_t c = 0; c < dsi_phases_forward(&plan->phases); ++c) {
-        const dsi_plan_slot *slot = &plan->slot[c];
-        if (slot->copies < 1 || slot->copies > plan->n_slots ||
-            slot->range.offset + slot->copies * slot->range.bytes > plan->arena_bytes) {
-            return dsi_plan_broken(plan, 0, 13, "slots beyond the arena");
-        }
-    }
+    DS_TRY(check_pool(plan));
     ds_phase *made =
         malloc(((size_t)n_values + 1) * sizeof *made); /* in which phase, that others */
     if (made == NULL) {                                /* of the micro-batch follow */

@@ -55,7 +55,6 @@ static bool is_side(const dsi_lowering *b, uint32_t i, uint32_t chunk)
 typedef struct apart {
     bool (*holds)(const dsi_lowering *b, uint32_t item, uint32_t chunk);
     uint32_t chunk;
-    uint32_t copies;        /* of the range, one behind the other */
     dsi_range *range;       /* out */
     dsi_memory_item *items; /* n, 0 bytes where not of it */
 } apart;
@@ -75,18 +74,50 @@ static ds_status take_apart(dsi_lowering *b, apart *a, uint32_t n)
     return DS_OK;
 }
 
-static ds_status assign_apart(dsi_lowering *b, apart *a, uint32_t n)
+static ds_status assign_apart(const dsi_lowering *b, apart *a, uint32_t n)
 {
-    dsi_plan *plan = b->plan;
-    DS_TRY(dsi_memory_assign(plan->ctx, a->items, n, !b->env->no_reuse, &a->range->bytes));
-    a->range->offset = dsi_swap_block_bytes(plan->arena_bytes);
-    a->range->bytes = a->copies > 1 ? dsi_swap_block_bytes(a->range->bytes) : a->range->bytes;
-    plan->arena_bytes = a->range->offset + a->copies * a->range->bytes;
+    return dsi_memory_assign(b->plan->ctx, a->items, n, !b->env->no_reuse, &a->range->bytes);
+}
+
+/* What was assigned apart, where its range lies now. */
+static void put_back(dsi_lowering *b, const apart *a, uint32_t n)
+{
     for (uint32_t i = 0; i < n; ++i) {
         if (a->items[i].bytes > 0) {
             b->items[i] = a->items[i];
             b->items[i].offset += a->range->offset;
         }
+    }
+}
+
+/* The slots of all chunks, behind everything else. */
+static ds_status assign_pool(dsi_lowering *b, uint32_t n_chunks)
+{
+    dsi_plan *plan = b->plan;
+    const uint32_t k = plan->n_slots;
+    const dsi_slot_events *events = &b->env->slot_events;
+    size_t bytes[DSI_PLAN_CHUNKS];
+    size_t *at = dsi_arena_array(plan->arena, (size_t)n_chunks * k, sizeof *at);
+    dsi_slot_event *kept = dsi_arena_array(plan->arena, (size_t)events->n + 1, sizeof *kept);
+    if (at == NULL || kept == NULL) {
+        return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the plan");
+    }
+    for (uint32_t i = 0; i < events->n; ++i) {
+        kept[i] = events->items[i];
+    }
+    plan->slot_events = (dsi_slot_events){events->items != NULL ? kept : NULL, events->n};
+    for (uint32_t c = 0; c < n_chunks; ++c) {
+        bytes[c] = dsi_swap_block_bytes(plan->slot[c].range.bytes);
+    }
+    DS_TRY(dsi_slot_pool(plan->ctx, events, n_chunks, k, bytes, at, &plan->pool.bytes));
+    plan->pool.offset = dsi_swap_block_bytes(plan->arena_bytes);
+    plan->arena_bytes = plan->pool.offset + plan->pool.bytes;
+    for (uint32_t i = 0; i < n_chunks * k; ++i) {
+        at[i] += plan->pool.offset;
+    }
+    for (uint32_t c = 0; c < n_chunks; ++c) {
+        plan->slot[c] =
+            (dsi_plan_slot){.range = {at[(size_t)c * k], bytes[c]}, .at = at + (size_t)c * k};
     }
     return DS_OK;
 }
@@ -95,25 +126,27 @@ static ds_status assign_arena(dsi_lowering *b, uint32_t n)
 {
     dsi_plan *plan = b->plan;
     const uint32_t n_chunks = plan->n_slots > 1 ? dsi_phases_forward(&plan->phases) : 0;
-    apart ranges[1 + DSI_PLAN_CHUNKS] = {
-        {.holds = is_side, .copies = 1, .range = &plan->side_range}};
+    apart ranges[1 + DSI_PLAN_CHUNKS] = {{.holds = is_side, .range = &plan->side_range}};
     ds_status status = plan->side != DS_NONE ? take_apart(b, &ranges[0], n) : DS_OK;
     for (uint32_t c = 0; c < n_chunks && status >= 0; ++c) {
-        dsi_plan_slot *slot = &plan->slot[c];
-        const uint32_t fewer = b->env->chunk_slots[c];
-        slot->copies = fewer > 0 ? fewer : plan->n_slots;
-        ranges[1 + c] = (apart){.holds = dsi_lower_is_of_slot,
-                                .chunk = c,
-                                .copies = slot->copies,
-                                .range = &slot->range};
+        ranges[1 + c] =
+            (apart){.holds = dsi_lower_is_of_slot, .chunk = c, .range = &plan->slot[c].range};
         status = take_apart(b, &ranges[1 + c], n);
     }
     status = status < 0
                  ? status
                  : dsi_memory_assign(plan->ctx, b->items, n, !b->env->no_reuse, &plan->arena_bytes);
+    for (uint32_t k = 0; k < 1 + n_chunks && status >= 0; ++k) {
+        status = ranges[k].items != NULL ? assign_apart(b, &ranges[k], n) : DS_OK;
+    }
+    if (status >= 0 && plan->side != DS_NONE) {
+        plan->side_range.offset = dsi_swap_block_bytes(plan->arena_bytes);
+        plan->arena_bytes = plan->side_range.offset + plan->side_range.bytes;
+    }
+    status = status >= 0 && n_chunks > 0 ? assign_pool(b, n_chunks) : status;
     for (uint32_t k = 0; k < 1 + n_chunks; ++k) {
         if (status >= 0 && ranges[k].items != NULL) {
-            status = assign_apart(b, &ranges[k], n);
+            put_back(b, &ranges[k], n);
         }
         free(ranges[k].items);
     }

@@ -199,10 +199,13 @@ static ds_value root_of(dsi_lowering *b, ds_value v)
 }
 
 /* Of several micro-batches in flight each has what it leaves for its backward phase to itself: what
- * that phase makes lies elsewhere, where peers may read it. */
-static bool is_of_slot(const dsi_lowering *b, ds_value root, uint32_t s)
+ * that phase makes lies elsewhere, where peers may read it; and what they read is there once, so it
+ * does not become what is left. */
+static bool is_of_slot(const dsi_lowering *b, ds_value root, uint32_t s, ds_value out)
 {
-    return b->env->n_slots > 1 && dsi_lower_leaves_phase(b, root, s);
+    return b->env->n_slots > 1 &&
+           (dsi_lower_leaves_phase(b, root, s) ||
+            (b->shared[root] && dsi_lower_leaves_phase(b, out, b->last[out])));
 }
 
 /* `out` takes over the storage of input `at` when that dies at step s. */
@@ -215,7 +218,7 @@ static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, u
     bool fits = root != DS_NONE && out != DS_NONE && g->values[root].cell == DS_NONE &&
                 b->placed[root] == DS_NONE && b->placed[out] == DS_NONE &&
                 g->values[out].cell == DS_NONE && b->root[out] == out && !b->kept[root] &&
-                b->last[root] == s && !is_of_slot(b, root, s) &&
+                b->last[root] == s && !is_of_slot(b, root, s, out) &&
                 g->values[in].meta.dtype == g->values[out].meta.dtype &&
                 ds_meta_bytes(g->values[root].meta) == ds_meta_bytes(g->values[out].meta);
     for (uint32_t i = 0; fits && i < node->n_in; ++i) {
@@ -227,10 +230,11 @@ static void share_pair(dsi_lowering *b, const dsi_node_info *node, uint32_t s, u
     }
     b->last[root] = b->last[out];
     b->kept[root] = b->kept[out];
+    b->shared[root] = b->shared[root] || b->shared[out];
     b->root[out] = root; /* views of out follow by root_of */
 }
 
-/* Lets in-place operators overwrite an input that dies with them. */
+/* Lets in-place operators overwrite an input that dies with them. What is sent is marked before. */
 void dsi_lower_share_in_place(dsi_lowering *b)
 {
     const ds_graph *g = b->graph;

@@ -30,6 +30,12 @@ uint32_t dsi_candidate_settings(const dsi_candidate *candidate, dsi_setting *set
 
 void dsi_candidate_set(dsi_candidate *c, const char *path, const char *value)
 {
+    for (uint32_t i = 0; i < c->n_settings; ++i) {
+        if (strcmp(c->paths[i], path) == 0 && c->texts[i] == NULL) {
+            (void)snprintf(c->values[i], sizeof c->values[0], "%s", value);
+            return;
+        }
+    }
     if (c->n_settings < DSI_CANDIDATE_SETTINGS) {
         c->paths[c->n_settings] = path;
         (void)snprintf(c->values[c->n_settings], sizeof c->values[0], "%s", value);
@@ -70,6 +76,9 @@ void dsi_candidate_set_batch(dsi_candidate *c, int64_t micro, int64_t rows)
 
 static const char tp_key[] = "tensor_parallel.autotp_size";
 static const char sp_key[] = "sequence_parallel_size";
+static const char pp_key[] = "pipeline.stages";
+static const char schedule_key[] = "pipeline.schedule";
+static const char domino_key[] = "tensor_parallel.domino";
 
 static bool is_open(const ds_config *config, const char *key)
 {
@@ -77,17 +86,50 @@ static bool is_open(const ds_config *config, const char *key)
     return item == NULL || item->origin == DS_ORIGIN_DEFAULT;
 }
 
+bool dsi_is_silent_on_stages(const ds_config *config)
+{
+    return is_open(config, pp_key) && is_open(config, schedule_key);
+}
+
+bool dsi_is_silent_on_domino(const ds_config *config)
+{
+    return is_open(config, domino_key);
+}
+
+uint32_t dsi_share_ranks(dsi_share share)
+{
+    return share.tp * share.sp * share.pp;
+}
+
+/* Whether an axis may be shared by n ranks. */
+static bool may_share(bool open, uint32_t n, uint32_t most)
+{
+    return n == 1 || (open && n <= most && (n & (n - 1)) == 0);
+}
+
 uint32_t dsi_shares(const dsi_report_request *request, dsi_share out[DSI_SHARES])
 {
+    const ds_config_values *v = dsi_config_values(request->config);
     const uint32_t nodes = request->n_nodes > 0 ? request->n_nodes : 1;
-    const uint32_t per_node = request->n_ranks / nodes;
+    const uint32_t given = (uint32_t)(v->tensor_parallel * v->sequence_parallel);
+    const uint32_t per_node = request->n_ranks / nodes / (given > 0 ? given : 1);
+    const uint32_t all = request->n_ranks / (given > 0 ? given : 1) /
+                         (v->pipeline_stages > 1 ? v->pipeline_stages : 1);
+    const bool tp_open = is_open(request->config, tp_key);
+    const bool sp_open = is_open(request->config, sp_key);
+    const bool pp_open = dsi_is_silent_on_stages(request->config);
     uint32_t n = 0;
-    if (!is_open(request->config, tp_key) || !is_open(request->config, sp_key)) {
-        return 0;
-    }
-    for (uint32_t ranks = 2; ranks <= DSI_MOST_SHARED && ranks <= per_node; ranks *= 2) {
-        for (uint32_t sp = 1; sp <= ranks && per_node % ranks == 0; sp *= 2) {
-            out[n++] = (dsi_share){ranks / sp, sp};
+    for (uint32_t ranks = 2; ranks <= all && ranks <= DSI_MOST_SHARED * DSI_STAGES_MOST;
+         ranks *= 2) {
+        for (uint32_t pp = 1; pp <= ranks && all % ranks == 0; pp *= 2) {
+            const uint32_t inner = ranks / pp;
+            for (uint32_t sp = 1; sp <= inner && n < DSI_SHARES; sp *= 2) {
+                if (may_share(pp_open, pp, DSI_STAGES_MOST) && inner <= DSI_MOST_SHARED &&
+                    per_node % inner == 0 && may_share(sp_open, sp, inner) &&
+                    may_share(tp_open, inner / sp, inner)) {
+                    out[n++] = (dsi_share){inner / sp, sp, pp};
+                }
+            }
         }
     }
     return n;
@@ -100,6 +142,9 @@ void dsi_candidate_set_share(dsi_candidate *c, dsi_share share)
     }
     if (share.sp > 1) {
         set_number(c, sp_key, share.sp);
+    }
+    if (share.pp > 1) {
+        set_number(c, pp_key, share.pp);
     }
 }
 
@@ -122,6 +167,9 @@ static void take_figures(dsi_candidate *c, const dsi_plan_report *r)
     c->stage = r->spec.zero.stage;
     c->tp = r->spec.zero.mesh.size[DSI_AXIS_TP];
     c->sp = r->spec.zero.mesh.size[DSI_AXIS_SP];
+    c->pp = r->spec.zero.mesh.size[DSI_AXIS_PP];
+    c->schedule = dsi_rank_schedule(&r->spec).kind;
+    c->domino = dsi_config_values(r->request.config)->tp_domino;
     c->recompute = r->plan.choice.recompute;
     c->micro_batch = r->spec.train.batch;
     c->accumulation = r->spec.train.accumulation;

@@ -9,7 +9,7 @@
 #include "report/plan_choice.h"
 #include "report/plan_report.h"
 
-enum { DSI_CANDIDATE_SETTINGS = 16, DSI_LARGEST_BATCH = 4096 };
+enum { DSI_CANDIDATE_SETTINGS = 24, DSI_LARGEST_BATCH = 4096 };
 
 typedef struct dsi_candidate {
     const char *paths[DSI_CANDIDATE_SETTINGS];
@@ -18,7 +18,9 @@ typedef struct dsi_candidate {
     uint32_t n_settings;
     bool planned, fits;
     uint32_t stage;
-    uint32_t tp, sp; /* ranks that share each layer, each sequence */
+    uint32_t tp, sp, pp; /* ranks that share each layer, each sequence, the layers */
+    uint32_t schedule;   /* of stages: a dsi_schedule_kind */
+    bool domino;
     ds_recompute recompute;
     ds_offload_device states, params; /* where they live between their uses */
     int64_t micro_batch, accumulation;
@@ -35,7 +37,7 @@ const char *dsi_candidate_value(const dsi_candidate *candidate, uint32_t i);
 /* The settings of a candidate, for dsi_config_text_with; room for DSI_CANDIDATE_SETTINGS. */
 uint32_t dsi_candidate_settings(const dsi_candidate *candidate, dsi_setting *settings);
 
-/* Adds a setting; value: as JSON, "" takes the key away. */
+/* Sets it, again where it was set; value: as JSON, "" takes the key away. */
 void dsi_candidate_set(dsi_candidate *c, const char *path, const char *value);
 void dsi_candidate_set_stage(dsi_candidate *c, int64_t stage);
 void dsi_candidate_set_recompute(dsi_candidate *c, ds_recompute how);
@@ -48,17 +50,21 @@ void dsi_candidate_set_offload(dsi_candidate *c, ds_offload_device where, bool p
                                int64_t elements, const char *folder,
                                const ds_offload_device had[2]);
 
-/* Ranks that share layers, and sequences. */
+/* Ranks that share layers, sequences, and the model's layers as stages of a pipeline, so many times
+ * more than the configuration says. */
 typedef struct dsi_share {
-    uint32_t tp, sp;
+    uint32_t tp, sp, pp;
 } dsi_share;
-/* Shares that may be tried, fewest ranks first: powers of two that stay within a node and divide
- * the job, of the axes that the configuration leaves open; none where it asks for one. Returns how
- * many.
- */
-enum { DSI_MOST_SHARED = 8, DSI_SHARES = 9 };
+/* Shares that may be tried, fewest ranks first: powers of two that divide the job, of the axes of
+ * which the configuration says nothing; layers and sequences are shared within a node. Returns how
+ * many. */
+enum { DSI_MOST_SHARED = 8, DSI_SHARES = 64 };
 uint32_t dsi_shares(const dsi_report_request *request, dsi_share out[DSI_SHARES]);
+uint32_t dsi_share_ranks(dsi_share share);
 void dsi_candidate_set_share(dsi_candidate *c, dsi_share share);
+/* Whether the configuration says nothing of how stages are run, of tensor_parallel.domino. */
+bool dsi_is_silent_on_stages(const ds_config *config);
+bool dsi_is_silent_on_domino(const ds_config *config);
 
 /* Elements that are in memory at a time of what lives elsewhere, most first; 0: as the
  * configuration says. */

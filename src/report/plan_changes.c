@@ -244,10 +244,13 @@ static ds_status try_shares(change_set *set, const dsi_candidate *with)
     const uint32_t before = set->n_fit;
     uint32_t ranks = 0; /* of those that fit */
     for (uint32_t i = 0; i < n; ++i) {
-        const uint32_t own = shares[i].tp * shares[i].sp;
+        const uint32_t own = dsi_share_ranks(shares[i]);
         dsi_candidate c = *with;
         if (ranks > 0 && own > ranks) {
             break;
+        }
+        if (shares[i].pp > 1) { /* which is for --fit to try */
+            continue;
         }
         dsi_candidate_set_share(&c, shares[i]);
         dsi_candidate_set_batch(&c, set->base->spec.train.batch, set->rows * own);

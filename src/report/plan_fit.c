@@ -51,19 +51,39 @@ static bool has_stages(const searcher *s)
     return v->pipeline_stages > 1 || v->pipeline_open;
 }
 
+/* Of stages that nobody asked for: the largest micro-batches that are twice as many as stages,
+ * since fewer wait longer; where there are none, the smallest. */
+static bool is_of_few(const searcher *s, uint32_t i)
+{
+    enum { FEW = 3 };
+    uint32_t before = 0;
+    const int64_t rows = s->rows * dsi_share_ranks(s->share);
+    for (uint32_t k = 0; k < i; ++k) {
+        before += rows / s->sizes[k] >= 2 * (int64_t)s->share.pp ? 1 : 0;
+    }
+    return s->scope->free_batch
+               ? s->accumulation >= 2 * (int64_t)s->share.pp
+               : (before < FEW && rows / s->sizes[i] >= 2 * (int64_t)s->share.pp) ||
+                     (before == 0 && i + 1 == s->n_sizes);
+}
+
 /* The largest micro-batch that fits beside what `with` sets, for smaller ones cost more; of a
  * pipeline all sizes. */
 static ds_status search_batch(searcher *s, const dsi_candidate *with)
 {
-    const bool all = has_stages(s);
+    const bool all = has_stages(s) || s->share.pp > 1;
     uint32_t low = 0;
     uint32_t high = s->n_sizes;
     while (low < high) {
         const uint32_t middle = all ? low : low + (high - low) / 2;
         const int64_t size = s->sizes[middle];
-        const int64_t rows = s->rows * s->share.tp * s->share.sp;
+        const int64_t rows = s->rows * dsi_share_ranks(s->share);
         dsi_candidate c = *with;
-        if (!s->scope->fixed_batch || s->share.tp * s->share.sp > 1) {
+        if (s->share.pp > 1 && !is_of_few(s, middle)) {
+            low = middle + 1;
+            continue;
+        }
+        if (!s->scope->fixed_batch || dsi_share_ranks(s->share) > 1) {
             dsi_candidate_set_batch(&c, size, s->scope->free_batch ? size * s->accumulation : rows);
         }
         DS_TRY(try_one(s->ctx, s->request, &s->fit, &c));
@@ -86,7 +106,7 @@ typedef struct offload_level {
 /* Ranks over which ZeRO shards. */
 static uint32_t zero_ranks(const searcher *s)
 {
-    return dsi_config_values(s->request->config)->zero_ranks / s->share.tp;
+    return dsi_config_values(s->request->config)->zero_ranks / s->share.tp / s->share.pp;
 }
 
 static bool is_possible(const searcher *s, const offload_level *level, int64_t stage)
@@ -100,11 +120,12 @@ static bool is_possible(const searcher *s, const offload_level *level, int64_t s
            (zero_ranks(s) > 1 ? stage >= least : stage == least);
 }
 
-/* Beside shares the stage of the best so far is tried, or the one that needs least. */
+/* Beside shares the stage of the best so far is tried, or the one that needs least; beside stages,
+ * which have fewer parameters, 1 as well. */
 static bool is_left_out(const searcher *s, int64_t stage)
 {
     const int64_t taken = s->fit.best != UINT32_MAX ? s->fit.tried[s->fit.best].stage : 3;
-    return s->share.tp * s->share.sp > 1 && stage != taken;
+    return dsi_share_ranks(s->share) > 1 && stage != taken && (s->share.pp == 1 || stage != 1);
 }
 
 static ds_status search_level(searcher *s, const offload_level *level, int64_t elements)
@@ -147,16 +168,23 @@ static bool memory_costs(const searcher *s)
                                                     best->micro_batch != s->sizes[0]));
 }
 
-/* Ranks that share layers or sequences: more of them as long as that is found to help. */
+/* Whether what ranks send each other could: some goes over the network. */
+static bool network_costs(const searcher *s)
+{
+    return s->request->n_nodes > 1 && s->request->device != NULL;
+}
+
+/* Ranks that share layers, sequences or the model: more of them as long as that is found to help.
+ */
 static ds_status search_shares(searcher *s)
 {
     const offload_level none = {DS_OFFLOAD_NONE, false};
     dsi_share shares[DSI_SHARES];
     const uint32_t n = s->scope->share ? dsi_shares(s->request, shares) : 0;
     uint32_t best = s->fit.best; /* before shares of so many ranks */
-    for (uint32_t i = 0; i < n && memory_costs(s); ++i) {
-        const uint32_t ranks = shares[i].tp * shares[i].sp;
-        if (i > 0 && ranks > shares[i - 1].tp * shares[i - 1].sp) {
+    for (uint32_t i = 0; i < n && (memory_costs(s) || network_costs(s)); ++i) {
+        const uint32_t ranks = dsi_share_ranks(shares[i]);
+        if (i > 0 && ranks > dsi_share_ranks(shares[i - 1])) {
             if (best != UINT32_MAX && best == s->fit.best) {
                 break;
             }
@@ -168,9 +196,49 @@ static ds_status search_shares(searcher *s)
         }
         DS_TRY(search_level(s, &none, 0));
     }
-    s->share = (dsi_share){1, 1};
+    s->share = (dsi_share){1, 1, 1};
     if (!s->scope->free_batch && !s->scope->fixed_batch) {
         s->n_sizes = dsi_micro_batches(s->rows, s->sizes);
+    }
+    return DS_OK;
+}
+
+/* The best that fits of those that share layers, or the model; NULL: none. */
+static const dsi_candidate *best_of(const searcher *s, bool stages)
+{
+    const dsi_candidate *best = NULL;
+    for (uint32_t i = 0; i < s->fit.n_tried; ++i) {
+        const dsi_candidate *c = &s->fit.tried[i];
+        if (c->fits && (stages ? c->pp > 1 : c->tp > 1) &&
+            (best == NULL || dsi_candidate_by_cost(c, best) < 0)) {
+            best = c;
+        }
+    }
+    return best;
+}
+
+static ds_status try_with(searcher *s, const dsi_candidate *base, const char *key,
+                          const char *value)
+{
+    dsi_candidate c = *base;
+    c.planned = c.fits = false;
+    c.sent = 0.0;
+    dsi_candidate_set(&c, key, value);
+    return try_one(s->ctx, s->request, &s->fit, &c);
+}
+
+/* What is worth trying of the best alone: the order of its stages; halves of its micro-batches,
+ * which hide what ranks of one layer send each other. */
+static ds_status refine(searcher *s)
+{
+    const ds_config *config = s->request->config;
+    const dsi_candidate *stages = dsi_is_silent_on_stages(config) ? best_of(s, true) : NULL;
+    if (s->scope->share && stages != NULL) {
+        DS_TRY(try_with(s, stages, "pipeline.schedule", "\"auto\""));
+    }
+    const dsi_candidate *halves = dsi_is_silent_on_domino(config) ? best_of(s, false) : NULL;
+    if (s->scope->share && halves != NULL && halves->seconds > 0.0 && halves->micro_batch > 1) {
+        DS_TRY(try_with(s, halves, "tensor_parallel.domino", "true"));
     }
     return DS_OK;
 }
@@ -195,7 +263,7 @@ static ds_status search(searcher *s)
             DS_TRY(search_shares(s));
         }
     }
-    return DS_OK;
+    return refine(s);
 }
 
 ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const dsi_fit_scope *scope,
@@ -205,7 +273,7 @@ ds_status dsi_fit_search(ds_ctx *ctx, const dsi_report_request *request, const d
     searcher s = {.ctx = ctx,
                   .request = request,
                   .scope = scope,
-                  .share = {1, 1},
+                  .share = {1, 1, 1},
                   .fit = {.best = UINT32_MAX,
                           .least = UINT32_MAX,
                           .folder = dsi_buf_make(8 * DS_CONFIG_TEXT_BYTES)},

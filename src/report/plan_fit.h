@@ -28,8 +28,9 @@ typedef struct dsi_fit_scope {
                               may help, else when nothing fits without */
     const char *nvme_path; /* folders for what goes to disk; NULL: nothing does */
     bool free_batch;       /* the global batch too: nobody gave it */
-    bool share;            /* ranks may share layers and sequences, where nothing fits without, or,
-                              with times known, where it may help */
+    bool share; /* ranks may share layers, sequences and the model, as far as the configuration says
+                   nothing of it, where nothing fits without, or, with times known, where it may
+                   help; the best of them in halves (domino), and its stages in any order */
 } dsi_fit_scope;
 
 /* Searches for the fastest configuration that fits request->memory (no limit: 0): by simulated time

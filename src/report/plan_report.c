@@ -242,11 +242,24 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
     return dsi_simulate(ctx, &spec, &r->timeline);
 }
 
-/* Kernels of a device that is not built are those of the null accelerator: no workspace. */
-static const char *accelerator_of(const dsi_report_request *request)
+static bool is_elsewhere(const dsi_report_request *request)
 {
-    const bool other = request->device != NULL && !request->device->shared;
-    return other && dsi_accel_is_auto(request->accelerator) ? "null" : request->accelerator;
+    return request->device != NULL && !request->device->shared;
+}
+
+/* Kernels of a device of elsewhere are those of the null accelerator, without workspace, unless an
+ * accelerator is named: that needs no device here. */
+static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_plan_report *r)
+{
+    const char *asked = params->accelerator;
+    ds_engine_params own = *params;
+    own.accelerator = is_elsewhere(&r->request) ? "null" : asked;
+    DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
+    if (is_elsewhere(&r->request) && !dsi_accel_is_auto(asked)) {
+        DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
+        r->spec.isa = dsi_accel_isa(&r->spec.accel);
+    }
+    return DS_OK;
 }
 
 static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_report *r)
@@ -256,10 +269,10 @@ static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_rep
                                      .config = request->config,
                                      .seq_length = request->seq_length,
                                      .preference = request->preference,
-                                     .accelerator = accelerator_of(request),
+                                     .accelerator = request->accelerator,
                                      .adapter = request->adapter,
                                      .distillation = request->distillation};
-    DS_TRY(dsi_engine_read_config(ctx, &params, &r->spec));
+    DS_TRY(read_config(ctx, &params, r));
     r->spec.accel.automatic = dsi_accel_is_auto(request->accelerator);
     dsi_accel_for_ranks(&r->spec.accel, request->n_ranks);
     DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));

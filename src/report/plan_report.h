@@ -24,7 +24,8 @@ typedef struct dsi_report_request {
     const dsi_device *device; /* of a node, as loaded; NULL: this processor, times unknown */
     size_t memory;            /* bytes that a rank may use; 0: unknown */
     const char *memory_of;    /* whose memory that is, for messages */
-    const char *accelerator;  /* whose kernels; NULL: null for another device, else the best */
+    const char *accelerator;  /* whose kernels; NULL: null for another device, else the best; of
+                                another device it need not be here */
     const ds_preference *preference;     /* NULL: cross entropy */
     const ds_adapter *adapter;           /* NULL: none */
     const ds_distillation *distillation; /* NULL: none */

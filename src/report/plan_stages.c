@@ -24,12 +24,54 @@ static double phase_time(const dsi_plan_report *r, ds_phase phase)
     return operations;
 }
 
+/* Whether some rank of a stage has its peer of the next one on another node. */
+static bool goes_far(const dsi_plan_report *r, uint32_t from, uint32_t to)
+{
+    const uint32_t n_nodes = r->request.n_nodes > 0 ? r->request.n_nodes : 1;
+    const uint32_t local = (r->request.n_ranks + n_nodes - 1) / n_nodes;
+    const uint32_t n = r->request.n_ranks / r->spec.zero.mesh.size[DSI_AXIS_PP];
+    bool far = false;
+    for (uint32_t i = 0; i < n; ++i) {
+        far = far || (from * n + i) / local != (to * n + i) / local;
+    }
+    return far;
+}
+
+/* Of what a stage sends to the one beside it. What goes further is on its way while those between
+ * compute. */
+static void add_ways(dsi_stage_clock *clock, const dsi_plan_report *r, const dsi_schedule *s,
+                     const dsi_stage_parts *parts)
+{
+    const dsi_stage_messages *messages = &r->plan.train_messages;
+    const uint32_t n_micro = dsi_parts_phases(parts);
+    memset(clock->ways, 0, sizeof clock->ways);
+    for (uint32_t i = 0; i < messages->n && r->timeline != NULL; ++i) {
+        const dsi_stage_message *m = &messages->items[i];
+        if (m->phase >= n_micro) {
+            continue;
+        }
+        const uint32_t from =
+            dsi_part_stage(parts, s->n_ranks, m->source, dsi_part_chunk(parts, m->phase));
+        const uint32_t to =
+            dsi_part_stage(parts, s->n_ranks, m->target, dsi_part_chunk(parts, m->first));
+        const double bytes = (double)ds_meta_bytes(ds_cells_get(r->plan.local, m->cell)->meta);
+        const double seconds =
+            dsi_time_message(&r->device, goes_far(r, m->source, m->target), bytes);
+        if (to == from + 1) {
+            clock->ways[from].down += seconds;
+        } else if (from == to + 1) {
+            clock->ways[to].back += seconds;
+        }
+    }
+}
+
 void dsi_stage_clock_add(dsi_stage_clock *clock, const dsi_plan_report *r)
 {
     const dsi_schedule s = dsi_rank_schedule(&r->spec);
     const dsi_stage_parts parts = dsi_schedule_parts(&s);
     const dsi_phases *phases = &r->plan.train_plan->phases;
     double rest = 0.0;
+    add_ways(clock, r, &s, &parts);
     for (uint32_t c = 0; c < s.n_chunks; ++c) {
         const uint32_t stage = dsi_part_stage(&parts, s.n_ranks, r->request.stage, c);
         const ds_phase back = dsi_part_backward(&parts, c);
@@ -59,7 +101,7 @@ ds_status dsi_stage_clock_step(ds_ctx *ctx, const dsi_stage_clock *clock, const 
             all.stages[stage] = clock->stages[clock->known[second] ? second : first];
         }
     }
-    DS_TRY(dsi_schedule_seconds(ctx, s, all.stages, &micro));
+    DS_TRY(dsi_schedule_seconds(ctx, s, all.stages, all.ways, &micro));
     *step_out = micro + clock->rest;
     return DS_OK;
 }

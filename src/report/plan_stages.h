@@ -12,8 +12,9 @@
 /* What the planned ranks of a pipeline take: seconds, without a device operations. */
 typedef struct dsi_stage_clock {
     dsi_schedule_times stages[DSI_STAGES_MOST];
-    bool known[DSI_STAGES_MOST]; /* per stage */
-    double rest;                 /* of the slowest rank: behind the micro-batches */
+    bool known[DSI_STAGES_MOST];         /* per stage */
+    dsi_stage_way ways[DSI_STAGES_MOST]; /* from each to the next; without a device none */
+    double rest;                         /* of the slowest rank: behind the micro-batches */
 } dsi_stage_clock;
 
 /* Adds what the rank of a report takes. */

@@ -30,13 +30,13 @@ static void print_stage(dsi_buf *text, const dsi_plan_report *r)
     if (s.n_ranks <= 1) {
         return;
     }
+    uint32_t chunks = 0;
+    const uint32_t in_flight = dsi_schedule_in_flight(&s, r->request.stage, &chunks);
     dsi_buf_printf(text,
                    "\nstage %u of %u, %s: %.0f %% of the parameters, at most %u micro-batch%s in "
                    "flight; a stage idles %.0f %% of a step where all take as long",
                    r->request.stage, s.n_ranks, dsi_schedule_name(s.kind), 100.0 * held / all,
-                   dsi_schedule_slots(&s, r->request.stage),
-                   dsi_schedule_slots(&s, r->request.stage) == 1 ? "" : "es",
-                   100.0 * dsi_schedule_idle_share(&s));
+                   in_flight, in_flight == 1 ? "" : "es", 100.0 * dsi_schedule_idle_share(&s));
 }
 
 static void print_run(dsi_buf *text, const dsi_plan_report *r)
@@ -319,6 +319,56 @@ static int by_need(const void *a, const void *b)
                                 : (int)x->recompute - (int)y->recompute;
 }
 
+/* How ranks share the model: the kinds that a choice stands between. */
+static const struct share_kind {
+    const char *name;
+    bool tp, sp, pp, domino;
+} share_kinds[] = {{"no ranks that share", false, false, false, false},
+                   {"tensor parallel alone", true, false, false, false},
+                   {"sequences alone", false, true, false, false},
+                   {"stages alone", false, false, true, false},
+                   {"tensor parallel and stages", true, false, true, false},
+                   {"domino", true, false, false, true}};
+
+static bool is_of_kind(const dsi_candidate *c, const struct share_kind *kind)
+{
+    return (c->tp > 1) == kind->tp && (c->sp > 1) == kind->sp && (c->pp > 1) == kind->pp &&
+           c->domino == kind->domino;
+}
+
+/* What stood beside the choice, where ranks may share: the best of each kind. */
+static void explain_shares(const dsi_fit *fit, dsi_buf *text)
+{
+    const dsi_candidate *chosen = &fit->tried[fit->best];
+    const char *between = "beside it, for each row: ";
+    for (size_t k = 0; k < sizeof share_kinds / sizeof share_kinds[0]; ++k) {
+        const dsi_candidate *best = NULL;
+        bool planned = false;
+        for (uint32_t i = 0; i < fit->n_tried; ++i) {
+            const dsi_candidate *c = &fit->tried[i];
+            const bool of_kind = is_of_kind(c, &share_kinds[k]);
+            planned = planned || of_kind;
+            if (of_kind && c->fits && (best == NULL || dsi_candidate_by_cost(c, best) < 0)) {
+                best = c;
+            }
+        }
+        if (!planned || is_of_kind(chosen, &share_kinds[k])) {
+            continue;
+        }
+        dsi_buf_puts(text, between);
+        if (best == NULL) {
+            dsi_buf_printf(text, "%s does not fit", share_kinds[k].name);
+        } else {
+            dsi_buf_printf(text, "%s takes %.2f times as long", share_kinds[k].name,
+                           best->row_cost / chosen->row_cost);
+        }
+        between = "; ";
+    }
+    if (between[0] == ';') {
+        dsi_buf_putc(text, '\n');
+    }
+}
+
 ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **text_out)
 {
     const double gib = 1024.0 * mib;
@@ -331,10 +381,9 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
         memcpy(sorted, fit->tried, fit->n_tried * sizeof *sorted);
         qsort(sorted, fit->n_tried, sizeof *sorted, by_need);
     }
-    dsi_buf_puts(
-        &text,
-        "stage  tp  sp recompute offload     micro-batch accumulation        GiB  TFLOP a step  "
-        "MiB sent  step s\n");
+    dsi_buf_puts(&text, "stage  tp  sp  pp recompute offload     micro-batch accumulation        "
+                        "GiB  TFLOP a step  "
+                        "MiB sent  step s\n");
     for (uint32_t i = 0; i < fit->n_tried; ++i) {
         const dsi_candidate *c = &sorted[i];
         char seconds[32] = "-"; /* without a device */
@@ -342,8 +391,8 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
             (void)snprintf(seconds, sizeof seconds, "%.3f", c->seconds);
         }
         dsi_buf_printf(
-            &text, "%5u %3u %3u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7s%s\n", c->stage,
-            c->tp, c->sp, dsi_recompute_name(c->recompute),
+            &text, "%5u %3u %3u %3u %-9s %-6s %-4s %11lld %12lld %10.2f %13.4g %9.1f %7s%s%s%s%s\n",
+            c->stage, c->tp, c->sp, c->pp, dsi_recompute_name(c->recompute),
             c->params != DS_OFFLOAD_NONE   ? "all"
             : c->states != DS_OFFLOAD_NONE ? "states"
                                            : "none",
@@ -351,13 +400,17 @@ ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **te
             : c->params == DS_OFFLOAD_CPU || c->states == DS_OFFLOAD_CPU ? "host"
                                                                          : "",
             (long long)c->micro_batch, (long long)c->accumulation, (double)c->need / gib,
-            1e-12 * c->hardware_flops, c->sent / mib, seconds, c->fits ? "" : "  does not fit");
+            1e-12 * c->hardware_flops, c->sent / mib, seconds, c->domino ? "  domino" : "",
+            c->pp > 1 ? "  " : "",
+            c->pp > 1 ? dsi_schedule_name((dsi_schedule_kind)c->schedule) : "",
+            c->fits ? "" : "  does not fit");
     }
     free(sorted);
     if (fit->best != UINT32_MAX) {
         dsi_buf_puts(&text, "chosen: ");
         candidate_print(&fit->tried[fit->best], &text);
         dsi_buf_putc(&text, '\n');
+        explain_shares(fit, &text);
     } else {
         dsi_buf_printf(&text, "nothing fits into %.2f GiB\n", (double)memory / gib);
     }

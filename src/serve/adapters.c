@@ -48,6 +48,7 @@ ds_status ds_serve_adapter_load(ds_server *s, const char *folder, uint64_t *id_o
 {
     ds_adapter *adapter = NULL;
     int32_t slot = 0;
+    DS_TRY(dsi_serve_check_leads(s));
     while (slot < s->n_slots &&
            (s->slots[slot].id != 0 && !(s->slots[slot].leaves && !has_slot(&s->running, slot) &&
                                         !has_slot(&s->waiting, slot)))) {

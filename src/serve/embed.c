@@ -23,6 +23,7 @@ int64_t dsi_embed_width(const ds_generator *g)
 ds_status ds_serve_embed(ds_server *s, const uint32_t *ids, size_t n, ds_pool pool,
                          uint64_t *uid_out)
 {
+    DS_TRY(dsi_serve_check_leads(s));
     if (s->width == 0) {
         return ds_fail(s->ctx, DS_ERR_STATE,
                        "ds_serve_embed: the server was made without ds_serve_params.embeddings");

@@ -44,6 +44,10 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
+    if (!(p->rank_seconds >= 0.0 && p->rank_seconds <= 1e6)) {
+        return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_params: rank_seconds is %g, expected 0 to 1e6",
+                       p->rank_seconds);
+    }
     DS_TRY(bound(s->ctx, "adapters", p->adapters, 0, 1024));
     DS_TRY(bound(s->ctx, "adapter_rank", p->adapter_rank, p->adapters > 0 ? 1 : 0, 4096));
     if (p->adapters > 0 && p->source.adapter != NULL) {
@@ -74,7 +78,7 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
 
 static void count_bytes(ds_server *s, int64_t tokens)
 {
-    const ds_cells *cells = s->generator->cells;
+    const ds_cells *cells = s->generator->local;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(cells, c);
         const double bytes = (double)ds_meta_bytes(cell->meta);
@@ -91,14 +95,10 @@ static int64_t most_rows(const ds_server *s)
 }
 
 /* A generator of the sizes that params say, or its plans alone. */
-static ds_status make_generator(ds_server *s, const ds_serve_params *params, bool plans_only)
+static ds_status make_generator(ds_server *s, const ds_serve_params *params, bool plans_only,
+                                uint32_t plan_ranks)
 {
     int64_t tokens = 0;
-    if (params->source.comm != NULL) {
-        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
-                       "ds_serve_params: source.comm is set, but serving with layers shared by "
-                       "ranks is not built; leave it NULL");
-    }
     DS_TRY(size_server(s, params, &tokens));
     ds_generator_params source = params->source;
     source.max_length = s->max_length;
@@ -110,13 +110,15 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                      .kv_type = params->kv_type},
                            .budget = s->max_batch_tokens,
                            .embeds = params->embeddings,
+                           .plan_ranks = plan_ranks,
                            .slots = params->adapters,
                            .slot_rank = params->adapter_rank};
     return (plans_only ? dsi_generator_plan : dsi_generator_create)(s->ctx, &source, &many,
                                                                     &s->generator);
 }
 
-static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
+                            ds_serve_params *own_out)
 {
     const ds_paged *paged = &s->generator->paged;
     ds_serve_params own = {.source = *params->draft,
@@ -132,13 +134,22 @@ static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
     }
     const int64_t most = ds_model_get_info(own.source.model)->max_positions;
     own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
+    *own_out = own;
+    return DS_OK;
+}
+
+static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
+{
+    ds_serve_params own;
+    DS_TRY(dsi_serve_drafter(s, params, &own));
     return ds_serve_create(s->ctx, &own, &s->drafter);
 }
 
 static ds_status create(ds_server *s, const ds_serve_params *params)
 {
-    DS_TRY(make_generator(s, params, false));
+    DS_TRY(make_generator(s, params, false, 0));
     const ds_paged *paged = &s->generator->paged;
+    s->follows = ds_comm_rank(params->source.comm) > 0;
     s->vocab_size = s->generator->vocab_size;
     s->width = dsi_embed_width(s->generator);
     DS_TRY(dsi_block_pool_create(s->ctx, paged->blocks, s->block, &s->pool));
@@ -150,16 +161,20 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     for (int64_t i = 0; i < s->n_slots; ++i) {
         DS_TRY(dsi_generator_slot_clear(s->generator, i));
     }
+    dsi_generator_set_patience(s->generator, params->rank_seconds);
+    if (s->follows) {
+        return DS_OK;
+    }
     DS_TRY(dsi_batch_create(s));
     DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
     return dsi_draw_create(s);
 }
 
-ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_server *s)
+ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks, ds_server *s)
 {
     *s = (ds_server){.ctx = ctx};
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_serve_params", params));
-    return make_generator(s, params, true);
+    return make_generator(s, params, true, n_ranks);
 }
 
 ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params, ds_server **server_out)
@@ -213,6 +228,22 @@ void ds_serve_destroy(ds_server **server)
     ds_serve_destroy(&s->drafter);
     free(s);
     *server = NULL;
+}
+
+ds_status dsi_serve_check_leads(const ds_server *s)
+{
+    return !s->follows ? DS_OK
+                       : ds_fail(s->ctx, DS_ERR_STATE,
+                                 "this rank shares its layers with rank 0, which alone is given "
+                                 "requests: call ds_serve_follow here");
+}
+
+ds_status ds_serve_follow(ds_server *s)
+{
+    return s->follows ? dsi_paged_follow(s->generator)
+                      : ds_fail(s->ctx, DS_ERR_STATE,
+                                "ds_serve_follow is for the ranks above 0 of a server with a "
+                                "communicator");
 }
 
 /* ---- a batch at a time -----------------------------------------------------------------------
@@ -278,6 +309,7 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
                        const size_t *lengths, const float **logits_out)
 {
     dsi_sequence *q = NULL;
+    DS_TRY(dsi_serve_check_leads(s));
     DS_TRY(dsi_generator_check_live(s->generator));
     DS_TRY(check_put(s, n, uids, ids, lengths));
     for (size_t i = 0; i < n; ++i) {

@@ -27,12 +27,13 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     dsi_generator_count(g, &needs);
     needs.batch += own_bytes(s);
     *out = (ds_serve_needs){.weights = needs.weights,
+                            .stored = needs.stored + needs.stored_keys,
                             .keys_values = needs.keys_values,
                             .batch = needs.batch,
                             .process = needs.process,
                             .total = dsi_generator_needs_sum(&needs),
                             .available = dsi_machine_memory(),
-                            .position = needs.keys_values / (size_t)tokens,
+                            .position = (needs.keys_values + needs.stored_keys) / (size_t)tokens,
                             .kv_tokens = tokens,
                             .max_length = s->max_length,
                             .max_sequences = s->max_sequences,
@@ -47,17 +48,35 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     }
 }
 
+/* Of the drafter, which has a position of its own for each of the model's; its libraries are there.
+ */
+static ds_status add_drafter(const ds_server *s, const ds_serve_params *params, ds_serve_needs *out)
+{
+    ds_serve_params own;
+    ds_serve_needs n;
+    DS_TRY(dsi_serve_drafter(s, params, &own));
+    DS_TRY(ds_serve_plan(s->ctx, &own, &n));
+    out->weights += n.weights;
+    out->keys_values += n.keys_values;
+    out->batch += n.batch;
+    out->position += n.position;
+    out->total += n.weights + n.keys_values + n.batch;
+    return DS_OK;
+}
+
 /* Seconds of one run of the shortest piece with these many tokens and logits. */
 static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_t tokens,
                             int64_t rows, double *seconds_out)
 {
     const dsi_piece *piece = s->generator->pieces;
+    const uint32_t n_ranks = s->generator->plan_ranks > 1 ? s->generator->plan_ranks : 1;
     dsi_sim_step *steps = NULL;
     dsi_timeline *timeline = NULL;
     while (piece->length < tokens || piece->rows < rows) {
         ++piece;
     }
-    DS_TRY(dsi_plan_sim_steps(piece->plan, 1, NULL, &steps));
+    DS_TRY(
+        dsi_plan_sim_steps(piece->plan, n_ranks, dsi_generator_residencies(s->generator), &steps));
     const dsi_sim_spec spec = {.device = device,
                                .steps = steps,
                                .n_steps = piece->plan->n_steps,
@@ -70,13 +89,15 @@ static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_
     return status;
 }
 
-ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const dsi_device *device,
-                            ds_serve_needs *needs_out, dsi_serve_times *times_out)
+ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks,
+                            const dsi_device *device, ds_serve_needs *needs_out,
+                            dsi_serve_times *times_out)
 {
     ds_server s;
-    ds_status status = dsi_serve_plan(ctx, params, &s);
+    ds_status status = dsi_serve_plan(ctx, params, n_ranks, &s);
     if (status >= 0) {
         fill(&s, needs_out);
+        status = params->draft != NULL ? add_drafter(&s, params, needs_out) : DS_OK;
     }
     if (status >= 0 && device != NULL) {
         *times_out = (dsi_serve_times){0};
@@ -93,5 +114,5 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const ds
 
 ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_serve_needs *needs_out)
 {
-    return dsi_serve_plan_on(ctx, params, NULL, needs_out, NULL);
+    return dsi_serve_plan_on(ctx, params, 1, NULL, needs_out, NULL);
 }

@@ -14,8 +14,10 @@ typedef struct dsi_serve_times {
     double prompt; /* max_batch_tokens ids of a prompt */
 } dsi_serve_times;
 
-/* ds_serve_plan(), and times on a device; NULL: none, times_out is untouched. */
-ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, const dsi_device *device,
-                            ds_serve_needs *needs_out, dsi_serve_times *times_out);
+/* ds_serve_plan() of a rank of n_ranks that share the layers, on one host, and times on a device;
+ * NULL: none, times_out is untouched. */
+ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks,
+                            const dsi_device *device, ds_serve_needs *needs_out,
+                            dsi_serve_times *times_out);
 
 #endif

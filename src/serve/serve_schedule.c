@@ -56,6 +56,7 @@ static bool copy(const void *from, size_t n, size_t each, const void **copy_out)
 ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid_out)
 {
     DS_TRY(DSI_RESERVED_CHECK(s->ctx, "ds_serve_request", r));
+    DS_TRY(dsi_serve_check_leads(s));
     DS_TRY(check_request(s, r));
     dsi_sequences_clear(&s->done);
     dsi_beams_clear(s, false);
@@ -325,6 +326,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *logits = NULL;
     *n_out = 0;
+    DS_TRY(dsi_serve_check_leads(s));
     DS_TRY(dsi_generator_check_live(s->generator));
     if (s->embedding.n > 0 && !s->embedded) {
         DS_TRY(dsi_embed_step(s, events, n_out));
@@ -336,7 +338,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
     s->embedded = false;
     DS_TRY(make_batch(s));
     if (s->batch.n == 0) {
-        return DS_OK;
+        return dsi_paged_beat(s->generator);
     }
     DS_TRY(dsi_batch_run(s, false, &logits));
     dsi_draw(s, logits, events);

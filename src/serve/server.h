@@ -78,6 +78,7 @@ struct ds_server {
     dsi_block_pool *pool;
     int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size, max_draft;
     bool cache;
+    bool follows; /* a rank above 0: ds_serve_follow alone */
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
     dsi_serve_slot *slots;               /* [n_slots], for adapters */
@@ -119,6 +120,10 @@ int64_t dsi_sequence_match(const ds_server *server, const dsi_sequence *sequence
 void dsi_sequence_share(ds_server *server, dsi_sequence *sequence, int64_t n_blocks);
 /* After a run: registers blocks that became full. */
 void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
+
+/* ---- serve.c ---- */
+/* Errors: ERR_STATE on a rank that follows. */
+ds_status dsi_serve_check_leads(const ds_server *server);
 
 /* ---- batch.c ---- */
 ds_status dsi_batch_create(ds_server *server);
@@ -182,7 +187,12 @@ void dsi_draw_destroy(ds_server *server);
  * are not finite. */
 void dsi_draw(ds_server *server, const float *logits, ds_serve_event *events);
 
-/* Plans alone in *server, and its sizes; the caller destroys server->generator. */
-ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, ds_server *server);
+/* Plans alone in *server, of rank 0 of n_ranks, and its sizes; the caller destroys
+ * server->generator. */
+ds_status dsi_serve_plan(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks,
+                         ds_server *server);
+/* What the server of params->draft is made with: as many sequences, blocks and positions. */
+ds_status dsi_serve_drafter(const ds_server *server, const ds_serve_params *params,
+                            ds_serve_params *own_out);
 
 #endif

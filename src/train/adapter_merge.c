@@ -336,6 +336,7 @@ static ds_status trace(merger *m, const char *folder)
     if (m->adapter->task != DS_TASK_TOKENS) {
         DS_TRY(ds_adapter_task(m->adapter, &how.task, &how.n_classes));
     }
+    DS_TRY(dsi_adapter_check_pairs(m->adapter, m->model));
     DS_TRY(ds_adapter_fit(m->adapter, &m->model));
     DS_TRY(ds_cells_create(m->ctx, MAX_CELLS, &m->cells));
     DS_TRY(dsi_forward_graph(m->model, &how, NULL, NULL, m->cells, &m->graph));

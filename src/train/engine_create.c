@@ -2,6 +2,7 @@
 /* Builds an engine: graphs, plans, memory, weights. */
 #include "accel/cpu/cpu_features.h"
 #include "comm/comm_log.h"
+#include "compile/offload_disks.h"
 #include "compile/rank_plan.h"
 #include "model/adapter.h"
 #include "train/engine_pipe.h"
@@ -82,38 +83,14 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     return check_limit(engine, &made);
 }
 
-/* The folders of each content, as text with commas and as a list. */
-typedef struct disk_folders {
-    char text[DS_CONFIG_TEXT_BYTES], parts[DS_CONFIG_TEXT_BYTES];
-    const char *list[DS_CONFIG_MAX_FOLDERS];
-} disk_folders;
-
-/* A content without folders of its own goes where the optimizer's states go. */
-static dsi_swap_disk read_folders(disk_folders *f, const dsi_offload_spec *spec,
-                                  dsi_swap_content content)
-{
-    const char *own = spec->folders, *key = "zero_optimization.offload_optimizer.nvme_path";
-    if (content == DSI_SWAP_PARAMS && spec->param_folders[0] != '\0') {
-        own = spec->param_folders;
-        key = "zero_optimization.offload_param.nvme_path";
-    } else if (content == DSI_SWAP_ACTIVATIONS && spec->activation_folders[0] != '\0') {
-        own = spec->activation_folders;
-        key = "activation_checkpointing.nvme_path";
-    }
-    (void)snprintf(f->text, sizeof f->text, "%s", own);
-    memcpy(f->parts, f->text, sizeof f->parts);
-    const uint32_t n = dsi_offload_folders(f->parts, f->list);
-    return (dsi_swap_disk){f->list, n, key};
-}
-
-static void say_offloaded(const ds_engine *engine, const disk_folders *folders)
+static void say_offloaded(const ds_engine *engine, const dsi_offload_disks *disks)
 {
     for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
         const size_t bytes = dsi_exec_disk_bytes_of(engine->exec, (dsi_swap_content)c);
         if (bytes > 0) {
             ds_log(engine->ctx, DS_LOG_JOB, "%s: %.0f MiB on disk in %s",
                    dsi_swap_content_name((dsi_swap_content)c), (double)bytes / 1048576.0,
-                   folders[c].text);
+                   disks->of[c].text);
         }
     }
     ds_log(engine->ctx, DS_LOG_JOB, "offloaded: %.0f MiB to disk, %.0f MiB to host memory",
@@ -124,16 +101,13 @@ static void say_offloaded(const ds_engine *engine, const disk_folders *folders)
 /* Memory for cells and arenas, storage for the cells that live elsewhere. */
 static ds_status allocate_memory(ds_engine *engine)
 {
-    const dsi_offload_spec *spec = &engine->spec.offload;
-    disk_folders folders[DSI_SWAP_CONTENTS];
-    dsi_swap_params swap = {.aio = spec->aio, .max_requests = 1024, .patience = spec->patience};
-    for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
-        swap.disks[c] = read_folders(&folders[c], spec, (dsi_swap_content)c);
-    }
+    dsi_offload_disks disks;
+    dsi_swap_params swap;
+    dsi_offload_swap_params(&engine->spec.offload, &disks, &swap);
     dsi_exec_set_residencies(engine->exec, engine->residencies.items, engine->residencies.n, &swap);
     DS_TRY(dsi_exec_allocate(engine->exec));
     if (engine->residencies.n > 0) {
-        say_offloaded(engine, folders);
+        say_offloaded(engine, &disks);
     }
     return DS_OK;
 }

@@ -383,11 +383,19 @@ static ds_status check_extra(const ds_engine *engine, const ds_checkpoint *ckpt)
         const bool weight =
             strcmp(tensor->kind, "master") == 0 || strcmp(tensor->kind, "param") == 0;
         if (weight && ds_cells_find(engine->cells, DS_CELL_PARAM, tensor->name) == DS_NONE) {
+            const bool own = ds_checkpoint_state(ckpt, "origin") == NULL;
             return ds_fail(engine->ctx, DS_ERR_ARG,
-                           "%s: the weight %s is not part of this model; it was saved from another",
-                           ds_checkpoint_get_info(ckpt)->path, tensor->name);
+                           "%s: the weight %s is not part of this model; it was saved from "
+                           "another%s",
+                           ds_checkpoint_get_info(ckpt)->path, tensor->name,
+                           own ? ""
+                               : ", or from a module with names of its own: map them by a file "
+                                 "parameter_names.txt in the save folder, a line 'OWN NAME' each "
+                                 "({n} is a number, * the rest)");
         }
-        DS_TRY(check_moment(engine, ckpt, tensor));
+    }
+    for (size_t i = 0; i < ds_checkpoint_count(ckpt); ++i) {
+        DS_TRY(check_moment(engine, ckpt, ds_checkpoint_at(ckpt, i)));
     }
     return DS_OK;
 }

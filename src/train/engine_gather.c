@@ -61,6 +61,7 @@ static ds_status check_free(const ds_engine *engine, ds_cell cell)
 static ds_status prepare(ds_gathered *g, const char *const *names)
 {
     ds_engine *engine = g->engine;
+    DS_TRY(g->modifier >= 0 ? dsi_engine_check_set(engine, DS_CELL_PARAM) : DS_OK);
     if (g->modifier < -1 || g->modifier >= (int64_t)ds_comm_size(engine->comm)) {
         return ds_fail(engine->ctx, DS_ERR_ARG, "the modifier %lld is no rank: expected -1 to %u",
                        (long long)g->modifier, ds_comm_size(engine->comm) - 1);

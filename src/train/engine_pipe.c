@@ -156,7 +156,7 @@ ds_status dsi_pipe_open(ds_engine *engine, dsi_stage_messages *train, dsi_stage_
     pipe->n_stages = mesh->size[DSI_AXIS_PP];
     pipe->stage = dsi_engine_stage(engine);
     pipe->parts = dsi_schedule_parts(&pipe->schedule);
-    pipe->n_slots = dsi_schedule_slots(&pipe->schedule, pipe->stage);
+    pipe->n_slots = engine->train_plan->n_slots;
     pipe->counts = calloc((size_t)pipe->n_slots + 1, sizeof *pipe->counts);
     if (pipe->counts == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a stage of a pipeline");

@@ -252,7 +252,8 @@ static ds_status compare_sections(walk *w, const json_t *saved, const json_t *ow
                                            "progressive_layer_drop",
                                            "eigenvalue",
                                            "fp16",
-                                           "bf16"};
+                                           "bf16",
+                                           "torch_autocast"};
     for (size_t i = 0; i < sizeof sections / sizeof sections[0]; ++i) {
         const json_t *a = json_object_get(saved, sections[i]);
         const json_t *b = json_object_get(own, sections[i]);

@@ -20,7 +20,7 @@ ds_status dsi_engine_check_set(const ds_engine *engine, ds_cell_kind kind)
     const bool weight = kind == DS_CELL_PARAM || kind == DS_CELL_MASTER;
     return engine->spec.train.schedule_free.on && weight && dsi_engine_updates(engine) > 0
                ? ds_fail(engine->ctx, DS_ERR_STATE,
-                         "ds_engine_set: AdamWScheduleFree keeps weights three times, of which a "
-                         "call would set one: set parameters before the first step")
+                         "AdamWScheduleFree keeps weights three times, of which a call would set "
+                         "one: set parameters before the first step")
                : DS_OK;
 }

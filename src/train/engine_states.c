@@ -265,6 +265,7 @@ static ds_status put(ds_engine *engine, const query *q, int64_t begin, const flo
 static ds_status set_full(ds_engine *engine, query q, const float *data, size_t count)
 {
     DS_TRY(open_full(engine, &q, "set", data, count));
+    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_engine_check_set(engine, DS_CELL_PARAM) : DS_OK);
     DS_TRY(make_ready(engine, &q));
     if (q.kind == DS_STATE_PARAM) {
         engine->zenflow.fetch = engine->zenflow.chosen;
@@ -314,6 +315,7 @@ static ds_status set_local(ds_engine *engine, query q, const float *data, size_t
     dsi_part own;
     DS_TRY(open_local(engine, &q, &own));
     DS_TRY(check_count(engine, &q, own.count, count));
+    DS_TRY(q.kind == DS_STATE_PARAM ? dsi_engine_check_set(engine, DS_CELL_PARAM) : DS_OK);
     const ds_cell param = ds_cells_find(engine->cells, DS_CELL_PARAM, q.name);
     const ds_cell held = q.kind == DS_STATE_PARAM ? param : q.cell;
     if (q.kind == DS_STATE_PARAM && engine->zenflow.chosen) {

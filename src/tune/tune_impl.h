@@ -13,7 +13,7 @@
 enum {
     DSI_TUNE_AXES = 16,
     /* of a candidate: 5 that all have, axes, offload of two; and a trial takes 6 sections away */
-    DSI_TUNE_SETTINGS = 5 + DSI_TUNE_AXES + 2 + 6,
+    DSI_TUNE_SETTINGS = 5 + DSI_TUNE_AXES + 2 + 11,
     DSI_TUNE_CEILING = 2048, /* candidates */
     DSI_TUNE_NAME = 192,
     DSI_TUNE_PATH = 800, /* with a name and a file it fits into DS_CONFIG_TEXT_BYTES */
@@ -57,6 +57,8 @@ typedef struct dsi_tune_candidate {
     int64_t stage, micro_batch, accumulation;
     int64_t
         shared; /* ranks that have the same samples, of which t->n_data_ranks counts one; 0: 1 */
+    uint32_t layers,
+        stages;         /* ranks that share each layer, that share the model, by the search; 0: 1 */
     char recompute[16]; /* "" when the configuration decides */
     bool chosen;        /* for a trial */
     bool reused;        /* its result is of an earlier search */
@@ -91,6 +93,7 @@ typedef struct dsi_tune_space {
     uint32_t n_recompute;  /* 0: the configuration decides */
     dsi_tune_axis axes[DSI_TUNE_AXES];
     uint32_t n_axes;
+    bool silent_tp, silent_sp, silent_pp, silent_domino; /* the file says nothing of it */
     const char *offload; /* device of states as JSON, tried when nothing fits; NULL: none */
     bool offload_params; /* parameters may go there too */
     char disk[512];      /* folder on the disk that the configuration names; "": none */

@@ -344,9 +344,110 @@ static ds_status search_axes(dsi_tune *t, ds_ctx *silent)
     return DS_OK;
 }
 
+/* ---- what the file says nothing of: ranks that share ----------------------------------------- */
+
+/* The best that fits, or where none does what needs least; of those with stages alone. NULL: none.
+ */
+static const dsi_tune_candidate *share_base(const dsi_tune *t, bool stages, bool layers)
+{
+    const bool open = any_open(t);
+    const dsi_tune_candidate *best = NULL;
+    for (uint32_t i = 0; i < t->n_items; ++i) {
+        const dsi_tune_candidate *c = &t->items[i];
+        const bool counts =
+            open ? c->state == DSI_TUNE_OPEN : c->predicted && c->state == DSI_TUNE_LARGE;
+        if (counts && (!stages || c->stages > 1) && (!layers || c->layers > 1) &&
+            (best == NULL || (open ? dsi_tune_is_better(t, c, best)
+                                   : c->prediction.need < best->prediction.need))) {
+            best = c;
+        }
+    }
+    return best;
+}
+
+static ds_status add_shared(dsi_tune *t, ds_ctx *silent, const dsi_tune_candidate *made)
+{
+    dsi_tune_candidate *c = dsi_tune_is_interrupted() ? NULL : add(t);
+    if (c == NULL) {
+        return DS_OK;
+    }
+    *c = *made;
+    c->state = DSI_TUNE_OPEN;
+    c->predicted = false;
+    c->why[0] = '\0';
+    name_candidate(t, c, BATCH_SETTINGS);
+    DS_TRY(predict(t, silent, c));
+    if (c->state == DSI_TUNE_REFUSED) { /* nobody asked for it */
+        t->n_items -= 1;
+    }
+    return DS_OK;
+}
+
+/* Beside the base so many ranks share its layers, sequences and the model, with the batch of all
+ * ranks as it is. */
+static ds_status try_share(dsi_tune *t, ds_ctx *silent, const dsi_tune_candidate *base, uint32_t tp,
+                           uint32_t sp, uint32_t pp)
+{
+    const int64_t all = (int64_t)tp * sp * pp;
+    dsi_tune_candidate made = *base;
+    made.shared = (base->shared > 0 ? base->shared : 1) * all;
+    made.accumulation = base->accumulation * all;
+    made.layers = tp;
+    made.stages = pp;
+    dsi_tune_set_int(&made, "gradient_accumulation_steps", made.accumulation);
+    if (tp > 1) {
+        dsi_tune_set_int(&made, "tensor_parallel.autotp_size", tp);
+    }
+    if (sp > 1) {
+        dsi_tune_set_int(&made, "sequence_parallel_size", sp);
+    }
+    if (pp > 1) {
+        dsi_tune_set_int(&made, "pipeline.stages", pp);
+    }
+    return add_shared(t, silent, &made);
+}
+
+/* Powers of two that divide the ranks; layers and sequences within a node. Then, of the best with
+ * stages, the planner's choice of their order, and of the best with shared layers, domino. */
+static ds_status search_shares(dsi_tune *t, ds_ctx *silent)
+{
+    enum { MOST = 8, STAGES = 16 };
+    const dsi_tune_space *s = &t->space;
+    const dsi_tune_candidate *found = share_base(t, false, false);
+    const uint32_t local = t->n_local > 0 ? t->n_local : t->n_data_ranks;
+    if (found == NULL || (any_open(t) && found->prediction.seconds <= 0.0)) {
+        return DS_OK; /* without times what fits is as good as what shares */
+    }
+    const dsi_tune_candidate base = *found;
+    for (uint32_t pp = 1; pp <= (s->silent_pp ? STAGES : 1); pp *= 2) {
+        for (uint32_t tp = 1; tp <= (s->silent_tp ? MOST : 1); tp *= 2) {
+            for (uint32_t sp = 1; sp <= (s->silent_sp ? MOST / tp : 1); sp *= 2) {
+                if (tp * sp * pp > 1 && t->n_data_ranks % (tp * sp * pp) == 0 &&
+                    local % (tp * sp) == 0) {
+                    DS_TRY(try_share(t, silent, &base, tp, sp, pp));
+                }
+            }
+        }
+    }
+    const dsi_tune_candidate *stages = s->silent_pp ? share_base(t, true, false) : NULL;
+    if (stages != NULL) {
+        dsi_tune_candidate made = *stages;
+        dsi_tune_set(&made, "pipeline.schedule", "\"auto\"");
+        DS_TRY(add_shared(t, silent, &made));
+    }
+    const dsi_tune_candidate *layers = s->silent_domino ? share_base(t, false, true) : NULL;
+    if (layers != NULL && layers->micro_batch > 1) {
+        dsi_tune_candidate made = *layers;
+        dsi_tune_set(&made, "tensor_parallel.domino", "true");
+        DS_TRY(add_shared(t, silent, &made));
+    }
+    return DS_OK;
+}
+
 static ds_status search(dsi_tune *t, ds_ctx *silent)
 {
     DS_TRY(search_stages(t, silent, 0));
+    DS_TRY(search_shares(t, silent));
     for (int offload = 1; offload <= 2 && t->space.offload != NULL && !any_open(t); ++offload) {
         if (offload == 1 || t->space.offload_params) {
             DS_TRY(search_stages(t, silent, offload));

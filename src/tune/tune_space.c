@@ -359,9 +359,23 @@ static bool is_given(const reader *r, const char *key)
            (strncmp(key, "stage3_", 7) == 0 && dsi_node_find(zero, key + 7) != NULL);
 }
 
+/* Of what the file says nothing the search tries with a planner. */
+static void read_silence(reader *r)
+{
+    const dsi_node *pipeline = dsi_node_find(r->root, "pipeline");
+    const dsi_node *tensor = dsi_node_find(r->root, "tensor_parallel");
+    dsi_tune_space *s = r->space;
+    const bool may = r->t->planner != NULL;
+    s->silent_tp = may && share_of(r, 0) == NULL;
+    s->silent_sp = may && share_of(r, 1) == NULL;
+    s->silent_pp = may && pipeline == NULL;
+    s->silent_domino = may && dsi_node_find(tensor, "domino") == NULL;
+}
+
 /* Lists of ranks that share layers, or sequences. */
 static void read_shares(reader *r)
 {
+    read_silence(r);
     for (uint32_t i = 0; i < SHARES; ++i) {
         const dsi_node *list = share_of(r, i);
         int64_t first = 0;

@@ -29,6 +29,7 @@ typedef struct shape {
     int b, parts, each, h, kv, d;
     int halves, window, documents, any_order, sinks; /* any_order: documents end within a row */
     double alibi, dropout;
+    int rounded; /* alibi_rounded */
     ds_dtype type;
 } shape;
 
@@ -43,6 +44,8 @@ static const shape shapes[] = {
     {1, 4, 1, 2, 2, 8, .halves = 1, .type = DS_DTYPE_F32},
     {1, 2, 70, 2, 1, 24, .halves = 1, .type = DS_DTYPE_F32},
     {2, 3, 5, 3, 3, 8, .halves = 1, .alibi = 8.0, .type = DS_DTYPE_F32},
+    {2, 4, 9, 6, 3, 8, .halves = 1, .documents = 1, .alibi = 7.0, .rounded = 1,
+     .type = DS_DTYPE_F32},
     {1, 3, 8, 2, 2, 8, .any_order = 1, .type = DS_DTYPE_F32},
     {2, 3, 8, 2, 1, 8, .any_order = 1, .documents = 1, .type = DS_DTYPE_F32},
     {1, 3, 9, 2, 2, 8, .any_order = 1, .documents = 1, .window = 4, .type = DS_DTYPE_F32},
@@ -121,6 +124,16 @@ static double scale_of(const shape *s)
     return 2.0 / sqrt((double)s->d);
 }
 
+static double bias_of(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    const shape *s = p->s;
+    const double slope = s->alibi > 0.0 ? dsi_alibi_slope(s->alibi, s->h, h) : 0.0;
+    if (s->rounded == 0) {
+        return slope * (double)(j - i);
+    }
+    return scale_of(s) * dsi_alibi_bias(slope, j - (p->first != NULL ? p->first[b * p->t + i] : 0));
+}
+
 /* Query i of head h of sample b, by definition. */
 static void oracle_query(problem *p, int64_t b, int64_t h, int64_t i, double *w, double *dw)
 {
@@ -138,7 +151,7 @@ static void oracle_query(problem *p, int64_t b, int64_t h, int64_t i, double *w,
         for (int64_t c = 0; c < s->d; ++c) {
             score += q[c] * k[c] * scale_of(s);
         }
-        score -= s->alibi > 0.0 ? dsi_alibi_slope(s->alibi, s->h, h) * (double)(i - j) : 0.0;
+        score += bias_of(p, b, h, i, j);
         w[j] = sees(p, b, i, j) ? score : -INFINITY;
         top = w[j] > top ? w[j] : top;
         p->most_score =
@@ -361,6 +374,7 @@ static results go_round(ds_ctx *ctx, const problem *p, ds_isa isa)
                                       .site = 11,
                                       .all_heads = s->h,
                                       .alibi = s->alibi,
+                                      .alibi_rounded = s->rounded,
                                       .all_keys = p->t,
                                       .part = s->each};
     if (p->first != NULL) {

@@ -12,6 +12,7 @@
 #include "common/small_run.h"
 #include "common/standin_load.h"
 
+#include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -46,7 +47,7 @@ static dsi_accel_choice choose(const char *text)
 
 static void it_is_found_and_says_what_there_is(void **state)
 {
-    char text[512];
+    char text[2048];
     uint32_t n = 0;
     const ds_accel *accel = NULL;
     ds_accel_device *device = NULL;
@@ -54,19 +55,19 @@ static void it_is_found_and_says_what_there_is(void **state)
     const dsi_accel_module *modules = dsi_accel_modules(&n);
     assert_true(n == 1 && strcmp(modules[0].name, "cuda") == 0);
     CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
-    assert_non_null(strstr(text, "driver: CUDA 13.0\n"));
+    assert_non_null(strstr(text, "driver: CUDA 13.0, driver 580.65.06\n"));
     assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"));
-    assert_non_null(strstr(text, "device 0: stand-in on the processor, 1.0 GiB, sm_90\n"));
+    assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\ncollectives: NCCL 2.28.9\n"));
+    assert_non_null(strstr(text,
+                           "device 0: stand-in on the processor, 1.0 GiB, sm_90, 0.8 GiB free, "
+                           "SM 1980 MHz, memory 2619 MHz, 35 °C\n"));
     const dsi_accel_choice any = choose("auto");
     char said[DSI_ACCEL_TEXT];
     dsi_accel_say(&any, said);
     assert_string_equal(said, "cuda (auto)");
-    dsi_accel_choice of_ranks[] = {any, any, choose("cuda")};
-    const uint32_t n_ranks[] = {1, 2, 2}; /* what nobody named has to be able to run them */
-    for (int i = 0; i < 3; ++i) {
-        dsi_accel_for_ranks(&of_ranks[i], n_ranks[i]);
-        assert_string_equal(of_ranks[i].name, i == 1 ? "cpu" : "cuda");
-    }
+    dsi_accel_choice of_ranks = any; /* its devices carry out collectives */
+    dsi_accel_for_ranks(&of_ranks, 2);
+    assert_string_equal(of_ranks.name, "cuda");
     assert_ptr_equal(choose("cuda:device=0,graphs=0").accel, accel);
     const char *const bad[][2] = {
         {"device=1", "there is no device 1; there are 1, from 0 on"},
@@ -248,6 +249,37 @@ static void an_id_without_a_row_is_named_by_its_step(void **state)
     ds_model_destroy(&model);
 }
 
+/* The driver names a call; NVML what happened to the device. */
+static void a_failed_step_says_what_the_device_reports(void **state)
+{
+    ds_model *model = small_model(ctx, folder, gpt2);
+    ds_engine *engine = NULL;
+    small_batch room;
+    dsi_engine_spec spec = small_spec(DS_DTYPE_F32);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    void (*set_nvml)(const char *options) = NULL;
+    void *symbol = dlsym(RTLD_DEFAULT, "standin_nvml_set");
+    (void)state;
+    memcpy(&set_nvml, &symbol, sizeof symbol);
+    assert_non_null(set_nvml);
+    set_nvml("ecc=1");
+    spec.accel = choose("cuda");
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    const ds_batch batch = small_feed(0, &room);
+    set_nvml("xid=48,ecc=3");
+    standin.set("broken=1");
+    const ds_status status = ds_engine_eval_batch(engine, &batch, NULL, NULL);
+    standin.set("");
+    set_nvml("");
+    assert_int_equal(status, DS_ERR_DEVICE);
+    assert_non_null(strstr(ds_ctx_error(ctx), "(CUDA_ERROR_ECC_UNCORRECTABLE, 214)"));
+    assert_non_null(strstr(ds_ctx_error(ctx), "; device 0: Xid 48, an ECC error of two bits: run"));
+    assert_non_null(
+        strstr(ds_ctx_error(ctx), "; device 0: 2 ECC errors that were not corrected since"));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
 static void what_has_no_kernel_is_refused_by_name(void **state)
 {
     ds_model *model = small_model(ctx, folder, gpt2);
@@ -271,6 +303,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_is_the_devices),
         cmocka_unit_test(stages_and_residencies_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
+        cmocka_unit_test(a_failed_step_says_what_the_device_reports),
         cmocka_unit_test(what_has_no_kernel_is_refused_by_name),
     };
     if (!standin_load(DS_BINARY_DIR, &standin)) {

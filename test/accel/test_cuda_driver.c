@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_api.h against NVIDIA's own header and its library of stubs, where a toolkit is installed:
- * names, numbers and sizes. */
+/* driver_api.h, lt_api.h and nccl_api.h against NVIDIA's own headers and its library of stubs,
+ * where a toolkit is installed: names, numbers and sizes. */
 #ifdef DS_CUDA_HEADER
 
 #include "accel/cuda/driver/driver_api.h"
 #include "common/check.h"
 
 #include <cuda.h>
+#if __has_include(<cublasLt.h>)
+#include "accel/cuda/driver/lt_api.h"
+#include <cublasLt.h>
+#define HAS_LT 1
+#endif
 #include <dlfcn.h>
 #include <string.h>
 
@@ -21,7 +26,9 @@ SAME(DSC_CU_INVALID_IMAGE, CUDA_ERROR_INVALID_IMAGE);
 SAME(DSC_CU_INVALID_CONTEXT, CUDA_ERROR_INVALID_CONTEXT);
 SAME(DSC_CU_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
 SAME(DSC_CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
+SAME(DSC_CU_ECC_UNCORRECTABLE, CUDA_ERROR_ECC_UNCORRECTABLE);
 SAME(DSC_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+SAME(DSC_CU_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(DSC_CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS);
 SAME(DSC_CU_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 SAME(DSC_CU_HOST_MEMORY_NOT_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
@@ -46,6 +53,62 @@ SAME(DSC_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
 _Static_assert(sizeof(dsc_cu_result) == sizeof(CUresult), "CUresult");
 _Static_assert(sizeof(dsc_cu_ptr) == sizeof(CUdeviceptr), "CUdeviceptr");
 _Static_assert(sizeof(dsc_cu_device) == sizeof(CUdevice), "CUdevice");
+
+#ifdef HAS_LT
+SAME(DSC_LT_SUCCESS, CUBLAS_STATUS_SUCCESS);
+SAME(DSC_LT_NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
+SAME(DSC_LT_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+SAME(DSC_LT_INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+SAME(DSC_LT_EXECUTION_FAILED, CUBLAS_STATUS_EXECUTION_FAILED);
+SAME(DSC_LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+SAME(DSC_LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(DSC_LT_R_32F, CUDA_R_32F);
+SAME(DSC_LT_R_16F, CUDA_R_16F);
+SAME(DSC_LT_R_16BF, CUDA_R_16BF);
+SAME(DSC_LT_OP_N, CUBLAS_OP_N);
+SAME(DSC_LT_OP_T, CUBLAS_OP_T);
+SAME(DSC_LT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT);
+SAME(DSC_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+SAME(DSC_LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(DSC_LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+SAME(DSC_LT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+SAME(DSC_LT_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(DSC_LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(DSC_LT_PREF_REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+SAME(DSC_LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(DSC_LT_PREF_ALIGN_B, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+SAME(DSC_LT_PREF_ALIGN_C, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+SAME(DSC_LT_PREF_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SAME(DSC_LT_REDUCE_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+SAME(DSC_LT_ALGO_ID, CUBLASLT_ALGO_CONFIG_ID);
+SAME(DSC_LT_ALGO_TILE, CUBLASLT_ALGO_CONFIG_TILE_ID);
+SAME(DSC_LT_ALGO_SPLIT_K, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+SAME(DSC_LT_ALGO_STAGES, CUBLASLT_ALGO_CONFIG_STAGES_ID);
+SAME(sizeof(dsc_lt_algo), sizeof(cublasLtMatmulAlgo_t));
+SAME(sizeof(dsc_lt_result), sizeof(cublasLtMatmulHeuristicResult_t));
+SAME(offsetof(dsc_lt_result, work_bytes), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(dsc_lt_result, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+#endif
+
+#if __has_include(<nccl.h>)
+#include "accel/cuda/driver/nccl_api.h"
+#include <nccl.h>
+SAME(DSC_NCCL_SUCCESS, ncclSuccess);
+SAME(DSC_NCCL_UNHANDLED_CUDA_ERROR, ncclUnhandledCudaError);
+SAME(DSC_NCCL_INTERNAL_ERROR, ncclInternalError);
+SAME(DSC_NCCL_INVALID_ARGUMENT, ncclInvalidArgument);
+SAME(DSC_NCCL_INVALID_USAGE, ncclInvalidUsage);
+SAME(DSC_NCCL_REMOTE_ERROR, ncclRemoteError);
+SAME(DSC_NCCL_IN_PROGRESS, ncclInProgress);
+SAME(DSC_NCCL_UINT8, ncclUint8);
+SAME(DSC_NCCL_UNDEFINED, NCCL_CONFIG_UNDEF_INT);
+SAME(DSC_NCCL_CONFIG_VERSION, NCCL_VERSION(2, 17, 0));
+SAME(sizeof(dsc_nccl_id), sizeof(ncclUniqueId));
+SAME(offsetof(dsc_nccl_config, version), offsetof(ncclConfig_t, version));
+SAME(offsetof(dsc_nccl_config, blocking), offsetof(ncclConfig_t, blocking));
+SAME(offsetof(dsc_nccl_config, max_ctas), offsetof(ncclConfig_t, maxCTAs));
+SAME(offsetof(dsc_nccl_config, net_name), offsetof(ncclConfig_t, netName));
+#endif
 
 #define STRING_OF(x) #x
 #define STRING(x)    STRING_OF(x)

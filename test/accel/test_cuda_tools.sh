@@ -17,7 +17,8 @@ nowhere=$(mktemp -d)
 trap 'rm -rf "$nowhere"' EXIT
 with=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin")
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUDA_STANDIN=seed=3,turn=100 ./ds_accel_test cuda --rounds 1
-check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0; kernels ahead of time: the host layer; device 0: stand-in" "${with[@]}" ./ds_report
+check 0 "^graphs: .* passed$" "${with[@]}" DS_CUBLASLT_STANDIN=none ./ds_accel_test cuda --rounds 1
+check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer; products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
 cat > "$nowhere/config.json" << 'CONFIG'
 {"model_type":"gpt2","vocab_size":97,"n_positions":64,"n_embd":32,"n_layer":2,"n_head":4}
 CONFIG
@@ -25,6 +26,14 @@ echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{
 plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
 check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
 check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+elsewhere=("${plan[@]}" --device rtx-4090 --accelerator cuda)
+check 0 "^accelerator: cuda$" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}"
+if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver is what would run, but for cuBLASLt's products
+    env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" | grep -v "^planned in" > "$nowhere/without"
+    "${with[@]}" DS_CUBLASLT_STANDIN=none "${elsewhere[@]}" | grep -v "^planned in" | cmp - "$nowhere/without"
+fi
+check 1 "no kernel of lamb" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --deepspeed_config <(
+    echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"Lamb","params":{"lr":0.001}}}')
 if ! ldconfig -p | grep -q libcuda.so.1; then
     check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
 fi

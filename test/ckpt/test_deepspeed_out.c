@@ -16,15 +16,18 @@
 static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16", "universal2", "universal3"};
 enum { N_FORMS = sizeof forms / sizeof forms[0], PATH_BYTES = 512, MOST_FILLED = 20 };
 
+static const char *const pipes[] = {"pipe", "pipe_tied", "pipe_bf16"};
+enum { N_PIPES = sizeof pipes / sizeof pipes[0] };
+
 static char *folder;
 
 static int unpack(void **state)
 {
     char command[1024];
     folder = scratch_make();
-    for (size_t i = 0; i < N_FORMS; ++i) {
-        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN, forms[i],
-                       folder);
+    for (size_t i = 0; i < N_FORMS + N_PIPES; ++i) {
+        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN,
+                       i < N_FORMS ? forms[i] : pipes[i - N_FORMS], folder);
         if (system(command) != 0) {
             return 1;
         }
@@ -240,8 +243,10 @@ static void compare_checkpoints(ds_ctx *ctx, const char *a, const char *b)
         assert_memory_equal(u, v, bytes);
     }
     assert_string_equal(ds_checkpoint_state(x, "engine"), ds_checkpoint_state(y, "engine"));
-    assert_string_equal(ds_checkpoint_state(x, "parameter_groups"),
-                        ds_checkpoint_state(y, "parameter_groups"));
+    if (strncmp(b, "like", 4) != 0) { /* a pipeline's are by stage */
+        assert_string_equal(ds_checkpoint_state(x, "parameter_groups"),
+                            ds_checkpoint_state(y, "parameter_groups"));
+    }
     ds_checkpoint_close(&x);
     ds_checkpoint_close(&y);
 }
@@ -296,11 +301,78 @@ static void refuses_what_does_not_fit(void **state)
     fails_to_write(*state, &p, DS_ERR_ARG, "would replace itself");
 }
 
+/* ---- pipelines ---- */
+
+static ds_status write_like(ds_ctx *ctx, const char *form, const char *like, const char *out,
+                            uint32_t ranks)
+{
+    char from[PATH_BYTES];
+    char to[PATH_BYTES];
+    char other[PATH_BYTES];
+    ds_checkpoint *c = NULL;
+    const ds_checkpoint_deepspeed_params params = {
+        .dir = to, .zero_stage = 1, .ranks = ranks, .like = other};
+    (void)snprintf(from, sizeof from, "%s/%s", folder, form);
+    (void)snprintf(to, sizeof to, "%s/%s", folder, out);
+    (void)snprintf(other, sizeof other, "%s/%s", folder, like);
+    CHECK_OK(ctx, ds_checkpoint_open(ctx, from, NULL, &c));
+    const ds_status status = ds_checkpoint_write_deepspeed(c, &params);
+    ds_checkpoint_close(&c);
+    return status;
+}
+
+/* Of the same ranks every value that DeepSpeed reads is its own, the weights of layers too. */
+static void has_a_pipelines_own_values(void **state)
+{
+    static const struct {
+        const char *form;
+        uint32_t ranks, layers;
+    } cases[] = {{"pipe", 1, 5}, {"pipe_tied", 2, 4}, {"pipe_bf16", 1, 5}};
+    char want[PATH_BYTES];
+    char got[PATH_BYTES];
+    char name[128];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        const bool bf16 = strcmp(cases[i].form, "pipe_bf16") == 0;
+        (void)snprintf(name, sizeof name, "like_%s", cases[i].form);
+        CHECK_OK(*state, write_like(*state, cases[i].form, cases[i].form, name, cases[i].ranks));
+        compare_checkpoints(*state, cases[i].form, name);
+        (void)snprintf(want, sizeof want, "%s/%s/global_step3", folder, cases[i].form);
+        (void)snprintf(got, sizeof got, "%s/%s/global_step3", folder, name);
+        for (uint32_t s = 0; s < 2; ++s) {
+            (void)snprintf(name, sizeof name, "mp_rank_%02u_model_states.pt", s);
+            compare_files(*state, want, got, name);
+            for (uint32_t r = 0; r < cases[i].ranks && !bf16; ++r) {
+                (void)snprintf(name, sizeof name, "zero_pp_rank_%u_mp_rank_%02u_optim_states.pt", r,
+                               s);
+                compare_files(*state, want, got, name);
+            }
+        }
+        for (uint32_t k = 0; k < cases[i].layers; ++k) {
+            (void)snprintf(name, sizeof name, "layer_%02u-model_states.pt", k);
+            compare_files(*state, want, got, name);
+        }
+    }
+}
+
+static void cuts_a_pipeline_anew(void **state)
+{
+    CHECK_OK(*state, write_like(*state, "pipe_tied", "pipe_tied", "like_5", 5));
+    compare_checkpoints(*state, "pipe_tied", "like_5");
+    CHECK_OK(*state, write_like(*state, "zero3", "pipe_tied", "like_zero3", 2));
+    compare_checkpoints(*state, "zero3", "like_zero3");
+    CHECK_FAILS(*state, write_like(*state, "zero3", "zero2", "no", 2), DS_ERR_ARG,
+                "is no folder of a pipeline");
+    CHECK_FAILS(*state, write_like(*state, "zero3", "pipe", "no", 2), DS_ERR_ARG,
+                "has '4.lm_head.weight' (lm_head.weight), which");
+    CHECK_FAILS(*state, write_like(*state, "pipe", "pipe_tied", "no", 2), DS_ERR_ARG,
+                "has 'lm_head.weight', which");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_deepspeeds_own_values),
-        cmocka_unit_test(keeps_every_tensor),
+        cmocka_unit_test(has_deepspeeds_own_values), cmocka_unit_test(has_a_pipelines_own_values),
+        cmocka_unit_test(cuts_a_pipeline_anew),      cmocka_unit_test(keeps_every_tensor),
         cmocka_unit_test(refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, unpack, remove_all);

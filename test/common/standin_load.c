@@ -17,9 +17,16 @@ bool standin_load(const char *build, standin_calls *calls_out)
     for (int i = 0; i < 3 && object != NULL; ++i) {
         symbols[i] = dlsym(object, names[i]);
     }
+    static const char *const libraries[] = {"libcublasLt.so.13", "libnccl.so.2",
+                                            "libnvidia-ml.so.1"};
+    for (size_t i = 0; i < sizeof libraries / sizeof libraries[0] && object != NULL; ++i) {
+        (void)snprintf(path, sizeof path, "%s/standin/%s", build, libraries[i]);
+        object = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+        symbols[2] = object != NULL ? symbols[2] : NULL;
+    }
     (void)snprintf(path, sizeof path, "%s/standin", build);
     if (symbols[2] == NULL || setenv("DS_MODULE_PATH", path, 1) != 0) {
-        (void)fprintf(stderr, "no stand-in of libcuda: %s\n", dlerror());
+        (void)fprintf(stderr, "no stand-in of libcuda and its libraries: %s\n", dlerror());
         return false;
     }
     memcpy(&calls_out->set, &symbols[0], sizeof calls_out->set);

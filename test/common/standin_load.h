@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads the stand-in of libcuda (accel/standin) and lets the accelerator `cuda` be the module that
- * is made for it. Before somebody asks for an accelerator. */
+/* Loads the stand-ins of libcuda (accel/standin) and of libraries over it, and lets the accelerator
+ * `cuda` be the module that is made for it. Before somebody asks for an accelerator. */
 #ifndef DS_TEST_STANDIN_LOAD_H
 #define DS_TEST_STANDIN_LOAD_H
 

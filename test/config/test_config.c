@@ -116,6 +116,29 @@ static const char full_text[] =
     "  \"steps_per_print\": null\n"
     "}\n";
 
+static void autocast_is_mixed_precision(void **state)
+{
+    ds_config *config;
+    CHECK_OK(*state, config_resolve(*state,
+                                    "{\"train_batch_size\": 2, \"torch_autocast\": {\"enabled\": "
+                                    "true, \"dtype\": \"float16\"}}",
+                                    2, NULL, &config));
+    const ds_config_values *v = dsi_config_values(config);
+    assert_int_equal(v->compute_dtype, DS_DTYPE_F16);
+    assert_int_equal(v->communication_dtype, DS_DTYPE_F16);
+    assert_true(v->fp16.enabled && v->fp16.dynamic && v->fp16.initial_scale == 65536);
+    assert_true(v->fp16.loss_scale_window == 2000 && v->fp16.hysteresis == 1);
+    ds_config_destroy(&config);
+    CHECK_OK(*state, config_resolve(*state,
+                                    "{\"train_batch_size\": 2, \"torch_autocast\": {\"enabled\": "
+                                    "true, \"lower_precision_safe_modules\": []}}",
+                                    2, NULL, &config));
+    v = dsi_config_values(config);
+    assert_int_equal(v->compute_dtype, DS_DTYPE_BF16);
+    assert_int_equal(v->communication_dtype, DS_DTYPE_F32);
+    ds_config_destroy(&config);
+}
+
 static void reads_values(void **state)
 {
     ds_config *config;
@@ -234,6 +257,7 @@ int main(void)
         cmocka_unit_test(refuses_batch_sizes),
         cmocka_unit_test(has_defaults),
         cmocka_unit_test(reads_values),
+        cmocka_unit_test(autocast_is_mixed_precision),
         cmocka_unit_test(knows_optimizers),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(explains),

@@ -195,6 +195,31 @@ static dsi_ref *find(dsi_plan *plan, ds_phase phase, bool inside)
     return NULL;
 }
 
+/* Two slots may lie in one place, unless both are in flight at once. */
+static void break_order(dsi_plan *plan)
+{
+    static const dsi_slot_event one_by_one[] = {{0, 0, false}, {0, 2, false}, {0, 2, true},
+                                                {0, 1, false}, {0, 1, true},  {0, 0, true}};
+    dsi_slot_event events[6];
+    const size_t at = plan->slot[0].at[1];
+    plan->slot[0].at[1] = plan->slot[0].at[2];
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "two slots in flight at once overlap");
+    memcpy(events, one_by_one, sizeof events);
+    plan->slot_events = (dsi_slot_events){events, 6};
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    events[2] = one_by_one[3];
+    events[3] = one_by_one[2];
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "two slots in flight at once overlap");
+    memcpy(events, one_by_one, sizeof events);
+    events[3].micro = 0; /* which is taken */
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "taken twice");
+    memcpy(events, one_by_one, sizeof events);
+    plan->slot_events.n = 5;
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "is not given back");
+    plan->slot_events = (dsi_slot_events){0};
+    plan->slot[0].at[1] = at;
+}
+
 static void broken_plans(void **state)
 {
     const inputs in = make_inputs(7);
@@ -207,7 +232,7 @@ static void broken_plans(void **state)
     dsi_ref *norm = find(plan, c.run.own.phases.norm, false);
     assert_non_null(norm);
     const size_t work = plan->steps[0].work_bytes;
-    plan->steps[0].work_offset = slot.offset + slot.bytes; /* scratch in a copy */
+    plan->steps[0].work_offset = plan->slot[0].at[1]; /* scratch in another slot */
     plan->steps[0].work_bytes = 64;
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "memory of a slot, and other memory");
     plan->steps[0].work_bytes = work;
@@ -217,9 +242,10 @@ static void broken_plans(void **state)
     plan->slot[0].range = (dsi_range){0, slot.bytes}; /* and before it */
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slot");
     plan->slot[0].range = slot;
-    plan->n_slots = plan->slot[0].copies = 100;
-    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slots beyond the arena");
-    plan->n_slots = plan->slot[0].copies = 3;
+    plan->pool.bytes -= 1;
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "slots beyond the pool");
+    plan->pool.bytes += 1;
+    break_order(plan);
     CHECK_OK(ctx, dsi_plan_check(plan));
     graph_run_close(&c.run);
 }

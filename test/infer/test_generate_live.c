@@ -22,7 +22,7 @@ typedef struct job {
     uint32_t stage;
     ds_dtype dtype;
     const char *folder;
-    bool share;
+    bool share, schedule_free;
 } job;
 
 static void draw(ds_ctx *ctx, ds_generator *generator, uint32_t ids[N_IDS])
@@ -69,7 +69,8 @@ static void check_shared(const job *j, const ds_engine *engine, ds_generator *li
         if (cell->kind == DS_CELL_PARAM) {
             const bool once =
                 dsi_exec_host_view(live->exec, c) == dsi_exec_host_view(engine->exec, from);
-            assert_int_equal(once, j->stage < 3 && engine->spec.train.dtype == j->dtype);
+            assert_int_equal(once, j->stage < 3 && engine->spec.train.dtype == j->dtype &&
+                                       !j->schedule_free);
             assert_int_equal(once, live->shared[c]);
         }
     }
@@ -88,6 +89,10 @@ static void *run_rank(void *arg)
     parity_open(j->ctx, "llama3_tied", &p);
     dsi_engine_spec spec = parity_spec(&p, j->dtype, dsi_cpu_isa());
     spec.lr = 0.05;
+    if (j->schedule_free) { /* parameters are where gradients are taken, masters the model */
+        spec.train.optimizer = DS_OPTIMIZER_SCHEDULE_FREE;
+        spec.train.schedule_free = (dsi_schedule_free_spec){.on = true, .rate_power = 2.0};
+    }
     spec.zero = (dsi_zero_spec){.stage = j->stage,
                                 .reduce_each = true,
                                 .comm_dtype = spec.train.comm_dtype,
@@ -122,7 +127,8 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static void run_all(uint32_t n_ranks, uint32_t stage, ds_dtype dtype, bool share)
+static void run_all(uint32_t n_ranks, uint32_t stage, ds_dtype dtype, bool share,
+                    bool schedule_free)
 {
     char *folder = scratch_make();
     job jobs[MAX_RANKS];
@@ -138,7 +144,7 @@ static void run_all(uint32_t n_ranks, uint32_t stage, ds_dtype dtype, bool share
         CHECK_OK(ctxs[0], dsi_comm_sim_create(ctxs, n_ranks, &options, comms));
     }
     for (uint32_t i = 0; i < n_ranks; ++i) {
-        jobs[i] = (job){ctxs[i], comms[i], stage, dtype, folder, share};
+        jobs[i] = (job){ctxs[i], comms[i], stage, dtype, folder, share, schedule_free};
         assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &jobs[i]), 0);
     }
     for (uint32_t i = 0; i < n_ranks; ++i) {
@@ -157,10 +163,12 @@ static void like_saved_and_loaded(void **state)
 {
     (void)state;
     for (int share = 0; share < 2; ++share) {
-        run_all(1, 0, DS_DTYPE_F32, share);
-        run_all(1, 0, DS_DTYPE_BF16, share);
-        run_all(2, 1, DS_DTYPE_BF16, share);
-        run_all(3, 3, DS_DTYPE_F16, share);
+        run_all(1, 0, DS_DTYPE_F32, share, false);
+        run_all(1, 0, DS_DTYPE_BF16, share, false);
+        run_all(2, 1, DS_DTYPE_BF16, share, false);
+        run_all(3, 3, DS_DTYPE_F16, share, false);
+        run_all(1, 0, DS_DTYPE_F32, share, true);
+        run_all(2, 2, DS_DTYPE_BF16, share, true);
     }
 }
 

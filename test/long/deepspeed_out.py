@@ -81,6 +81,31 @@ def case(golden, build, work, number, form, stage, run_stage, ranks):
         sys.exit(f"beyond {limit}: {losses} for {want}")
 
 
+def pipeline(golden, build, work, source, like):
+    """A checkpoint of `source` as a folder of the pipeline `like`: it loads that and makes the losses of `source`."""
+    for form in {source, like}:
+        subprocess.run(["tar", "-xzf", os.path.join(golden, form + ".tar.gz"), "-C", work], check=True)
+    sys.path.insert(0, golden)
+    from make_pipe import FORMS, STAGES
+    folder = os.path.join(work, f"{source}_as_{like}")
+    subprocess.run([os.path.join(build, "ds_checkpoint"), "deepspeed", os.path.join(work, source), folder, "--zero_stage", "1",
+                    "--ranks", str(FORMS[like][0] // STAGES), "--like", os.path.join(work, like)], check=True)
+    done = subprocess.run([sys.executable, os.path.join(golden, "make_pipe.py"), work, like, folder], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[0.") or line.startswith("[3.")]
+    if done.returncode != 0 or not lines:
+        print(done.stdout[-6000:])
+        sys.exit(f"{source} as {like}: DeepSpeed did not load it")
+    losses = json.loads(lines[-1])
+    with open(os.path.join(work, source, "losses.json")) as f:
+        want = json.load(f)["after"]
+    worst = max(abs(a - b) / abs(b) for a, b in zip(losses, want))
+    print(f"{source:11} -> {like}: {worst:.1e} from DeepSpeed's own losses", flush=True)
+    if len(losses) != AFTER or not worst < 1e-5:
+        sys.exit(f"beyond 1e-5: {losses} for {want}")
+
+
+PIPELINES = [("pipe", "pipe"), ("pipe_tied", "pipe_tied"), ("zero3", "pipe_tied")]
 TYPES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3", "starcoder2", "stablelm", "phi3", "glm", "glm4",
          "cohere"]
 
@@ -139,6 +164,9 @@ def main():
     for number, one in enumerate(CASES):
         if not only or str(number) in only:
             case(os.path.abspath(golden), build, work, number, *one)
+    for source, like in PIPELINES:
+        if not only or "pipelines" in only:
+            pipeline(os.path.abspath(golden), build, work, source, like)
     for model_type in TYPES:
         if not only or model_type in only:
             order(build, work, model_type)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every family of the parity goldens: the greedy text of ds_serve is that of ds_generate, or the family is refused by a
-message of REFUSED. Usage: serve_families.py BUILD SOURCE"""
+"""Every family of the parity goldens: the greedy text of ds_serve, of one rank and of two that share the layers, is that of
+ds_generate, or the family is refused by a message of REFUSED. Usage: serve_families.py BUILD SOURCE"""
 import json
 import pathlib
 import re
@@ -13,9 +13,9 @@ PROMPT, TOKENS = "$%!", 12
 REFUSED = ("rotary positions are dynamic",)
 
 
-def serve(build: pathlib.Path, model: pathlib.Path):
+def serve(build: pathlib.Path, model: pathlib.Path, launcher=()):
     """The text, or what was said instead of serving."""
-    server = subprocess.Popen([build / "ds_serve", "--model", model, "--tokenizer", "bytes", "--port", "0", "--dtype", "f32",
+    server = subprocess.Popen([*launcher, build / "ds_serve", "--model", model, "--tokenizer", "bytes", "--port", "0", "--dtype", "f32",
                                "--served_model_name", "m"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         line = ""
@@ -47,13 +47,14 @@ def main() -> int:
     same = refused = bad = 0
     for model in sorted(path.parent for path in (source / "test/golden/parity").glob("*/config.json")):
         served, said = serve(build, model)
-        if served and ascii_of(said) == ascii_of(generate(build, model)):
+        two = serve(build, model, [build / "deepspeed", "--num_gpus", "2"])
+        if served and two[0] and ascii_of(said) == ascii_of(two[1]) == ascii_of(generate(build, model)):
             same += 1
-        elif not served and any(words in said for words in REFUSED):
+        elif not served and not two[0] and any(words in said for words in REFUSED):
             refused += 1
         else:
             bad += 1
-            print(f"{model.name}: {said!r}" + (f", ds_generate {generate(build, model)!r}" if served else ""))
+            print(f"{model.name}: {said!r}, two ranks {two[1]!r}" + (f", ds_generate {generate(build, model)!r}" if served else ""))
     print(f"{same} families the same, {refused} refused, {bad} wrong")
     return 1 if bad or same < 51 else 0
 

@@ -4,6 +4,7 @@
 #include "common/check.h"
 
 #include "pipe/pipe_list.h"
+#include "pipe/pipe_slots.h"
 #include "pipe/pipe_time.h"
 
 #include <math.h>
@@ -155,8 +156,28 @@ static void check_order(const dsi_schedule *s, const dsi_schedule_times *t, doub
         const double v = s->n_chunks;
         stages[i] = (dsi_schedule_times){t->forward / v, t->backward / v, t->weights / v};
     }
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, &seconds));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, NULL, &seconds));
     assert_true(fabs(seconds - expected) < 1e-9);
+}
+
+/* One micro-batch goes down and comes back: over each link once either way. With more a link that
+ * is slow is waited for less than once for each. */
+static void messages_take_time(void **state)
+{
+    enum { P = 4 };
+    const dsi_schedule_times stages[P] = {
+        {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}};
+    const dsi_stage_way ways[P] = {{0.5, 0.25}, {8.0, 4.0}, {0.5, 0.25}, {0.0, 0.0}};
+    dsi_schedule s = {DSI_SCHEDULE_1F1B, P, 1, 1};
+    double seconds = 0.0;
+    double none = 0.0;
+    (void)state;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    assert_true(fabs(seconds - (P * 3.0 + 9.0 + 4.5)) < 1e-9);
+    s.n_micro = 8;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, NULL, &none));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    assert_true(seconds > none + 13.5 - 1e-9 && seconds < none + 8 * 13.5);
 }
 
 static void check_formulas(const dsi_schedule *s)
@@ -183,17 +204,16 @@ static void check_formulas(const dsi_schedule *s)
         if (!folded || s->n_micro >= 2 * s->n_ranks - 1) {
             assert_int_equal(result.in_flight[r], in_flight(s, r));
         }
-        uint32_t slots = 0;
-        for (uint32_t c = 0; c < s->n_chunks; ++c) {
-            const uint32_t own = dsi_schedule_chunk_slots(s, r, c);
-            assert_true(own >= 1 && own <= dsi_schedule_slots(s, r));
-            assert_true(dsi_schedule_slots(s, r) >= s->n_micro ||
-                        dsi_schedule_slots(s, r) % own == 0);
-            slots += own;
-        }
-        assert_true(slots >= result.in_flight[r]); /* chunks have most at different times */
-        assert_true(s->n_chunks > 1 ? slots <= s->n_chunks * s->n_micro
-                                    : slots == result.in_flight[r]);
+        uint32_t chunks = 0;
+        dsi_pipe_slots slots;
+        const uint32_t micros = dsi_schedule_in_flight(s, r, &chunks);
+        CHECK_OK(ctx, dsi_pipe_slots_make(ctx, s, r, &slots));
+        assert_int_equal(chunks, result.in_flight[r]);
+        assert_true(slots.n >= micros && slots.n <= 4 * micros);
+        if (s->n_micro <= 4 * micros) {
+            assert_int_equal(slots.n_places, chunks);
+        } /* a step that is longer: see long_steps */
+        dsi_pipe_slots_free(&slots);
     }
 }
 
@@ -213,6 +233,40 @@ static void formulas(void **state)
             for (uint32_t m = p; m <= 4 * p; m += p) {
                 check_formulas(&(dsi_schedule){DSI_SCHEDULE_INTERLEAVED, p, m, v});
             }
+        }
+    }
+}
+
+/* Of more than four times as many micro-batches as are in flight, slots come round: a few places
+ * more than chunks in flight. */
+static void check_long(const dsi_schedule *s)
+{
+    for (uint32_t r = 0; r < s->n_ranks; ++r) {
+        uint32_t chunks = 0;
+        dsi_pipe_slots slots;
+        const uint32_t micros = dsi_schedule_in_flight(s, r, &chunks);
+        size_t ones[DSI_STAGES_MOST];
+        size_t at[DSI_STAGES_MOST * DSI_PIPE_SLOTS_MOST];
+        size_t total = 0;
+        CHECK_OK(ctx, dsi_pipe_slots_make(ctx, s, r, &slots));
+        assert_true(slots.n >= micros && slots.n <= DSI_PIPE_SLOTS_MOST);
+        assert_true(slots.n_places >= chunks && slots.n_places <= chunks + chunks / 3);
+        for (uint32_t c = 0; c < s->n_chunks; ++c) {
+            ones[c] = 1;
+        }
+        CHECK_OK(ctx, dsi_slot_pool(ctx, &slots.events, s->n_chunks, slots.n, ones, at, &total));
+        assert_int_equal(total, slots.n_places); /* though they were counted on a shorter step */
+        dsi_pipe_slots_free(&slots);
+    }
+}
+
+static void long_steps(void **state)
+{
+    (void)state;
+    for (uint32_t p = 2; p <= 8; ++p) {
+        check_long(&(dsi_schedule){DSI_SCHEDULE_ZB_V, p, 9 * p, 2});
+        for (uint32_t v = 2; v * p <= DSI_STAGES_MOST; ++v) {
+            check_long(&(dsi_schedule){DSI_SCHEDULE_INTERLEAVED, p, 10 * p, v});
         }
     }
 }
@@ -257,7 +311,8 @@ static void far_messages(void **state)
             dsi_pipe_result result;
             uint32_t n = usual_edges(&s, edges);
             const ds_phase last = dsi_part_backward(&parts, 0);
-            const uint32_t buffers = v > 1 ? dsi_schedule_slots(&s, 0) : p - 1;
+            uint32_t chunks = 0;
+            const uint32_t buffers = v > 1 ? dsi_schedule_in_flight(&s, 0, &chunks) : p - 1;
             dsi_pipe_edge *far = &edges[n++];
             *far = (dsi_pipe_edge){.source = p - 1,
                                    .phase = v,
@@ -445,8 +500,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists),
         cmocka_unit_test(formulas),
+        cmocka_unit_test(long_steps),
         cmocka_unit_test(makespans),
         cmocka_unit_test(far_messages),
+        cmocka_unit_test(messages_take_time),
         cmocka_unit_test(lists_that_block),
         cmocka_unit_test(mutated_lists),
         cmocka_unit_test(what_is_refused),

@@ -151,7 +151,8 @@ static void add_edges(job *j)
                                                  .kept = kept};
     }
     const ds_phase last = dsi_part_end(&parts, 0);
-    const uint32_t buffers = dsi_schedule_slots(s, 0);
+    uint32_t chunks = 0;
+    const uint32_t buffers = dsi_schedule_in_flight(s, 0, &chunks);
     if (parts.folded) { /* the first rank has both */
         return;
     }

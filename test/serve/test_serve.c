@@ -5,19 +5,11 @@
  * labels: threads */
 #include "common/count_allocations.h"
 #include "common/parity.h"
+#include "common/serve_crowd.h"
 
 #include <deepspeed/serve.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { REQUESTS = 24, MOST_IDS = 150, MOST_NEW = 40, EVENTS = 256 };
-
-/* A number below n, of a linear congruential generator. */
-static uint32_t below(uint64_t *seed, uint32_t n)
-{
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((*seed >> 33) % n);
-}
 
 static ds_server *open_server(ds_ctx *ctx, const parity_case *p, const ds_serve_params *sizes,
                               ds_dtype dtype)
@@ -38,7 +30,7 @@ static void greedy_of(ds_ctx *ctx, const char *name)
     uint32_t prompt[64];
     uint64_t uids[3];
     int64_t at[3] = {0};
-    ds_serve_event events[EVENTS];
+    ds_serve_event events[CROWD_EVENTS];
     size_t n_events = 0;
     parity_open(ctx, name, &p);
     const json_t *want = json_object_get(p.scalars, "greedy");
@@ -68,104 +60,13 @@ static void greedy_like_transformers(void **state)
 {
     static const char *const names[] = {
         "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3",
-        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss"};
+        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss",  "falcon_rw"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
 }
 
 /* ---- bit identity ---- */
-typedef struct asked {
-    uint32_t ids[MOST_IDS];
-    size_t n;
-    ds_serve_request request;
-    ds_serve_bias bias;
-    ds_dry dry;
-} asked;
-
-typedef struct answer {
-    uint32_t ids[MOST_NEW];
-    float logprobs[MOST_NEW], top[MOST_NEW];
-    int64_t n;
-    ds_serve_finish finish;
-} answer;
-
-/* Requests of all kinds; some share a begin. */
-static void ask(asked *a, int64_t vocab, uint64_t seed)
-{
-    uint32_t shared[MOST_IDS];
-    for (int i = 0; i < MOST_IDS; ++i) {
-        shared[i] = below(&seed, (uint32_t)vocab);
-    }
-    for (int k = 0; k < REQUESTS; ++k) {
-        asked *q = &a[k];
-        const size_t same = k % 3 == 0 ? 0 : below(&seed, MOST_IDS);
-        const bool later = k % 6 == 5; /* the same ids behind another begin */
-        q->n = later ? MOST_IDS : 1 + below(&seed, MOST_IDS);
-        for (size_t i = 0; i < q->n; ++i) {
-            q->ids[i] = (later ? i >= 64 : i < same) ? shared[i] : below(&seed, (uint32_t)vocab);
-        }
-        q->bias = (ds_serve_bias){below(&seed, (uint32_t)vocab), 3.0f};
-        q->dry = (ds_dry){.multiplier = 0.9,
-                          .base = 1.5,
-                          .allowed_length = 1,
-                          .breakers = &q->bias.id,
-                          .n_breakers = 1};
-        const bool mirostat = k % 12 == 1;
-        q->request = (ds_serve_request){.ids = q->ids,
-                                        .n = q->n,
-                                        .max_new_tokens = 1 + below(&seed, MOST_NEW),
-                                        .stop_ids = &q->bias.id,
-                                        .n_stop_ids = k % 4 == 0,
-                                        .min_new_tokens = k % 8 == 0 ? 9 : 0,
-                                        .sampling = {.temperature = k % 2 == 0 ? 0.0 : 0.9,
-                                                     .top_p = k % 5 == 0 && !mirostat ? 0.8 : 1.0,
-                                                     .top_k = k % 7 == 0 && !mirostat ? 11 : 0,
-                                                     .min_p = k % 6 == 5 ? 0.05 : 0.0,
-                                                     .typical_p = k % 12 == 9 ? 0.7 : 0.0,
-                                                     .mirostat = mirostat ? 1 + k / 12 : 0,
-                                                     .tau = 3.0,
-                                                     .eta = 0.2,
-                                                     .seed = seed},
-                                        .repetition = k % 9 == 4 ? 1.3 : 0.0,
-                                        .presence = k % 10 == 3 ? 0.5 : 0.0,
-                                        .frequency = k % 10 == 7 ? 0.4 : 0.0,
-                                        .bias = &q->bias,
-                                        .n_bias = k % 3 == 1,
-                                        .dry = k % 4 == 2 ? &q->dry : NULL,
-                                        .logprobs = true,
-                                        .n_top = 3};
-    }
-}
-
-typedef struct way {
-    const char *name;
-    ds_serve_params sizes;
-    uint32_t threads;
-    bool backwards, cancels;
-} way;
-
-static int index_of(const uint64_t *uids, uint64_t uid)
-{
-    int k = 0;
-    while (k < REQUESTS && uids[k] != uid) {
-        ++k;
-    }
-    return k;
-}
-
-static void take(answer *got, const ds_serve_event *e)
-{
-    assert_true(got->n < MOST_NEW);
-    assert_int_equal(got->finish, DS_SERVE_GOES_ON);
-    got->ids[got->n] = e->id;
-    got->logprobs[got->n] = e->logprob;
-    got->top[got->n] = e->top_logprobs[2];
-    got->finish = e->finish;
-    got->n += 1;
-}
-
-/* All requests, some steps apart; those beside them that are cancelled leave no trace. */
 static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dtype blocks,
                       ds_dtype cells, const asked *a, answer *got)
 {
@@ -178,57 +79,7 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
     const bool by_model = strncmp(w->name, "draft model", 11) == 0;
     sizes.draft = by_model ? &draft : NULL; /* the model itself, rounded: mostly right */
     ds_server *server = open_server(ctx, p, &sizes, dtype);
-    ds_serve_event events[EVENTS];
-    uint64_t uids[REQUESTS] = {0};
-    ds_serve_stats stats;
-    int begun = 0;
-    size_t n = 0;
-    memset(got, 0, REQUESTS * sizeof *got);
-    for (int step = 0; step < 20000; ++step) {
-        if (begun < REQUESTS && (step % 3 == 0 || w->backwards)) {
-            const int k = w->backwards ? REQUESTS - 1 - begun : begun;
-            uint64_t stray = 0;
-            if (w->cancels) {
-                CHECK_OK(ctx, ds_serve_submit(server, &a[(k * 7) % REQUESTS].request, &stray));
-            }
-            CHECK_OK(ctx, ds_serve_submit(server, &a[k].request, &uids[k]));
-            if (w->cancels) {
-                size_t n_stray = 0;
-                CHECK_OK(ctx, ds_serve_step(server, events, &n_stray));
-                for (size_t e = 0; e < n_stray; ++e) {
-                    const int of = index_of(uids, events[e].uid);
-                    if (of < REQUESTS) {
-                        take(&got[of], &events[e]);
-                    }
-                    stray = events[e].uid == stray && events[e].finish ? 0 : stray;
-                }
-                if (stray != 0) {
-                    CHECK_OK(ctx, ds_serve_cancel(server, stray));
-                    CHECK_FAILS(ctx, ds_serve_cancel(server, stray), DS_ERR_NOT_FOUND, "request");
-                }
-            }
-            ++begun;
-        }
-        CHECK_OK(ctx, ds_serve_step(server, events, &n));
-        for (size_t e = 0; e < n; ++e) {
-            const int k = index_of(uids, events[e].uid);
-            assert_true(k < REQUESTS);
-            take(&got[k], &events[e]);
-        }
-        ds_serve_get_stats(server, &stats);
-        if (begun == REQUESTS && stats.n_running + stats.n_waiting == 0) {
-            break;
-        }
-    }
-    assert_int_equal(stats.n_running + stats.n_waiting, 0);
-    assert_int_equal(stats.n_free_blocks, stats.n_blocks);
-    assert_true(stats.n_accepted <= stats.n_drafted);
-    assert_true((w->sizes.max_draft > 0) == (stats.n_drafted > 0));
-    const bool tight = w->sizes.kv_tokens == 256;
-    assert_true(!tight || stats.n_preemptions > 0);
-    if (w->sizes.kv_tokens == 0 && w->sizes.kv_block == 0) {
-        assert_true(w->sizes.no_prefix_cache == (stats.n_cached_tokens == 0));
-    }
+    crowd_serve(ctx, server, w, a, got);
     ds_serve_destroy(&server);
     ds_ctx_destroy(&ctx);
 }
@@ -264,19 +115,19 @@ static void same_bits_in(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
     };
     parity_case p;
     parity_open(ctx, name, &p);
-    asked *a = calloc(REQUESTS, sizeof *a);
-    answer *want = calloc(2 * REQUESTS, sizeof *want);
+    asked *a = calloc(CROWD_REQUESTS, sizeof *a);
+    answer *want = calloc(2 * CROWD_REQUESTS, sizeof *want);
     assert_non_null(a);
     assert_non_null(want);
-    answer *got = want + REQUESTS;
-    ask(a, p.vocab, 7);
+    answer *got = want + CROWD_REQUESTS;
+    crowd_ask(a, p.vocab, 7);
     serve_all(&p, &ways[0], dtype, blocks, cells, a, want);
     for (size_t i = 1; i < sizeof ways / sizeof *ways; ++i) {
         if (!check_long_row(i)) {
             continue;
         }
         serve_all(&p, &ways[i], dtype, blocks, cells, a, got);
-        for (int k = 0; k < REQUESTS; ++k) {
+        for (int k = 0; k < CROWD_REQUESTS; ++k) {
             if (memcmp(&want[k], &got[k], sizeof *want) != 0) {
                 fail_msg("%s in %s, cells %s: request %d differs between \"alone\" and \"%s\"",
                          name, ds_dtype_name(dtype), ds_dtype_name(cells), k, ways[i].name);
@@ -310,6 +161,7 @@ static void same_bits(void **state)
     same_bits_of(*state, "qwen3_moe", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "bloom", DS_DTYPE_BF16, DS_DTYPE_NONE);
+    same_bits_of(*state, "falcon_rw", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "gpt_oss", DS_DTYPE_F32, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
@@ -324,7 +176,7 @@ static void drafter_is_right(void **state)
     parity_case p;
     uint64_t uids[2];
     const uint32_t ids[3] = {3, 5, 7};
-    ds_serve_event events[EVENTS];
+    ds_serve_event events[CROWD_EVENTS];
     ds_serve_stats stats;
     size_t n = 0;
     parity_open(ctx, "llama3_tied", &p);
@@ -370,7 +222,7 @@ static void put_like_a_generator(void **state)
         .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
     CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
     for (int i = 0; i < N; ++i) {
-        ids[i] = below(&seed, (uint32_t)p.vocab);
+        ids[i] = crowd_below(&seed, (uint32_t)p.vocab);
     }
     CHECK_OK(ctx, ds_generator_prompt(generator, ids, N));
     const float *want = ds_generator_logits(generator, &vocab);
@@ -410,14 +262,14 @@ static void steps_allocate_nothing(void **state)
 #if CAN_REPLACE_MALLOC
     parity_case p;
     ds_ctx *ctx = check_ctx(2);
-    ds_serve_event events[EVENTS];
+    ds_serve_event events[CROWD_EVENTS];
     ds_serve_stats stats;
     size_t n = 0;
     (void)state;
     parity_open(ctx, "llama3_tied", &p);
-    asked *a = calloc(REQUESTS, sizeof *a);
+    asked *a = calloc(CROWD_REQUESTS, sizeof *a);
     assert_non_null(a);
-    ask(a, p.vocab, 3);
+    crowd_ask(a, p.vocab, 3);
     const ds_generator_params draft = {
         .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32};
     const ds_serve_params sizes = {.max_sequences = 6,
@@ -426,7 +278,7 @@ static void steps_allocate_nothing(void **state)
                                    .max_draft = 3,
                                    .draft = &draft};
     ds_server *server = open_server(ctx, &p, &sizes, DS_DTYPE_BF16);
-    for (int k = 0; k < REQUESTS; ++k) {
+    for (int k = 0; k < CROWD_REQUESTS; ++k) {
         uint64_t uid = 0;
         CHECK_OK(ctx, ds_serve_submit(server, &a[k].request, &uid));
     }

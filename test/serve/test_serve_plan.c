@@ -52,6 +52,27 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
     assert_int_equal(planned.total, want + drawn + planned.process);
     assert_int_equal(planned.available, dsi_machine_memory());
     ds_serve_destroy(&server);
+
+    /* with a drafter, here the model itself: what both map */
+    const ds_generator_params draft = {
+        .model = p->model, .weights = p->folder, .dtype = params.source.dtype};
+    ds_serve_needs both;
+    params.draft = &draft;
+    params.max_draft = 2;
+    params.source.weights = NULL;
+    CHECK_OK(ctx, ds_serve_plan(ctx, &params, &both));
+    assert_int_equal(both.weights, 2 * planned.weights);
+    assert_int_equal(both.keys_values, 2 * planned.keys_values);
+    assert_int_equal(both.position, 2 * planned.position);
+    params.source.weights = p->folder;
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
+    const size_t two =
+        dsi_exec_bytes(server->generator->exec) + dsi_exec_bytes(server->drafter->generator->exec);
+    const size_t most = (size_t)(both.weights + both.keys_values + both.batch) - 2 * drawn;
+    if (two > most || two + 2 * bound < most) {
+        fail_msg("planned %zu bytes of both, mapped %zu", most, two);
+    }
+    ds_serve_destroy(&server);
 }
 
 static void planned_is_mapped(void **state)

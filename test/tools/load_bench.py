@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -200,6 +201,20 @@ def work():
     expect([(round(r["due"], 3), r["asked"]) for r in got["each"]] == [(0, 2), (0.2, 1)], got["each"])
 
 
+def interrupted():
+    """Ctrl-C: what runs ends, and the report says that it is not all."""
+    mode[0] = "good"
+    run = subprocess.Popen([PROGRAM, "--serve", URL, "--warmups", "0", "--json", "--requests", "100000", "--clients", "2", "--output_tokens", "2"],
+                           stdout=subprocess.PIPE, text=True)
+    n = len(bodies)
+    while len(bodies) < n + 4 and run.poll() is None:
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    got = json.loads(run.communicate(timeout=100)[0])
+    expect(got["interrupted"] is True and 4 <= got["done"] < 100000 and run.returncode == 0, got["done"], run.returncode)
+    expect(bench("--requests", "1")["interrupted"] is False)
+
+
 def faults():
     """A failure is told with its reason, and the exit code is 1."""
     for kind, status, reason in (("refuse", 429, 'too many "requests"'), ("page", 502, ""), ("garbage", 0, "no HTTP answer"), ("size", 200, "chunk"),
@@ -214,7 +229,8 @@ def faults():
     slow = bench("--requests", "1", "--output_tokens", "90", "--timeout_seconds", "1", code=1)
     expect("timeout" in slow["each"][0]["error"], slow["each"])
     for flags, code, words in ((("--prompt_tokens", "about 5"), 2, "LOW,HIGH"), (("--model", "x"), 2, "no 'x'"), (("--trace", "none"), 1, "none"),
-                               (("--trace", "trace.csv", "--rate", "3"), 2, "--rate and --trace"), (("--serve", "https://a"), 1, "https"),
+                               (("--trace", "trace.csv", "--rate", "3"), 2, "--rate and --trace"), (("--serve", "https://a"), 1, "https"), (("--serve", "ftp://a"), 2, "expected http"),
+                               (("--all_reduce",), 2, "--all_reduce and --serve"), (("--bw_unit", "GBps"), 2, "--bw_unit and --serve"),
                                (("--serve", "http://127.0.0.1:1"), 1, "refused"), (("--serve", "http://a b"), 2, "HOST")):
         expect(words in bench(*flags, code=code, json_out=False), flags)
     with open("bad.csv", "w") as f:
@@ -260,7 +276,7 @@ def page():
 with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
     URL = f"http://127.0.0.1:{listener.getsockname()[1]}/sub/v1/"
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
-    for part in (figures, work, faults, page):
+    for part in (figures, work, interrupted, faults, page):
         part()
 print(f"{checks} checks passed")
 sys.stdout.flush()

@@ -209,7 +209,7 @@ def beams(s):
     expect(wide[:2] == texts and len(set(wide)) == 4, wide)
     frames = s.stream("/v1/completions", prompt="the quick ", **ask)
     expect("".join(f["choices"][0]["text"] for f in frames if f["choices"] and f["choices"][0]["index"] == 0) == texts[0], frames)
-    for fields in (dict(length_penalty=2), dict(early_stopping=True), dict(best_of=2), dict(use_beam_search=True), dict(use_beam_search=True, n=17),
+    for fields in (dict(length_penalty=2), dict(early_stopping=True), dict(use_beam_search=True), dict(use_beam_search=True, n=17),
                    dict(use_beam_search=True, n=3, best_of=2), dict(use_beam_search=True, n=2, temperature=1), dict(use_beam_search=True, n=2, stop="a"),
                    dict(use_beam_search=True, n=2, logprobs=1), dict(use_beam_search=True, n=2, early_stopping="soon")):
         status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
@@ -297,10 +297,10 @@ def refusals(s):
     said = dict(model="m", messages=[{"role": "user", "content": "a"}], max_tokens=2)
     wrong = [("foo", 1), ("temperature", 3), ("temperature", "hot"), ("top_p", -1), ("n", 0), ("n", 1000), ("n", 1.5),
              ("max_tokens", 0), ("max_tokens", 10**9), ("stop", ""), ("stop", [1]), ("seed", "x"), ("logit_bias", {"a": 1}),
-             ("logit_bias", {"999": 1}), ("logit_bias", {"1": 101}), ("stream", 1), ("best_of", 2), ("suffix", "b"),
+             ("logit_bias", {"999": 1}), ("logit_bias", {"1": 101}), ("stream", 1), ("best_of", "2"), ("suffix", "b"),
              ("presence_penalty", 2.5), ("logprobs", 6), ("stream_options", {"include_usage": True}), ("top_k", -5),
              ("min_p", 2), ("repetition_penalty", 0), ("stop_token_ids", [99999]), ("prompt", []), ("prompt", ""),
-             ("prompt", [[]]), ("prompt", [-1]), ("prompt", [320]), ("prompt", {"a": 1}), ("prompt", None), ("model", None)]
+             ("prompt", [[]]), ("prompt", [-1]), ("prompt", [320]), ("prompt", {"a": 1}), ("prompt", None), ("model", None), ("min_tokens", 3)]
     for key, value in wrong:
         status, got = s.post("/v1/completions", **{**ok, key: value})
         error = got.get("error", {})
@@ -313,6 +313,8 @@ def refusals(s):
                        ("messages", [{"role": "user", "content": "a", "tool_calls": []}])]:
         status, got = s.post("/v1/chat/completions", **{**said, key: value})
         expect(status == 400 and got["error"]["param"] in (key, None, ""), key, value, status, got)
+    status, got = s.post("/v1/completions", **ok, n=2, best_of=1)
+    expect(status == 400 and got["error"]["param"] == "best_of", got)
     status, got = s.post("/v1/completions", **{**ok, "model": "other"})
     expect(status == 404 and got["error"]["code"] == "model_not_found", got)
     status, got = s.post("/v1/completions", **{**ok, "max_tokens": 511, "prompt": "aa"})
@@ -713,6 +715,39 @@ def embeddings(s):
     off.end()
 
 
+def bests(s):
+    """best_of: the likeliest a token of those that n has, by the log-probabilities that it says."""
+    asked = dict(max_tokens=12, temperature=1.5, seed=5)
+    every = s.complete(["the ", "fox"], **asked, n=6, logprobs=0)["choices"]
+    mean = lambda c: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["token_logprobs"])
+    got = s.complete(["the ", "fox"], **asked, n=2, best_of=6)
+    want = [c["text"] for i in (0, 6) for c in sorted(every[i:i + 6], key=mean, reverse=True)[:2]]
+    expect([c["text"] for c in got["choices"]] == want and [c["index"] for c in got["choices"]] == [0, 1, 2, 3], got, want)
+    expect(got["usage"]["completion_tokens"] == 2 * 6 * 12 and got["choices"][0]["logprobs"] is None, got)
+    expect(len({c["text"] for c in every}) > 4, every)
+    one = s.complete("the ", **asked, best_of=1)["choices"]
+    expect([c["text"] for c in one] == [every[0]["text"]], one)
+    for fields, what in ((dict(best_of=1, n=2), "below n"), (dict(best_of=2, stream=True), "stream"), (dict(best_of=0), "best_of"), (dict(best_of=1000), "max_choices")):
+        status, got = s.post("/v1/completions", model="m", prompt="a", **fields)
+        expect(status == 400 and what in got["error"]["message"], fields, got)
+
+
+def page(s):
+    """The chat page: whole, of its own, allowed to ask this server alone. test/long/serve_page.sh has it in a browser."""
+    status, text, headers = s.ask("GET", "/")
+    expect(status == 200 and headers["Content-Type"] == "text/html; charset=utf-8", headers.items())
+    expect(text.startswith("<!doctype html>\n") and text.endswith("</script></body></html>\n"), text[:50], text[-50:])
+    expect("default-src 'none'" in headers["Content-Security-Policy"] and "connect-src 'self'" in headers["Content-Security-Policy"], headers.items())
+    expect(not re.search(r"(src|href)=\"(?!data:,)|https?://|@import|url\(", text), "it needs something from elsewhere")
+    script = text[text.index("<script>"):]
+    ids = set(re.findall(r"\$\(\"(\w+)\"\)", script)) | set(re.findall(r"\"(\w+)\"", re.search(r"for \(const name of \[(.*?)\]", script).group(1)))
+    expect(len(ids) > 12 and all(f'id="{i}"' in text for i in ids), ids)
+    for open_, close in ("{}", "()", "[]", "``"):
+        expect(text.count(open_) == text.count(close), open_)
+    for path in re.findall(r"fetch\(\"([^\"]+)\"", script):
+        expect(s.ask("GET", "/" + path)[0] in (200, 405), path)
+
+
 def loras():
     """Adapters by the request: the texts of the merged models; one's keys are not another's; loaded and unloaded."""
     prompt = "the quick brown fox jumps over the lazy dog. zigzag " * 2
@@ -796,6 +831,8 @@ def main():
     slots(s)
     answers(s)
     embeddings(s)
+    bests(s)
+    page(s)
     s.settle()
     hostile(s)
     s.settle()

@@ -22,6 +22,20 @@ done
 check one 0 'Saved fp32' "$bin/zero_to_fp32" zero2/global_step3 w_one
 check config 0 '"warmup_num_steps":6' "$bin/ds_checkpoint" inspect zero3 --state ds_config
 
+# Stages of a pipeline, and experts: the names are the model's.
+for form in pipe pipe_tied pipe_universal experts1 experts2; do
+    tar -xzf "$golden/$form.tar.gz" || exit 1
+    check "list $form" 0 'whole +global_step3[a-z_]* +\(latest\) of DeepSpeed for Python' "$bin/ds_checkpoint" list $form
+    check "verify $form" 0 'global_step3[a-z_]*: right' "$bin/ds_checkpoint" verify $form
+    check "weights $form" 0 'Saved fp32' "$bin/zero_to_fp32" $form "w_$form"
+    check "consolidate $form" 0 'shards are one' "$bin/ds_checkpoint" consolidate $form "c_$form"
+    check "weights of c_$form" 0 'Saved fp32' "$bin/zero_to_fp32" "c_$form" "v_$form"
+    cmp "w_$form/model.safetensors" "v_$form/model.safetensors" || failed=1
+done
+cmp w_pipe/model.safetensors w_pipe_universal/model.safetensors || failed=1
+grep -q 'model.layers.1.mlp.gate_proj.weight' w_pipe_tied/model.safetensors || { echo "FAILED: names of a pipeline"; failed=1; }
+grep -q 'model.layers.1.block_sparse_moe.experts.3.w2.weight' w_experts2/model.safetensors || { echo "FAILED: names of experts"; failed=1; }
+
 # A run begins from one, and goes on from its own.
 mkdir tok
 {
@@ -41,6 +55,11 @@ train+=(--decay_all)
 check begin 0 'resumed after step 3' "${train[@]}" --output out --steps 5 --resume ./zero2
 check named 0 'resumed after step 3' "${train[@]}" --output out2 --steps 5 --resume zero3/global_step3
 check universal 0 'resumed after step 3' "${train[@]}" --output out5 --steps 5 --resume ./universal3
+check stages 0 'resumed after step 3' "${train[@]}" --output out7 --steps 5 --resume ./pipe_tied
+check another 1 'the weight lm_head.weight is not part of this model.*parameter_names.txt' "${train[@]}" --output out8 --steps 5 --resume ./pipe
+printf '* odd.*\n' > pipe_tied/parameter_names.txt
+check names 1 'the weight odd[.0-9a-z_]* is not part of this model.*parameter_names.txt' "${train[@]}" --output out9 --steps 5 --resume ./pipe_tied
+rm pipe_tied/parameter_names.txt
 check decay 1 'was trained with weight decay on all parameters' "${no_decay[@]}" --output out6 --steps 5 --resume ./zero2
 check on 0 'resumed after step 5' "${train[@]}" --output out --steps 7 --resume
 check beside 1 "none has no file .latest" "${train[@]}" --output out3 --steps 5 --resume ./none
@@ -60,6 +79,12 @@ for folder in d2 d3 du; do
     check "on from $folder" 0 'resumed after step 7' "${train[@]}" --output "on_$folder" --steps 9 --resume ./$folder --seed 3
     cmp on_$folder/model.safetensors on_d2/model.safetensors || failed=1
 done
+check "a pipeline" 0 'dp/global_step7: for DeepSpeed at ZeRO stage 1 on 3 ranks' "$bin/ds_checkpoint" deepspeed out dp --zero_stage 1 --ranks 3 --like pipe_tied
+check "weights of dp" 0 'Saved fp32' "$bin/zero_to_fp32" dp w_dp
+cmp w_out/model.safetensors w_dp/model.safetensors || failed=1
+check "like none" 2 'is no folder of a pipeline' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 1 --ranks 3 --like d2
+check "like at 2" 2 'the folder of a pipeline is of ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 2 --ranks 3 --like pipe_tied
+check "like any" 2 'belong to deepspeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied
 check stage 2 'expected --zero_stage 1, 2 or 3 and --ranks N' "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2
 check names 2 'a universal folder is loaded by names' "$bin/ds_checkpoint" universal out d4 --zero_stage 2
 check "flags of others" 2 'belong to deepspeed and universal' "$bin/ds_checkpoint" inspect out --ranks 2

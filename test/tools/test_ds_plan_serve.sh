@@ -24,13 +24,23 @@ check codes 0 '"position_bytes": 168960,' "${big[@]}" --memory 200GB --kv_type i
 check cells 0 'positions of 640.00 KiB, f32' "${big[@]}" --memory 300GB --kv_type f32
 check cell_type 2 'kv_type' "${big[@]}" --kv_type int4
 check too_large 3 'does not fit: .* MiB too much' "${big[@]}" --memory 80GB
-check none 3 'nor blocks of 4 bits, would fit' "${big[@]}" --memory 8GB
+check disk 3 'would fit with --offload_param nvme .* --max_in_cpu [0-9]*:' "${big[@]}" --memory 8GB
+check keys 3 'would fit with --offload_param nvme .* --offload_kv:' "${big[@]}" --memory 5GB
+check none 3 'nor a disk would do' "${big[@]}" --memory 512MB
 check device 0 'texts together .* tokens a second' "${big[@]}" --device h100-sxm --memory 200GB
 # guesses have rows of logits of their own (ds_serve's flags are the same table)
 plain=$("${big[@]}" --memory 200GB --json - | grep '"batch"')
 [ "$plain" != "$("${big[@]}" --memory 200GB --draft 8 --json - | grep '"batch"')" ] || { echo "FAILED: --draft takes no memory"; exit 1; }
+# the drafter: weights, positions and a batch of its own
+sed 's/"num_hidden_layers": 80/"num_hidden_layers": 8/' "$dir/llama70b.json" > "$dir/small.json"
+# 0.1 of the layers: 327680 + 32768 bytes a position
+check drafter 0 '"position_bytes": 360448,' "${big[@]}" --memory 200GB --draft_model "$dir/small.json" --json -
+check drafter_weights 0 '^  weights  *145618\.78' "${big[@]}" --memory 200GB --draft_model "$dir/small.json"
+check no_drafter 1 'nowhere.json' "${big[@]}" --draft_model nowhere.json
+# where cells of int8 are what makes it fit, they are offered
+check int8 3 'would fit with --kv_type int8: ' "${big[@]}" --memory 143GB --kv_tokens 65536
 n=0
-for memory in 38GB 41GB 73GB 100GB 130GB 133GB; do
+for memory in 5GB 8GB 38GB 41GB 73GB 100GB 130GB 133GB; do
     "${big[@]}" --memory "$memory" > "$dir/out"
     while read -r flags; do
         read -ra words <<< "$flags"

@@ -46,6 +46,7 @@ same "a revision" "$build/ds_generate" --model org/tiny --model_revision v1 --to
 same "a commit" "$build/ds_generate" --model org/tiny --model_revision $commit --tokenizer bytes --prompt 12 --max_new_tokens 8 --threads 1
 "$build/ds_config" init > ds.json 2> log || fail init
 same plan "$build/ds_plan" --model @ --deepspeed_config ds.json --seq_length 32 --world_size 2 --threads 1
+same "plan of a teacher" "$build/ds_plan" --model_config model.json --teacher @ --deepspeed_config ds.json --seq_length 32 --world_size 2 --threads 1
 same init "$build/ds_config" init --model @
 same check "$build/ds_config" check ds.json --model @
 
@@ -55,6 +56,9 @@ train --model org/tiny --steps 2 --output out_name || fail "training of a name"
 grep -q "model org/tiny: $repo/snapshots/$commit" log || fail "the folder is not said"
 cmp out_folder/model.safetensors out_name/model.safetensors || fail "training differs"
 [ ! -L out_name/config.json ] || fail "a link into the cache"
+train --model_config model.json --teacher plain --steps 2 --output taught_folder || fail "a teacher of a folder"
+train --model_config model.json --teacher org/tiny --steps 2 --output taught_name || fail "a teacher by its name"
+cmp taught_folder/model.safetensors taught_name/model.safetensors || fail "a teacher by its name differs"
 train --model plain --steps 3 --output out_name --resume || fail "a resume by the folder"
 train --model org/tiny --steps 4 --output out_name --resume || fail "a resume by the name"
 

@@ -17,6 +17,7 @@ run=(--seq_length 16 --threads 1 --deepspeed_config ds.json --steps 1)
 fresh=(--model_config gpt2.json --tokenizer bytes --data text.txt --eval_data held.txt "${run[@]}")
 "$bin/ds_train" --model_config gpt2.json --tokenizer bytes --data text.txt "${run[@]}" --output model > log.txt 2>&1 || { cat log.txt; exit 1; }
 rm -r model/global_step1 model/latest
+cp -r model teacher
 "$bin/ds_data" tokenize text.txt --tokenizer bytes --output packed > log.txt 2>&1 || { cat log.txt; exit 1; }
 mkdir links sub
 ln -s ../text.txt links/soft
@@ -57,6 +58,7 @@ for path in model ./model/ links/model; do
     bad "--output $path is --model model" "${tune[@]}" --output $path --overwrite
     bad "--output $path is --model model" "${tune[@]}" --output $path --resume
 done
+bad "--output teacher is --teacher teacher" --model_config gpt2.json --teacher teacher --tokenizer bytes --data text.txt "${run[@]}" --output teacher --overwrite
 bad '--output model/tuned is inside of --model model' "${tune[@]}" --output model/tuned
 bad '--output model/config.json is --model_config model/config.json' --model_config model/config.json --tokenizer bytes --data text.txt "${run[@]}" --output model/config.json
 bad '--output model would get files over --model_config model/config.json' --model_config model/config.json --tokenizer bytes --data text.txt "${run[@]}" --output model --overwrite

@@ -64,6 +64,26 @@ if '"auto"' in text or '"chunks": 2' not in text or '"train_micro_batch_size_per
 report, said = plan({"stages": 4, "schedule": "auto", "chunks": 3}, "--memory", "1TB")
 if report is not None or "no choice can be planned" not in said:
     bad.append(f"chunks 3 of 4 stages have too few layers: {said[-300:]}")
+# A file that says nothing of how ranks share: --fit tries layers, sequences, stages and domino, says what stood beside, and leaves alone what is said.
+def fit(config, memory, device="h100-sxm"):
+    json.dump({**config, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}, open(f"{dir}/silent.json", "w"))
+    done = subprocess.run([f"{bin}/ds_plan", "--model_config", f"{dir}/model.json", "--deepspeed_config", f"{dir}/silent.json", "--seq_length", "128",
+                           "--world_size", "4", "--nodes", "2", "--threads", "1", "--memory", memory, "--fit", "--output", f"{dir}/fit.json",
+                           "--overwrite", *(["--device", device] if device else [])], capture_output=True, text=True)
+    rows = [line.split() for line in done.stdout.splitlines() if line[:5].strip().isdigit()]
+    chosen = next((line for line in done.stdout.splitlines() if line.startswith("chosen: ")), "")
+    return rows, chosen, done.stdout
+rows, chosen, said = fit({"train_batch_size": 64}, "1TB")
+words = ("domino", "1f1b", "zb-h1", "zb-v", "interleaved")
+tried = {(row[1], row[2], row[3], *(word for word in row if word in words)) for row in rows}
+for want in (("2", "1", "1", "domino"), ("1", "1", "2", "1f1b"), ("1", "1", "2", "zb-v"), ("1", "2", "1")):
+    if want not in tried:
+        bad.append(f"--fit does not try tp, sp, pp {want}: {sorted(tried)}")
+if "beside it, for each row: " not in said or "stages alone takes" not in said:
+    bad.append(f"--fit does not say what stood beside its choice: {said[-600:]}")
+rows, chosen, said = fit({"train_batch_size": 64, "pipeline": {"stages": 2}, "tensor_parallel": {"autotp_size": 1, "domino": False}, "sequence_parallel_size": 1}, "1TB")
+if {(row[1], row[2], row[3]) for row in rows} != {("1", "1", "2")} or "domino" in said:
+    bad.append(f"--fit changes what the file says: {said[:600]}")
 print("\n".join("FAILED: " + b for b in bad))
 sys.exit(bool(bad))
 END

@@ -119,7 +119,7 @@ def qwen3_moe(rng):
     experts = rng.randint(2, 6)
     config = decoder(rng, "qwen3_moe", "Qwen3MoeForCausalLM")
     return {**config, "head_dim": draw(rng, 4, 8, 12), "num_experts": experts, "num_experts_per_tok": rng.randint(1, min(3, experts)),
-            "moe_intermediate_size": draw(rng, 8, 12, 20), "decoder_sparse_step": rng.randint(1, 2), "norm_topk_prob": rng.random() < 0.5,
+            "moe_intermediate_size": draw(rng, 8, 12, 20), "decoder_sparse_step": min(rng.randint(1, 2), config["num_hidden_layers"]), "norm_topk_prob": rng.random() < 0.5,
             "output_router_logits": rng.random() < 0.5, "router_aux_loss_coef": 0.02, "mlp_only_layers": []}
 
 
@@ -140,6 +140,7 @@ class Case:
         meshes = [mesh for mesh in itertools.product(axis, axis, axis, axis) if 1 < math.prod(mesh) <= n_ranks]
         experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
         meshes = [mesh for mesh in meshes if self.divides(mesh[1]) and mesh[3] <= self.layers() or rng.random() < 0.01]
+        meshes = [mesh for mesh in meshes if mesh[3] <= self.layers()]
         self.dp, self.tp, self.sp, self.pp = rng.choices(meshes, [sum(n > 1 for n in mesh) / math.prod(mesh) for mesh in meshes])[0]
         self.ranks = self.dp * self.tp * self.sp * self.pp
         shared = [n for n in axis if n > 1 and self.dp % n == 0 and experts > 0 and experts % n == 0]
@@ -313,6 +314,15 @@ MOE = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hid
 OLMOE = {"model_type": "olmoe", "architectures": ["OlmoeForCausalLM"], "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
          "num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 0.05, "vocab_size": 257, "tie_word_embeddings": False}
+ROUTED = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+          "num_local_experts": 4, "num_experts_per_tok": 2, "tie_word_embeddings": False, "output_router_logits": True,
+          "router_aux_loss_coef": 0.02, "sliding_window": None, "vocab_size": 256}
+NEOX = {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"], "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "max_position_embeddings": 64, "rotary_pct": 0.5, "layer_norm_eps": 1e-5, "hidden_act": "gelu",
+        "use_parallel_residual": True, "tie_word_embeddings": False, "vocab_size": 264}
+OLMO2 = {**LLAMA, "model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"], "hidden_size": 8, "intermediate_size": 48, "num_hidden_layers": 1,
+         "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 264}
 # What random cases found, and what was built beside them: (mesh as dp, tp, sp, pp; batch, length, accumulation, model, flags).
 FIXED = [
     ((1, 1, 2, 1), 3, 28, 1, {**GPT2, "n_embd": 16}, {}),  # a batch that the ranks do not divide was cut by them
@@ -343,6 +353,15 @@ FIXED = [
     ((1, 1, 1, 2), 2, 20, 5, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "--loss_average": "targets", "data": "texts.jsonl"}),
     ((1, 2, 2, 1), 2, 30, 2, {**LLAMA, "piece": 10}, {}),  # chunks of a sequence beside tp and sp
     ((2, 1, 1, 1), 1, 35, 1, {**GPT2, "resid_pdrop": 0.1, "piece": 7}, {}),  # on data-parallel ranks alone, everything dropped
+    # a half read documents of whole rows, of which sp had cut the input; the sum that half 2's gradient goes behind was to be one along tp too
+    ((1, 2, 3, 1), 2, 18, 2, {**NEOX, "domino": True}, {"--loss_average": "targets", "data": "pairs.jsonl"}),
+    ((1, 2, 3, 1), 2, 15, 3, {**OLMO2, "ring": True, "domino": True}, {"--lora": "3", "--lora_dropout": "0.1"}),
+    # the routers' losses keep what a layer begins with, which was made where peers had read the layer before
+    ((1, 2, 2, 2), 2, 16, 3, ROUTED, {"recompute": "full"}),
+    ((1, 2, 1, 2), 1, 16, 4, ROUTED, {"recompute": "full", "schedule": "interleaved"}),
+    # magnitudes of gradients that leave memory in a chunk's phase were to wait for the norm where other micro-batches come
+    ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "interleaved", "offload": "nvme"}),
+    ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "offload": "nvme"}),
 ]
 
 
@@ -360,11 +379,14 @@ def fixed_case(i):
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
     case.data = case.flags.pop("data", case.data)
+    recompute = case.flags.pop("recompute", "selective" if case.order == "1f1b" and case.pp > 1 else None)
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    if "offload" in case.flags:
+        case.config["zero_optimization"]["offload_optimizer"] = {"device": case.flags.pop("offload"), "nvme_path": "."}
     if case.order != "1f1b":
         case.config["pipeline"] = {"stages": case.pp, "schedule": case.order}
-    elif case.pp > 1:
-        case.config["activation_checkpointing"] = {"recompute": "selective"}
+    if recompute:
+        case.config["activation_checkpointing"] = {"recompute": recompute}
     return case
 
 

@@ -64,6 +64,10 @@ refused() { # TEXT, FLAGS
 }
 model other.json 32 4 1 300
 refused "vocabulary of 256 tokens, the model of 300" --model_config other.json --teacher big
+mkdir swapped
+cp big/config.json big/model.safetensors swapped
+sed -E 's/"a": *97/"?":97/; s/"b": *98/"a":98/; s/"[?]":97/"b":97/' teacher/tokenizer.json > swapped/tokenizer.json
+refused "id 97 is 'b', that of the data's is 'a'" --model_config student.json --teacher swapped
 refused "distill_weight is of --teacher" --model_config student.json --distill_weight 0.5
 refused "beside an adapter" --model big --teacher big --lora 2
 refused "nowhere" --model_config student.json --teacher nowhere

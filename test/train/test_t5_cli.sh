@@ -72,9 +72,22 @@ refused "not built for t5: tensor parallelism" tp.json --model_config plain.json
 refused "not built for t5: sequence parallelism" sp.json --model_config plain.json
 refused "autoep_size is 2, but the model has no experts" ep.json --model_config plain.json
 refused "not built for t5: fp16" fp16.json --model_config plain.json
-refused "an adapter of t5, which learns targets of sources, is not built" z0.json --model plain.model --lora 2
+refused "which encoder and decoder share" z0.json --model plain.model --lora 2 --lora_targets shared
 refused "distillation beside an encoder is not built" z0.json --model_config plain.json --teacher plain.model
 refused "t5 learns targets of sources" z0.json --model_config plain.json --objective mlm
+
+# an adapter: the same weights at each stage, and merged it makes the same text
+for stage in 0 3; do
+    train 2 "z$stage.json" "lora$stage" --model plain.model --lora 2 --lora_dropout 0.1 --steps 4 || fail "an adapter at stage $stage" "lora$stage.log"
+done
+grep -q SEQ_2_SEQ_LM lora0/adapter_config.json || fail "the task of an adapter" lora0/adapter_config.json
+cmp lora0/adapter_model.safetensors lora3/adapter_model.safetensors || fail "an adapter has other weights at stage 3"
+"$build/ds_checkpoint" merge plain.model lora0 merged > merge.log 2>&1 || fail "merging" merge.log
+for what in "--model plain.model --adapter lora0" "--model merged"; do
+    # shellcheck disable=SC2086
+    "$build/ds_generate" $what --tokenizer bytes --max_length 48 --max_new_tokens 12 --temperature 0 --prompt "turn: abc" 2> generate.log || fail "generation: $what" generate.log
+done > texts
+[ "$(sed -n 1p texts)" = "$(sed -n 2p texts)" ] || fail "another text beside the adapter than merged" texts
 
 for stage in 0 3; do
     "$build/ds_plan" --model_config plain.json --deepspeed_config "z$stage.json" --world_size 2 --seq_length 48 > plan.txt || fail "ds_plan" plan.txt

@@ -59,7 +59,8 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                                       .modules_to_save = f->saved.items,
                                       .n_modules_to_save = (uint32_t)f->saved.n,
                                       .base = base,
-                                      .task = task};
+                                      .task = task,
+                                      .pairs = ds_model_get_info(*model)->pairs};
     *adapter_out = NULL;
     DS_TRY(adapter_flags_check(ctx, f));
     DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)

@@ -12,7 +12,8 @@
 
 bool deepspeed_flags_given(const deepspeed_flags *f)
 {
-    return f->given_stage || f->given_ranks || f->given_groups || f->given_size || f->given_order;
+    return f->given_stage || f->given_ranks || f->given_groups || f->given_size || f->given_order ||
+           f->like != NULL;
 }
 
 /* The lines of the text that are not empty, in place. */
@@ -44,11 +45,13 @@ ds_status deepspeed_folder_write(ds_ctx *ctx, ds_checkpoint *c, const deepspeed_
                                              .zero_stage = (uint32_t)f->zero_stage,
                                              .ranks = (uint32_t)f->ranks,
                                              .n_groups = (uint32_t)f->groups,
+                                             .like = f->like,
                                              .sub_group_size = f->sub_group_size};
     const char **lines = NULL;
-    if (universal && (f->given_stage || f->given_size || f->given_order)) {
+    if (universal && (f->given_stage || f->given_size || f->given_order || f->like != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "--zero_stage, --sub_group_size and --parameter_order belong to deepspeed: "
+                       "--zero_stage, --sub_group_size, --parameter_order and --like belong to "
+                       "deepspeed: "
                        "a universal folder is loaded by names, at any stage");
     }
     if (!universal && (f->zero_stage == 0 || !f->given_ranks)) {

@@ -10,7 +10,7 @@
 
 typedef struct deepspeed_flags {
     int64_t zero_stage, ranks, groups, sub_group_size;
-    const char *order;
+    const char *order, *like;
     bool given_stage, given_ranks, given_groups, given_size, given_order;
 } deepspeed_flags;
 
@@ -43,6 +43,13 @@ typedef struct deepspeed_flags {
          .value = "FILE",                                                                          \
          .doc = "deepspeed: names of the parameters, one a line, in the order of the module's "    \
                 "named_parameters(); default: by the model type, where it is known."},             \
+        {.name = "like",                                                                           \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->like,                                                                        \
+         .value = "FOLDER",                                                                        \
+         .doc =                                                                                    \
+             "deepspeed at stage 1: for the PipelineModule that saved FOLDER, with its stages, "   \
+             "layers, names and order."},                                                          \
         {.name = "parameter_groups",                                                               \
          .type = DSI_ARG_INT,                                                                      \
          .out = &(f)->groups,                                                                      \

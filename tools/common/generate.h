@@ -5,6 +5,7 @@
 
 #include "base/buf.h"
 #include "common/args.h"
+#include "common/offload_flags.h"
 #include "common/packing_flags.h"
 #include "common/unpacked.h"
 
@@ -24,6 +25,7 @@ typedef struct generate_options {
     double temperature, top_p, min_p, typical_p, tau, eta;
     bool chat, stats, no_echo;
     packing_flags packing;
+    offload_flags offload;
     unpacked combined; /* of several adapters */
     unpacked unpacked; /* a GGUF file's model, and --quantize */
     ds_comm *comm;     /* whose ranks share the layers; NULL: one */

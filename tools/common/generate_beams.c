@@ -13,6 +13,7 @@ static ds_status open_server(ds_ctx *ctx, generate_options *o, const generate_pa
     const int64_t whole = (length + BLOCK - 1) / BLOCK * BLOCK;
     const ds_serve_params params = {
         .source = {.model = parts->model,
+                   .config = o->offload.config,
                    .adapter = parts->adapter,
                    .weights = o->model,
                    .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,

@@ -100,6 +100,7 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .min = 1,
          .max = 16,
          .doc = "Groups of the ranks that have neighbouring layers each: a divisor of the ranks."},
+        OFFLOAD_ROWS(&o->offload),
         {.type = DSI_ARG_HEADING, .doc = "Prompt"},
         {.name = "prompt",
          .type = DSI_ARG_TEXT,
@@ -311,6 +312,7 @@ ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *
                         int64_t length, ds_generator **generator_out)
 {
     const ds_generator_params params = {.model = parts->model,
+                                        .config = o->offload.config,
                                         .adapter = parts->adapter,
                                         .weights = o->model,
                                         .checkpoint = o->checkpoint,

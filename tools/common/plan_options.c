@@ -301,7 +301,7 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .def = "auto",
          .doc = "Whose kernels and their workspace: cpu, cuda, null, sim; auto is what ds_train "
                 "takes, and "
-                "null for a --device that is not this processor."},
+                "null for a --device that is not this processor; there cuda needs no GPU here."},
         {.name = "device",
          .type = DSI_ARG_TEXT,
          .out = &o->device,
@@ -328,8 +328,8 @@ ds_status plan_options_parse(ds_ctx *ctx, int argc, char **argv, plan_options *o
          .type = DSI_ARG_SWITCH,
          .out = &o->fit,
          .doc = "Choose stage, recomputation, offload, micro-batch and, where the file does not "
-                "say it, ranks that share layers or sequences: the fastest that fits, with the "
-                "global batch as it is."},
+                "say it, ranks that share layers, sequences or the model (stages), and domino: the "
+                "fastest that fits, with the global batch as it is."},
         {.name = "nvme_path",
          .type = DSI_ARG_TEXT,
          .out = &o->nvme_path,
@@ -419,4 +419,5 @@ void plan_options_free(plan_options *options)
     dsi_arg_list_free(&options->freeze);
     adapter_flags_free(&options->adapter);
     free(options->model_found);
+    free(options->teacher.found);
 }

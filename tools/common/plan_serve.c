@@ -13,15 +13,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 64 };
+enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 128 };
 /* Measured: what ds_serve has beside its server, tokenizer and connections. */
 enum { SERVE_BYTES = 5 << 20 };
 
 typedef struct serve_options {
-    const char *model, *model_revision, *model_config, *quantize, *memory, *device;
+    const char *model, *model_revision, *model_config, *draft_model, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
-    int64_t threads;
+    int64_t threads, ranks;
     serve_flags sizes;
     bool overwrite;
 } serve_options;
@@ -65,6 +65,12 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .value = "TYPE",
          .doc = "Type of blocks of the linear layers' matrices, as ds_serve's."},
         SERVE_ROWS(&o->sizes),
+        {.name = "draft_model",
+         .type = DSI_ARG_TEXT,
+         .out = &o->draft_model,
+         .value = "DIR|FILE",
+         .doc = "Folder of the smaller model that makes the guesses of --draft (then 4 by "
+                "default), or a config.json: its memory is counted, too."},
         {.type = DSI_ARG_HEADING, .doc = "Where it runs"},
         {.name = "memory",
          .type = DSI_ARG_TEXT,
@@ -89,6 +95,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .def = "0",
          .max = 4096,
          .doc = "Threads; default: the cores that this process may use."},
+        {.name = "ranks",
+         .type = DSI_ARG_INT,
+         .out = &o->ranks,
+         .value = "N",
+         .def = "1",
+         .min = 1,
+         .max = 1024,
+         .doc = "Ranks of one host that share the layers; all figures are of one of them."},
         {.type = DSI_ARG_HEADING, .doc = "Output"},
         {.name = "json",
          .type = DSI_ARG_TEXT,
@@ -117,8 +131,9 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
 typedef struct serve_run {
     ds_ctx *ctx;
     const serve_options *o;
-    ds_model *model;
-    dsi_device device;
+    ds_model *model, *draft_model;
+    ds_generator_params draft;
+    dsi_device device; /* a rank's part */
     ds_serve_params params;
     ds_serve_needs needs;
     dsi_serve_times times;
@@ -129,7 +144,7 @@ typedef struct serve_run {
 static ds_status plan(serve_run *r, const ds_serve_params *params, const dsi_device *device,
                       ds_serve_needs *needs_out)
 {
-    DS_TRY(dsi_serve_plan_on(r->ctx, params, device, needs_out, &r->times));
+    DS_TRY(dsi_serve_plan_on(r->ctx, params, (uint32_t)r->o->ranks, device, needs_out, &r->times));
     needs_out->process += SERVE_BYTES;
     needs_out->total += SERVE_BYTES;
     return DS_OK;
@@ -145,7 +160,16 @@ static ds_status open_model(serve_run *r)
 {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/config.json", r->o->model != NULL ? r->o->model : "");
-    return ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model);
+    DS_TRY(
+        ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model));
+    const char *draft = r->o->draft_model;
+    if (draft == NULL) {
+        return DS_OK;
+    }
+    const size_t n = strlen(draft);
+    const bool is_file = n > 5 && strcmp(draft + n - 5, ".json") == 0;
+    (void)snprintf(path, sizeof path, "%s%s", draft, is_file ? "" : "/config.json");
+    return ds_model_from_config(r->ctx, path, &r->draft_model);
 }
 
 static ds_status find_memory(serve_run *r)
@@ -153,8 +177,8 @@ static ds_status find_memory(serve_run *r)
     const serve_options *o = r->o;
     if (o->device != NULL) {
         DS_TRY(dsi_device_load(r->ctx, o->device, &r->device));
-        const dsi_device rank = dsi_device_of_rank(&r->device, 1);
-        r->memory = (uint64_t)rank.memory_bytes;
+        r->device = dsi_device_of_rank(&r->device, (uint32_t)o->ranks);
+        r->memory = (uint64_t)r->device.memory_bytes;
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of %s", r->device.name);
     }
     if (o->memory != NULL) {
@@ -178,6 +202,16 @@ static ds_status fill_params(serve_run *r)
                                                                                    : NULL}};
     serve_flags_set(&o->sizes, &r->params);
     r->params.embeddings = true;
+    if (r->draft_model != NULL) {
+        r->draft = (ds_generator_params){.model = r->draft_model,
+                                         .dtype = r->params.source.dtype,
+                                         .accelerator = r->params.source.accelerator};
+        r->params.draft = &r->draft;
+        r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
+    }
+    if (o->quantize != NULL && o->ranks > 1) {
+        return ds_fail(r->ctx, DS_ERR_ARG, "--quantize goes with one rank, as in ds_serve");
+    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -196,24 +230,37 @@ static bool fits(const serve_run *r, uint64_t total)
 static int64_t room(const serve_run *r, const ds_serve_needs *n)
 {
     const uint64_t rest = n->total - n->keys_values;
-    const uint64_t most = r->memory > rest ? (r->memory - rest) / n->position / 64 * 64 : 0;
+    const uint64_t most = n->keys_values == 0 ? (uint64_t)n->kv_tokens
+                          : r->memory > rest  ? (r->memory - rest) / n->position / 64 * 64
+                                              : 0;
     return most >= (uint64_t)n->max_length ? (int64_t)most : 0;
 }
 
-/* Fewer positions, blocks for weights, and both: each that fits. */
+/* Fewer positions, keys and values in int8, blocks for weights, and all of them: each that fits. */
 static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    for (size_t t = 0; t < sizeof types / sizeof *types; ++t) {
+    const size_t n_types = r->o->ranks > 1 ? 1 : sizeof types / sizeof *types;
+    for (size_t k = 0; k < 2 * n_types; ++k) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
+        const size_t t = k / 2;
+        const bool codes = k % 2 == 1;
+        if (codes) {
+            if (p.kv_type != DS_DTYPE_NONE) {
+                continue; /* it was asked for */
+            }
+            p.kv_type = DS_DTYPE_I8;
+        }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
             if (p.source.quantize == r->params.source.quantize ||
                 r->params.source.quantize != DS_DTYPE_NONE) {
                 continue;
             }
+        }
+        if (k > 0) {
             DS_TRY(plan(r, &p, NULL, &n));
         }
         const int64_t most = room(r, &n);
@@ -223,15 +270,57 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
         }
         change *c = &changes[(*n_out)++];
         const char *flag = t > 0 ? " --quantize " : "";
+        const char *cells = codes ? " --kv_type int8" : "";
         if (whole) {
-            (void)snprintf(c->flags, sizeof c->flags, "%s%s", flag, types[t]);
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s%s", flag, types[t], cells);
             c->total = n.total;
         } else {
-            (void)snprintf(c->flags, sizeof c->flags, "%s%s --kv_tokens %lld", flag, types[t],
-                           (long long)most);
+            (void)snprintf(c->flags, sizeof c->flags, "%s%s%s --kv_tokens %lld", flag, types[t],
+                           cells, (long long)most);
             c->total = n.total - n.keys_values + (uint64_t)most * n.position;
         }
     }
+    return DS_OK;
+}
+
+/* With weights on disk, all but max_in_cpu elements. */
+static ds_status plan_away(const serve_run *r, ds_serve_params p, int64_t max_in_cpu,
+                           ds_serve_needs *needs_out)
+{
+    offload_flags flags = {.device = "nvme", .nvme_path = "DIR", .max_in_cpu = max_in_cpu};
+    ds_status status = offload_flags_open(r->ctx, &flags, NULL, 1);
+    p.source.config = flags.config;
+    status = status < 0
+                 ? status
+                 : dsi_serve_plan_on(r->ctx, &p, (uint32_t)r->o->ranks, NULL, needs_out, NULL);
+    offload_flags_close(&flags);
+    needs_out->total += SERVE_BYTES;
+    return status;
+}
+
+/* Weights on disk, of which as many stay in memory as there is room for; else keys and values, too.
+ */
+static ds_status find_offload(const serve_run *r, change *changes, uint32_t *n_out)
+{
+    ds_serve_params p = r->params;
+    ds_serve_needs none, some;
+    if (p.source.config != NULL || (r->o->device != NULL && !r->device.shared)) {
+        return DS_OK;
+    }
+    DS_TRY(plan_away(r, p, 0, &none));
+    p.source.offload_kv = !fits(r, none.total);
+    DS_TRY(p.source.offload_kv ? plan_away(r, p, 0, &none) : DS_OK);
+    if (!fits(r, none.total)) {
+        return DS_OK;
+    }
+    const int64_t room = (int64_t)((r->memory - none.total) / ds_dtype_bytes(none.dtype));
+    DS_TRY(plan_away(r, p, room, &some));
+    const bool stay = fits(r, some.total);
+    change *c = &changes[(*n_out)++];
+    (void)snprintf(c->flags, sizeof c->flags,
+                   " --offload_param nvme --nvme_path DIR --max_in_cpu %lld%s",
+                   stay ? (long long)room : 0LL, p.source.offload_kv ? " --offload_kv" : "");
+    c->total = stay ? some.total : none.total;
     return DS_OK;
 }
 
@@ -276,7 +365,8 @@ static void print_fit(const serve_run *r, const change *changes, uint32_t n_chan
         (void)printf("  would fit with%s: %.1f MiB\n", changes[i].flags, mib(changes[i].total));
     }
     if (n_changes == 0) {
-        (void)printf("  no smaller number of positions, nor blocks of 4 bits, would fit\n");
+        (void)printf("  no smaller number of positions, nor codes in int8, nor blocks of 4 bits, "
+                     "nor a disk would do\n");
     }
 }
 
@@ -284,20 +374,30 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
 {
     const ds_serve_needs *n = &r->needs;
     const char *type = r->o->quantize;
-    (void)printf("%s: %.2f M parameters, %s%s%s, on one rank\n"
+    char stored[96] = "";
+    if (n->stored > 0) {
+        (void)snprintf(stored, sizeof stored, "  elsewhere           %12.2f  moved in every step\n",
+                       mib(n->stored));
+    }
+    char ranks[64] = "on one rank";
+    if (r->o->ranks > 1) {
+        (void)snprintf(ranks, sizeof ranks, "of which this is one of %lld ranks",
+                       (long long)r->o->ranks);
+    }
+    (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
                  "  keys and values     %12.2f  %lld positions of %.2f KiB, %s\n"
                  "  a batch             %12.2f\n"
                  "  process             %12.2f\n"
-                 "  sum                 %12.2f\n",
+                 "  sum                 %12.2f\n%s",
                  ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
-                 type != NULL ? type : "", (long long)n->max_length, (long long)n->max_sequences,
-                 (long long)n->max_batch_tokens, mib(n->weights), mib(n->keys_values),
-                 (long long)n->kv_tokens, (double)n->position / 1024.0, ds_dtype_name(n->kv_type),
-                 mib(n->batch), mib(n->process), mib(n->total));
+                 type != NULL ? type : "", ranks, (long long)n->max_length,
+                 (long long)n->max_sequences, (long long)n->max_batch_tokens, mib(n->weights),
+                 mib(n->keys_values), (long long)n->kv_tokens, (double)n->position / 1024.0,
+                 ds_dtype_name(n->kv_type), mib(n->batch), mib(n->process), mib(n->total), stored);
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -308,15 +408,18 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
     char text[4096];
     size_t at = (size_t)snprintf(
         text, sizeof text,
-        "{\n  \"ds_plan_serve\": 1,\n  \"parameters\": %llu,\n  \"dtype\": \"%s\",\n"
+        "{\n  \"ds_plan_serve\": 1,\n  \"ranks\": %lld,\n  \"parameters\": %llu,\n  \"dtype\": "
+        "\"%s\",\n"
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
-        "  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n  \"need\": %llu,\n"
+        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n "
+        " \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
-        (unsigned long long)n->parameters, ds_dtype_name(n->dtype), ds_dtype_name(n->kv_type),
-        (long long)n->max_length, (long long)n->max_sequences, (long long)n->max_batch_tokens,
-        (long long)n->kv_tokens, (unsigned long long)n->position, (unsigned long long)n->weights,
+        (long long)r->o->ranks, (unsigned long long)n->parameters, ds_dtype_name(n->dtype),
+        ds_dtype_name(n->kv_type), (long long)n->max_length, (long long)n->max_sequences,
+        (long long)n->max_batch_tokens, (long long)n->kv_tokens, (unsigned long long)n->position,
+        (unsigned long long)n->weights, (unsigned long long)n->stored,
         (unsigned long long)n->keys_values, (unsigned long long)n->batch,
         (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
         fits(r, n->total) ? "true" : "false");
@@ -345,10 +448,14 @@ static ds_status report(serve_run *r, int *code)
     DS_TRY(fill_params(r));
     DS_TRY(plan(r, &r->params, r->o->device != NULL ? &r->device : NULL, &r->needs));
     if (r->memory_of[0] == '\0') {
-        r->memory = r->needs.available;
-        (void)snprintf(r->memory_of, sizeof r->memory_of, "of this machine");
+        r->memory = r->needs.available / (uint64_t)r->o->ranks;
+        (void)snprintf(r->memory_of, sizeof r->memory_of,
+                       r->o->ranks > 1 ? "of this machine for each" : "of this machine");
     }
-    DS_TRY(fits(r, r->needs.total) ? DS_OK : find_changes(r, changes, &n_changes));
+    if (!fits(r, r->needs.total)) {
+        DS_TRY(find_changes(r, changes, &n_changes));
+        DS_TRY(find_offload(r, changes, &n_changes));
+    }
     *code = fits(r, r->needs.total) ? FITS : TOO_LARGE;
     if (r->o->json != NULL) {
         return write_json(r, changes, n_changes);
@@ -367,8 +474,11 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
     DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
     DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan_serve\": ", o->overwrite));
-    const ds_status status = report(&r, code);
+    ds_status status = offload_flags_open(ctx, &o->sizes.offload, o->model, 1);
+    status = status < 0 ? status : report(&r, code);
+    offload_flags_close(&o->sizes.offload);
     ds_model_destroy(&r.model);
+    ds_model_destroy(&r.draft_model);
     return status;
 }
 

@@ -11,6 +11,8 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
     const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
     params->source.dtype = flags->dtype != NULL ? ds_dtype_from_name(flags->dtype) : DS_DTYPE_NONE;
     params->source.max_length = flags->max_length > 0 ? flags->max_length : otherwise;
+    params->source.config = flags->offload.config;
+    params->source.offload_kv = flags->offload.kv;
     params->max_sequences = flags->max_sequences;
     params->max_batch_tokens = flags->max_batch_tokens;
     params->kv_tokens = flags->kv_tokens;

@@ -5,6 +5,7 @@
 #define DSI_TOOLS_SERVE_FLAGS_H
 
 #include "common/args.h"
+#include "common/offload_flags.h"
 
 #include <deepspeed/serve.h>
 
@@ -12,6 +13,7 @@ typedef struct serve_flags {
     const char *dtype, *kv_type;
     int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft;
     bool no_prefix_cache;
+    offload_flags offload; /* opened by the tool */
 } serve_flags;
 
 /* Rows of a table of flags; f: a serve_flags *. */
@@ -64,6 +66,11 @@ typedef struct serve_flags {
          .type = DSI_ARG_SWITCH,                                                                   \
          .out = &(f)->no_prefix_cache,                                                             \
          .doc = "Compute the begin of a prompt anew that another one had."},                       \
+        OFFLOAD_ROWS(&(f)->offload),                                                               \
+        {.name = "offload_kv",                                                                     \
+         .type = DSI_ARG_SWITCH,                                                                   \
+         .out = &(f)->offload.kv,                                                                  \
+         .doc = "Keys and values, too: all of a layer's come and go in every step."},              \
     {                                                                                              \
         .name = "draft", .type = DSI_ARG_INT, .out = &(f)->draft, .value = "N", .def = "0",        \
         .max = DS_SERVE_MOST_DRAFT,                                                                \

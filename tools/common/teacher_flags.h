@@ -6,9 +6,11 @@
 #include "common/args.h"
 
 #include <deepspeed/distillation.h>
+#include <deepspeed/tokenizer.h>
 
 typedef struct teacher_flags {
     const char *teacher; /* NULL: none */
+    char *found;         /* its folder of the Hugging Face cache; NULL: teacher is a path */
     double weight, temperature, mix;
     bool weight_given, temperature_given, mix_given;
 } teacher_flags;
@@ -23,8 +25,8 @@ typedef struct teacher_flags {
     {.name = "teacher",                                                                            \
      .type = DSI_ARG_TEXT,                                                                         \
      .out = &(f).teacher,                                                                          \
-     .value = "DIR",                                                                               \
-     .doc = "Distillation: learn from the chances that this model folder gives each token, too. "  \
+     .value = "DIR|ORG/NAME",                                                                      \
+     .doc = "Distillation: learn from the chances that this model gives each token, too. "         \
             "It runs frozen beside the model, in the same plan; both have the same vocabulary. "   \
             "The loss of evaluation is the cross entropy alone."},                                 \
         TEACHER_NUMBER("distill_weight", f, weight, "0.5", 0, 1,                                   \
@@ -42,5 +44,10 @@ typedef struct teacher_flags {
  * config.json. */
 ds_status teacher_flags_open(ds_ctx *ctx, const teacher_flags *flags, ds_model **teacher_out,
                              ds_distillation *out);
+
+/* Compares the ids of the teacher's tokenizer, where its folder has one, with those that the data
+ * are made of. Errors: ERR_ARG (an id is another token there), those of reading it. */
+ds_status teacher_flags_check_tokens(ds_ctx *ctx, const teacher_flags *flags,
+                                     const ds_tokenizer *tokenizer);
 
 #endif

@@ -610,6 +610,7 @@ void train_options_free(train_options *options)
     dsi_arg_list_free(&options->eval_data);
     free(options->weights);
     free(options->model_found);
+    free(options->teacher.found);
     free(options->tokenizer_found);
     dsi_arg_list_free(&options->freeze);
     dsi_arg_list_free(&options->labels);

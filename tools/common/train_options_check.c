@@ -115,6 +115,7 @@ ds_status train_options_find(ds_ctx *ctx, train_options *o, uint32_t needs)
     const uint32_t tokenizer = o->tokenizer == NULL && o->data.n > 0 ? DS_HUB_TOKENIZER : 0;
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, needs | tokenizer,
                          &o->model_found));
+    DS_TRY(hub_flag_find(ctx, "teacher", &o->teacher.teacher, NULL, needs, &o->teacher.found));
     return hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
                          &o->tokenizer_found);
 }

@@ -226,6 +226,8 @@ static ds_status compare_all(const train_run *run, const place *out)
     DS_TRY(compare_with(ctx, out, "--model", o->model));
     DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
     DS_TRY(compare_with(ctx, out, "--adapter", o->adapter.folder));
+    DS_TRY(hub_flag_spare(ctx, o->teacher.found, flag, out->path));
+    DS_TRY(compare_with(ctx, out, "--teacher", o->teacher.teacher));
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);
 }
 

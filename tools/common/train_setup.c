@@ -67,6 +67,7 @@ ds_status train_tokenizer_open(train_run *run)
                        "the tokenizer has %u ids, the model's vocabulary only %lld (vocab_size)",
                        vocab, (long long)model_vocab);
     }
+    DS_TRY(teacher_flags_check_tokens(run->ctx, &o->teacher, run->tokenizer));
     if (train_is_mlm(o)) {
         run->masking = (ds_masking){
             .tokenizer = run->tokenizer, .chance = o->mlm_probability, .mask = 0.8, .word = 0.1};

@@ -127,8 +127,7 @@ static ds_status predict(void *self, ds_ctx *ctx, const char *text, dsi_predicti
     status = status < 0 ? status : dsi_report_make(ctx, &request, &report);
     if (status >= 0) {
         *out = (dsi_prediction){.need = dsi_report_need(&report),
-                                .seconds =
-                                    report.timeline != NULL ? report.timeline->step.seconds : 0.0,
+                                .seconds = report.timeline != NULL ? report.step_time : 0.0,
                                 .model_flops = report.model_flops,
                                 .hardware_flops = report.hardware_flops,
                                 .limited = dsi_rank_mapped_bytes(&report.plan),

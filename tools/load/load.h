@@ -103,6 +103,9 @@ typedef struct load_http {
     dsi_buf line;      /* of the head */
     dsi_buf body;      /* what is not taken yet */
     const char *error; /* of a malformed answer */
+    /* set behind load_http_begin: */
+    bool raw; /* the bytes of the body are taken as they come, whatever they are */
+    void (*header)(void *user, const char *line); /* NULL: nobody wants the lines of the head */
 } load_http;
 
 void load_http_begin(load_http *h); /* keeps the buffers' memory */
@@ -132,6 +135,7 @@ typedef struct load_run {
     load_samples frames; /* when texts came, seconds from the start */
     load_samples gaps;   /* between two of one request, seconds */
     double seconds;      /* from the start to the last answer */
+    bool interrupted;    /* by Ctrl-C: fewer requests than were asked for */
 } load_run;
 
 /* Sends everything. Errors: those of this machine (sockets, memory); a request that fails is a
@@ -140,6 +144,9 @@ ds_status load_run_all(ds_ctx *ctx, const load_options *o, const load_target *ta
                        load_work *work, load_run *run);
 void load_run_free(load_run *run);
 /* ---- the server: load_target.c ---- */
+/* Host, port and path of "http://HOST[:PORT][/PATH]"; HOST may be [IPv6]. Errors: ERR_ARG,
+ * ERR_UNSUPPORTED, with the flag. */
+ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_target *target);
 /* Finds host, model, its vocabulary and longest text, by /v1/models. Errors: ERR_ARG names the
  * flag; ERR_PEER (nobody answers, or something else). */
 ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *target);

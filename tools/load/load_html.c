@@ -164,7 +164,8 @@ static void put_tiles(dsi_buf *page, const load_report *r)
     char note[TEXT_BYTES];
     dsi_buf_puts(page, "<section class=\"tiles\">\n");
     (void)snprintf(value, sizeof value, "%zu", r->n_done);
-    (void)snprintf(note, sizeof note, "%zu failed, %.4g a second", r->n_failed, r->requests_s);
+    (void)snprintf(note, sizeof note, "%zu failed, %.4g a second%s", r->n_failed, r->requests_s,
+                   r->run->interrupted ? "; interrupted" : "");
     dsi_html_tile(page, "Requests", value, note, r->n_failed > 0 ? "bad" : "");
     (void)snprintf(value, sizeof value, "%.4g /s", r->output_s);
     (void)snprintf(note, sizeof note, "%.4g /s in", r->input_s);

@@ -53,11 +53,14 @@ static bool take_status(load_http *h, const char *line)
     return h->status >= 100 && h->status <= 999 ? true : bad(h, "no HTTP status");
 }
 
-static bool take_header(load_http *h, const char *line)
+static bool take_header(load_http *h, const char *line, void *user)
 {
     const char *value = NULL;
     if (h->status == 0) {
         return take_status(h, line);
+    }
+    if (h->header != NULL) {
+        h->header(user, line);
     }
     if ((value = value_of(line, "Transfer-Encoding")) != NULL) {
         h->chunked = strcasestr(value, "chunked") != NULL;
@@ -105,7 +108,7 @@ static bool take_size(load_http *h, const char *line)
 }
 
 /* A line without its end. */
-static bool take_line(load_http *h, const char *line)
+static bool take_line(load_http *h, const char *line, void *user)
 {
     switch (h->place) {
     case LOAD_HTTP_HEAD:
@@ -113,7 +116,7 @@ static bool take_line(load_http *h, const char *line)
             end_head(h);
             return true;
         }
-        return line[0] == '\0' ? true : take_header(h, line);
+        return line[0] == '\0' ? true : take_header(h, line, user);
     case LOAD_HTTP_SIZE:
         return take_size(h, line);
     case LOAD_HTTP_CRLF:
@@ -160,6 +163,9 @@ static bool take_events(load_http *h, load_take_fn take, void *user)
 
 static bool take_bytes(load_http *h, const char *data, size_t n, load_take_fn take, void *user)
 {
+    if (h->raw) {
+        return n == 0 || take(user, data, n);
+    }
     dsi_buf_append(&h->body, data, n);
     if (h->body.failed) {
         return bad(h, "an answer that is too long");
@@ -206,7 +212,7 @@ bool load_http_feed(load_http *h, const char *data, size_t n, load_take_fn take,
             if (h->line.size > 0 && h->line.data[h->line.size - 1] == '\r') {
                 h->line.data[--h->line.size] = '\0';
             }
-            const bool good = take_line(h, dsi_buf_text(&h->line));
+            const bool good = take_line(h, dsi_buf_text(&h->line), user);
             dsi_buf_clear(&h->line);
             if (!good) {
                 return false;

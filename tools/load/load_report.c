@@ -196,6 +196,7 @@ void load_report_text(const load_report *r, dsi_buf *text)
     if (o->trace != NULL) {
         dsi_buf_printf(text, ", as in %s", o->trace);
     }
+    dsi_buf_puts(text, r->run->interrupted ? "; interrupted before all were sent" : "");
     dsi_buf_printf(text,
                    "\n%zu done, %zu failed in %.2f s\n"
                    "%.4g requests a second; tokens a second: %.5g in (%.3g %% of them known), "
@@ -259,15 +260,16 @@ void load_report_json(const load_report *r, dsi_buf *text)
                    "  \"shared_prefix\": %lld, \"prefixes\": %lld,\n"
                    "  \"slo_ttft_ms\": %.9g, \"slo_tpot_ms\": %.9g, \"slo_e2e_ms\": %.9g,\n"
                    "  \"requests\": %zu, \"done\": %zu, \"failed\": %zu, \"good\": %zu,\n"
+                   "  \"interrupted\": %s,\n"
                    "  \"seconds\": %.6f, \"requests_per_s\": %.9g, \"good_per_s\": %.9g,\n"
                    "  \"input_tokens\": %lld, \"cached_tokens\": %lld, \"output_tokens_sum\": "
                    "%lld,\n"
                    "  \"input_tokens_per_s\": %.9g, \"output_tokens_per_s\": %.9g",
                    (long long)o->clients, o->rate, (long long)o->seed, (long long)o->shared_prefix,
                    (long long)o->prefixes, o->slo_ttft, o->slo_tpot, o->slo_e2e, r->run->n,
-                   r->n_done, r->n_failed, r->n_good, r->run->seconds, r->requests_s, r->good_s,
-                   (long long)r->n_input, (long long)r->n_cached, (long long)r->n_output,
-                   r->input_s, r->output_s);
+                   r->n_done, r->n_failed, r->n_good, r->run->interrupted ? "true" : "false",
+                   r->run->seconds, r->requests_s, r->good_s, (long long)r->n_input,
+                   (long long)r->n_cached, (long long)r->n_output, r->input_s, r->output_s);
     for (int k = 0; k < LOAD_MEASURES; ++k) {
         const load_measure *m = &r->measures[k];
         dsi_buf_printf(text,

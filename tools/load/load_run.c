@@ -404,6 +404,7 @@ ds_status load_run_all(ds_ctx *ctx, const load_options *o, const load_target *ta
     l.start = dsi_clock_seconds();
     status = status == DS_OK ? run_loop(&l) : status;
     run->seconds = now(&l);
+    run->interrupted = interrupted != 0;
     (void)sigaction(SIGINT, &before, NULL);
     for (int64_t i = 0; l.clients != NULL && i < o->clients; ++i) {
         hang_up(&l.clients[i]);

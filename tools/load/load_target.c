@@ -23,15 +23,14 @@ enum {
     PATIENCE_MS = 30000
 };
 
-/* "http://HOST[:PORT][/PATH]"; HOST may be [IPv6]. */
-static ds_status read_url(ds_ctx *ctx, const char *url, load_target *t)
+ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_target *t)
 {
     const char *p = url;
     if (strncasecmp(p, "https://", 8) == 0) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "--serve %s: https is not built here; load the server's http port, or a "
+                       "%s %s: https is not built here; name the server's http port, or a "
                        "proxy on this machine that speaks https to it",
-                       url);
+                       flag, url);
     }
     p += strncasecmp(p, "http://", 7) == 0 ? 7 : 0;
     const bool bracket = *p == '[';
@@ -45,14 +44,15 @@ static ds_status read_url(ds_ctx *ctx, const char *url, load_target *t)
         n_port = strspn(port, "0123456789");
         p = port + n_port;
     }
+    const bool other = n_port == 0 && p == port && strncmp(p, "//", 2) == 0; /* a scheme */
     size_t n_path = strlen(p);
     while (n_path > 0 && p[n_path - 1] == '/') {
         --n_path;
     }
     n_path -= n_path >= 3 && memcmp(p + n_path - 3, "/v1", 3) == 0 ? 3 : 0;
-    if (n_host == 0 || n_host >= sizeof t->host || n_port >= sizeof t->port ||
+    if (n_host == 0 || other || n_host >= sizeof t->host || n_port >= sizeof t->port ||
         n_path >= sizeof t->path || (*p != '\0' && *p != '/') || strpbrk(url, " \r\n") != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--serve: expected http://HOST[:PORT][/PATH], found '%s'",
+        return ds_fail(ctx, DS_ERR_ARG, "%s: expected http://HOST[:PORT][/PATH], found '%s'", flag,
                        url);
     }
     (void)snprintf(t->host, sizeof t->host, "%.*s", (int)n_host, host);
@@ -254,7 +254,7 @@ ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *targ
     load_http http = {0};
     dsi_buf body = dsi_buf_make(MODELS_CEILING);
     *target = (load_target){.chat = strcmp(o->endpoint, "chat") == 0};
-    DS_TRY(read_url(ctx, o->url, target));
+    DS_TRY(load_target_read(ctx, "--serve", o->url, target));
     DS_TRY(read_key(ctx, o, target));
     ds_status status = get_models(ctx, target, &http, &body);
     status = status == DS_OK ? read_models(ctx, o, &body, target) : status;

@@ -468,7 +468,10 @@ static bool fit(api_reader *r)
                         (long long)longest, (long long)j->request.max_new_tokens,
                         (long long)f->max_length);
     }
-    return true;
+    return j->request.min_new_tokens <= j->request.max_new_tokens ||
+           api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "min_tokens",
+                    "min_tokens is %lld, expected at most max_tokens, which is %lld",
+                    (long long)j->request.min_new_tokens, (long long)j->request.max_new_tokens);
 }
 
 static bool check_together(api_reader *r)

@@ -65,16 +65,37 @@ static bool refuse_others(api_reader *r, json_t *body)
     return true;
 }
 
+/* Without a search: best_of texts are drawn, and the n that are likeliest a token are answered. */
+static bool draw_best(api_reader *r)
+{
+    job *j = r->j;
+    if (r->best_of < r->n) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "best_of", "best_of %lld is below n %lld",
+                        (long long)r->best_of, (long long)r->n);
+    }
+    if (r->best_of > r->f->options->max_choices) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "best_of",
+                        "best_of %lld is above what this server draws (--max_choices %lld)",
+                        (long long)r->best_of, (long long)r->f->options->max_choices);
+    }
+    if (r->best_of > r->n && j->streams) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "best_of",
+                        "best_of above n does not go with stream: which texts are best is known at "
+                        "the end");
+    }
+    j->n_kept = (size_t)r->n;
+    r->n = r->best_of;
+    j->request.logprobs = true;
+    return true;
+}
+
 bool api_take_beams(api_reader *r, json_t *body)
 {
     job *j = r->j;
     if (!r->beams) {
         return r->needs_beams != NULL ? api_wrong(r, r->needs_beams, "use_beam_search beside it")
-               : r->best_of > 1
-                   ? api_unsupported(r, "best_of",
-                                     "choosing the best of several that are drawn is not built; "
-                                     "ask for n texts, or for use_beam_search")
-                   : true;
+               : r->best_of > 0       ? draw_best(r)
+                                      : true;
     }
     r->beam.n = r->best_of > 0 ? r->best_of : r->n;
     if (json_object_get(body, "length_penalty") == NULL) {

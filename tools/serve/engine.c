@@ -4,10 +4,14 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { MOST_POLLED = 4096 };
 
@@ -21,6 +25,7 @@ typedef struct engine {
 static void submit(engine *e, job *j)
 {
     front *f = e->f;
+    j->server = f->server;
     for (size_t i = 0; i < j->n_choices && !j->done; ++i) {
         choice *c = &j->choices[i];
         if (f->server == NULL) {
@@ -38,6 +43,7 @@ static void submit(engine *e, job *j)
         ds_serve_request r = j->request;
         r.ids = c->ids;
         r.n = c->n_ids;
+        r.adapter = r.adapter != 0 ? lora_slot_now(f, r.adapter) : 0;
         /* the first of several is the one that the seed gives alone */
         r.sampling.seed += (uint64_t)(i % j->n_of_each) * 0x9e3779b97f4a7c15u;
         if (ds_serve_submit(f->server, &r, &c->uid) < 0) {
@@ -59,7 +65,7 @@ static void cancel_all(engine *e, job *j)
     for (size_t i = 0; i < j->n_choices; ++i) {
         choice *c = &j->choices[i];
         if (c->uid != 0 && c->finish == NULL) {
-            (void)ds_serve_cancel(e->f->server, c->uid);
+            (void)ds_serve_cancel(j->server, c->uid);
             e->f->metrics.n_finished_cancelled += 1;
         }
         c->uid = 0;
@@ -118,10 +124,10 @@ static void find_gone(engine *e)
     }
 }
 
-static choice *find_choice(engine *e, uint64_t uid, job **job_out)
+static choice *find_choice(engine *e, const ds_server *server, uint64_t uid, job **job_out)
 {
     for (job *j = e->f->running; j != NULL; j = j->next) {
-        for (size_t i = 0; i < j->n_choices; ++i) {
+        for (size_t i = 0; i < j->n_choices && j->server == server; ++i) {
             if (j->choices[i].uid == uid) {
                 *job_out = j;
                 return &j->choices[i];
@@ -168,10 +174,10 @@ static void give_beams(job *j, choice *first, const ds_serve_event *event)
     }
 }
 
-static void give(engine *e, const ds_serve_event *event)
+static void give(engine *e, const ds_server *server, const ds_serve_event *event)
 {
     job *j = NULL;
-    choice *c = find_choice(e, event->uid, &j);
+    choice *c = find_choice(e, server, event->uid, &j);
     bool stop = false;
     if (c == NULL || j->done) {
         return;
@@ -192,7 +198,7 @@ static void give(engine *e, const ds_serve_event *event)
         job_take(j, c, event, &stop);
     }
     if (stop) {
-        (void)ds_serve_cancel(e->f->server, c->uid);
+        (void)ds_serve_cancel(j->server, c->uid);
     }
     if (c->finish != NULL) {
         count_finish(e->f, c);
@@ -208,23 +214,28 @@ static void give(engine *e, const ds_serve_event *event)
     }
 }
 
-static void give_all(engine *e, size_t n)
+static void give_all(engine *e, const ds_server *server, size_t n)
 {
     for (size_t i = 0; i < n; ++i) {
-        give(e, &e->events[i]);
+        give(e, server, &e->events[i]);
     }
     for (job *j = e->f->running; j != NULL; j = j->next) {
         wake_client(j);
     }
 }
 
-/* A step failed: nobody is served any more. */
-static void break_all(engine *e)
+/* A step failed: nobody whose texts run there is served any more. */
+static void break_all(engine *e, const ds_server *server, const ds_ctx *ctx)
 {
     for (job *j = e->f->running; j != NULL; j = j->next) {
-        job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", ds_ctx_error(e->f->ctx));
+        if (j->server == server) {
+            job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", ds_ctx_error(ctx));
+        }
     }
-    e->f->broken = true;
+    e->f->broken = e->f->broken || server == e->f->server;
+    if (e->f->comm != NULL) { /* without its ranks it cannot serve again: the process ends */
+        (void)kill(getpid(), SIGTERM);
+    }
 }
 
 /* A document of an encoder, of the oldest job. Without the lock but to look and to give. */
@@ -268,22 +279,32 @@ static void encode_one(engine *e)
     find_gone(e);
 }
 
-/* One turn; with the lock, but for the step itself. */
-static void turn(engine *e)
+/* A step of a server. With the lock, but for the step itself. */
+static void step(engine *e, ds_server *server, const ds_ctx *ctx)
 {
     front *f = e->f;
     size_t n = 0;
     (void)pthread_mutex_unlock(&f->lock);
     const double before = dsi_clock_seconds();
-    const ds_status status = ds_serve_step(f->server, e->events, &n);
+    const ds_status status = ds_serve_step(server, e->events, &n);
     const double after = dsi_clock_seconds();
     (void)pthread_mutex_lock(&f->lock);
     f->metrics.step_seconds += after - before;
     if (status < 0) {
-        break_all(e);
-        return;
+        break_all(e, server, ctx);
+    } else {
+        give_all(e, server, n);
     }
-    give_all(e, n);
+}
+
+/* One turn: of the server in force, and of those before it while they have requests. */
+static void turn(engine *e)
+{
+    front *f = e->f;
+    step(e, f->server, f->ctx);
+    for (served *s = f->ending; s != NULL; s = s->next) {
+        step(e, s->server, s->ctx);
+    }
     find_gone(e);
 }
 
@@ -296,15 +317,37 @@ static void obey(front *f)
     }
     c->taken = true;
     (void)pthread_mutex_unlock(&f->lock);
-    const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &c->id)
-                                               : ds_serve_adapter_unload(f->server, c->id);
+    uint64_t now = c->folder == NULL ? lora_slot_now(f, c->id) : 0;
+    const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &now)
+                                               : ds_serve_adapter_unload(f->server, now);
     (void)pthread_mutex_lock(&f->lock);
     c->status = status;
+    if (status >= 0 && c->folder != NULL) {
+        c->id = lora_slot_add(f, c->folder, now);
+    } else if (status >= 0) {
+        lora_slot_remove(f, c->id);
+    }
     if (status < 0) {
         (void)snprintf(c->error, sizeof c->error, "%s", ds_ctx_error(f->ctx));
     }
     c->done = true;
     (void)pthread_cond_signal(&f->answered);
+}
+
+/* With the lock. The other ranks see meanwhile that this one is there, and it that they are. */
+static void wait_for_work(engine *e)
+{
+    front *f = e->f;
+    struct timespec until;
+    if (f->comm == NULL || f->broken) {
+        (void)pthread_cond_wait(&f->wake, &f->lock);
+        return;
+    }
+    (void)clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 1;
+    if (pthread_cond_timedwait(&f->wake, &f->lock, &until) == ETIMEDOUT) {
+        turn(e);
+    }
 }
 
 static void loop(engine *e)
@@ -314,6 +357,7 @@ static void loop(engine *e)
         (void)pthread_mutex_lock(&f->lock);
         tidy(e);
         obey(f);
+        reload_take(f);
         if (f->server != NULL) {
             ds_serve_get_stats(f->server, &f->metrics.stats);
         }
@@ -321,7 +365,7 @@ static void loop(engine *e)
             break;
         }
         if (e->f->running == NULL && f->queued == NULL) {
-            (void)pthread_cond_wait(&f->wake, &f->lock);
+            wait_for_work(e);
         } else if (f->server == NULL) {
             encode_one(e);
         } else {

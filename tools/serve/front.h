@@ -14,17 +14,20 @@
 #include "common/sentence_folder.h"
 #include "common/serve_flags.h"
 #include "guide/guide.h"
+#include "launch/words.h"
 
 #include <deepspeed/chat.h>
 #include <deepspeed/serve.h>
 #include <jansson.h>
 #include <microhttpd.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 
 enum { FRONT_STOPS = 16, FRONT_STOP_BYTES = 256, FRONT_ID_BYTES = 48 };
 
 typedef struct job job;
+typedef struct front front;
 
 /* The command line, parsed. */
 typedef struct serve_options {
@@ -33,11 +36,22 @@ typedef struct serve_options {
     dsi_arg_list lora; /* NAME=FOLDER */
     int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
+    const char *model_asked; /* --model as it was given */
     char *model_found;
-    int64_t port, threads, max_waiting;
+    int64_t port, threads, max_waiting, rank_seconds;
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
     bool no_embeddings, lora_updates;
     serve_flags sizes;
+    /* of a front of replicas: see balance/balance.h */
+    const char *hostfile, *include, *exclude, *upstream_key_file;
+    dsi_arg_list replica, upstream;
+    int64_t replicas, replica_port, ssh_port;
+    double probe_seconds, probe_timeout;
+    dsi_words passed; /* flags of the command line that are the replicas' */
+    /* of a replica: a front has started it */
+    bool control;
+    char control_key[64];
+    int64_t n_beside; /* replicas that share this machine, itself too */
 } serve_options;
 
 /* What /metrics shows; by the engine thread, read by the other. */
@@ -52,22 +66,53 @@ typedef struct front_metrics {
 /* An adapter, as clients call it. */
 typedef struct front_adapter {
     char *name;
-    uint64_t id; /* of ds_serve_adapter_load */
+    uint64_t id; /* of its front_slot */
     int64_t created;
 } front_adapter;
+
+/* An adapter, as the engine's thread knows it: its id stays when a reload gives it another slot. */
+typedef struct front_slot {
+    uint64_t id, now; /* of front_adapter and requests; of the server that is in force */
+    char *folder;
+} front_slot;
+
+/* What is served: a reload replaces it as a whole. */
+typedef struct served {
+    struct served *next; /* the one before it, whose requests still run */
+    ds_ctx *ctx;
+    ds_server *server;
+    ds_encoder *encoder;
+    sentence_form sentence;
+    int64_t max_length, vocab_size, width;
+    uint64_t tokenizer;               /* digest of its files; 0: --tokenizer has it */
+    void (*destroy)(struct served *); /* all of it */
+} served;
+
+/* Loads `path` as the command line says. Errors are those of ctx. Of a thread of its own. */
+typedef ds_status (*front_load_fn)(ds_ctx *ctx, const char *path, const front *f,
+                                   served **served_out);
 
 /* What the HTTP thread wants of the engine's between two steps. */
 typedef struct front_command {
     const char *folder; /* of an adapter to load; NULL: unload id */
-    uint64_t id;
+    uint64_t id;        /* of the front_slot */
     ds_status status;
     char error[512];
     bool taken; /* the engine's thread is at it */
     bool done;
 } front_command;
 
-typedef struct front {
-    ds_ctx *ctx; /* of the engine thread */
+/* A rank of a job whose ranks share the layers. */
+typedef struct front_rank {
+    int64_t process;
+    char host[64];
+} front_rank;
+
+struct front {
+    ds_ctx *ctx; /* of the engine thread; that of the server in force */
+    ds_comm *comm;
+    front_rank *ranks; /* [n_ranks] */
+    size_t n_ranks;
     const serve_options *options;
     ds_server *server;      /* NULL: the model is an encoder, */
     ds_encoder *encoder;    /* which gives vectors alone */
@@ -87,12 +132,29 @@ typedef struct front {
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
     struct MHD_Daemon *daemon;
+    atomic_long n_exchanges;        /* requests that have begun and are not answered whole */
     const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
     front_command *command;  /* NULL: none waits */
     front_adapter *adapters; /* [n_adapters]; of the HTTP thread, once that runs */
     size_t n_adapters;
+    front_slot *slots; /* [n_slots]; of the engine's thread, once that runs */
+    size_t n_slots;
+    uint64_t last_slot;
+    /* a reload: see reload.c */
+    front_load_fn load;
+    served *in_force; /* NULL: what the command line made */
+    served *fresh;    /* loaded, for the engine's thread to take */
+    served *ending;   /* those before, while they have requests */
+    char *path;       /* what is served, as it was asked for */
+    uint64_t tokenizer_digest;
+    pthread_t loader;
+    bool loading, loader_made;
+    job *asked; /* who waits for it; NULL: a signal asked */
+    char *asked_path;
+    double asked_at;
+    int64_t n_reloads, n_failed_reloads;
     job *queued, **queued_end; /* new jobs, for the engine thread */
     job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
@@ -101,7 +163,7 @@ typedef struct front {
     uint64_t last_job;
     uint64_t secret; /* seeds of requests that name none */
     front_metrics metrics;
-} front;
+};
 
 /* ---- calls.c: calls of tools in an answer ---- */
 typedef enum call_state {
@@ -159,6 +221,7 @@ typedef struct choice {
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
     int64_t n_new, n_cached, n_logprobs;
+    double logprob;     /* of all its ids, with best_of */
     const char *finish; /* NULL: goes on */
     bool begun;
 } choice;
@@ -181,6 +244,8 @@ struct job {
     double arrived;
     choice *choices; /* prompt by prompt */
     size_t n_choices, n_prompts, n_of_each;
+    size_t n_kept;              /* of each prompt: the likeliest are answered (best_of); 0: all */
+    ds_server *server;          /* where its texts run; NULL: not yet, or an encoder's */
     ds_serve_request request;   /* all but ids and seed; its arrays are owned */
     dsi_guide *guide;           /* the form of the texts; NULL: none */
     const dsi_call_form *calls; /* how the answers call tools; NULL: they do not */
@@ -237,6 +302,14 @@ const front_adapter *lora_find(const front *f, const char *name);
 /* Before the threads run: the adapters of the command line. */
 ds_status lora_open(ds_ctx *ctx, front *f);
 void lora_close(front *f);
+/* Of the engine's thread: a slot for an adapter that the server has as `now`; 0: no memory. */
+uint64_t lora_slot_add(front *f, const char *folder, uint64_t now);
+void lora_slot_remove(front *f, uint64_t id);
+/* What the server in force calls it; an id that is not there stays as it is. */
+uint64_t lora_slot_now(const front *f, uint64_t id);
+/* The adapters into the server of a reload, before it is in force; f is unchanged where one fails.
+ */
+ds_status lora_slots_load(front *f, served *s);
 /* Bodies {"lora_name", "lora_path"} and {"lora_name"}; false: *e is filled. */
 bool lora_load(front *f, json_t *body, api_error *e);
 bool lora_unload(front *f, json_t *body, api_error *e);
@@ -250,6 +323,41 @@ void response_delta(job *j, const char *text, size_t n);
 void response_end(job *j);
 void response_fail(job *j, const api_error *e);
 
+/* ---- reload.c: other weights without an end ---- */
+/* A digest of the files of a folder that say what tokens and chats are. */
+uint64_t reload_digest(const char *folder);
+/* Begins one, of `path` or NULL: of what is served. j: the job that is answered, with the lock held
+ * by nobody; NULL: none. false: *e. */
+bool reload_begin(front *f, const char *path, job *j, api_error *e);
+/* Of the engine's thread, between steps: takes what is loaded, drops what has ended. With the lock.
+ */
+void reload_take(front *f);
+/* At the end: waits for the loader, frees. Without the lock, when the engine's thread is gone. */
+void reload_close(front *f);
+
+/* ---- listen.c: of a server of a model and of a front of replicas ---- */
+typedef struct listen_params {
+    const serve_options *options; /* where, and limits */
+    const char *tls_cert, *tls_key;
+    MHD_AccessHandlerCallback handle; /* with user */
+    void *(*begin)(void *user, const char *uri, struct MHD_Connection *c);
+    MHD_RequestCompletedCallback end;
+    void *user;
+} listen_params;
+ds_status listen_start(ds_ctx *ctx, const listen_params *params, struct MHD_Daemon **daemon_out);
+/* Ends it: no new connection is made, what came is answered first, for at most 2 s. n_exchanges:
+ * how many requests have begun and are not answered whole. */
+void listen_end(struct MHD_Daemon *daemon, const atomic_long *n_exchanges);
+/* Whether the client sent one of the keys; none: everybody may ask. */
+bool listen_has_key(char *const *keys, size_t n, struct MHD_Connection *c);
+/* Those that end it, and SIGHUP, wait from now on, in all threads that are made. */
+void listen_hold_signals(sigset_t *signals);
+/* Every connection needs a descriptor. */
+void listen_raise_descriptors(int64_t n_connections);
+
+/* ---- page.c: the chat page; NULL: no memory ---- */
+struct MHD_Response *page_response(void);
+
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);
 
@@ -258,6 +366,8 @@ void *engine_run(void *front);
 
 /* ---- metrics.c; with the lock ---- */
 void metrics_print(front *f, dsi_buf *out);
+/* A member "ranks" behind another one; of one rank nothing. Needs no lock. */
+void ranks_print(const front *f, dsi_buf *out);
 /* The texts that are made, and places that are free, as JSON. */
 void slots_print(front *f, dsi_buf *out);
 

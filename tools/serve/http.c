@@ -8,14 +8,10 @@
 
 #include "base/clock.h"
 
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum {
-    CONNECTION_BYTES = 64 << 10,
     HEADER_BYTES = 1024,
     MOST_BODIES = 256 << 20 /* bytes of all bodies that are on their way */
 };
@@ -48,7 +44,11 @@ static enum MHD_Result send_response(exchange *x, struct MHD_Connection *c, unsi
     }
     (void)pthread_mutex_lock(&f->lock);
     f->metrics.n_requests[status / 100 < 6 ? status / 100 : 5] += 1;
+    const bool ends = f->draining;
     (void)pthread_mutex_unlock(&f->lock);
+    if (ends) {
+        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    }
     const enum MHD_Result result = MHD_queue_response(c, status, response);
     MHD_destroy_response(response);
     return result;
@@ -107,11 +107,10 @@ static enum MHD_Result answer_health(exchange *x, struct MHD_Connection *c, cons
     const bool draining = f->draining;
     const bool broken = f->broken;
     (void)pthread_mutex_unlock(&f->lock);
-    dsi_buf text = dsi_buf_make(256);
-    dsi_buf_printf(&text, "{\"status\":\"%s\"}\n",
-                   broken     ? "broken"
-                   : draining ? "draining"
-                              : "ok");
+    dsi_buf text = dsi_buf_make(256 + 256 * f->n_ranks);
+    dsi_buf_printf(&text, "{\"status\":\"%s\"", broken ? "broken" : draining ? "draining" : "ok");
+    ranks_print(f, &text);
+    dsi_buf_puts(&text, "}\n");
     return send_text(x, c, draining || broken ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
                      "application/json", &text);
 }
@@ -558,7 +557,56 @@ static enum MHD_Result answer_unload(exchange *x, struct MHD_Connection *c, cons
     return update_lora(x, c, false);
 }
 
+/* Other weights: {"model": a folder or file of this machine}, or {} for what is served. */
+static enum MHD_Result answer_reload(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    front *f = x->f;
+    api_error e = {0};
+    const char *key = NULL;
+    json_t *value = NULL;
+    (void)path;
+    json_t *body = x->body.size > 0 ? parse(x, &e) : json_object();
+    json_t *model = json_object_get(body, "model");
+    bool ok = body != NULL;
+    json_object_foreach(body, key, value)
+    {
+        if (ok && strcmp(key, "model") != 0) {
+            ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, "unknown_field", key, "expected model alone");
+        }
+    }
+    if (ok && model != NULL && !json_is_string(model)) {
+        ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a folder or file");
+    }
+    if (ok && f->n_keys == 0) {
+        ok = api_fail(&e, MHD_HTTP_FORBIDDEN, "not_allowed", "",
+                      "requests may reload only where clients have keys (--api_key_file); SIGHUP "
+                      "reloads what is served");
+    }
+    job *j = ok ? make_job(x, c, "reload") : NULL;
+    ok = ok && (j != NULL || api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory"));
+    ok = ok && reload_begin(f, json_string_value(model), j, &e);
+    json_decref(body);
+    drop_body(x);
+    if (!ok) {
+        if (j != NULL) {
+            drop(j);
+        }
+        return send_error(x, c, &e);
+    }
+    x->j = j;
+    return MHD_YES;
+}
+
+static enum MHD_Result answer_page(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    struct MHD_Response *response = page_response();
+    (void)path;
+    return response == NULL ? MHD_NO : send_response(x, c, MHD_HTTP_OK, response);
+}
+
 static const route routes[] = {
+    {"GET", "/", answer_page, true, false},
+    {"POST", "/v1/reload", answer_reload, false, false},
     {"POST", "/v1/chat/completions", answer_chat, false, false},
     {"POST", "/v1/completions", answer_completion, false, false},
     {"POST", "/v1/responses", answer_response, false, false},
@@ -575,33 +623,6 @@ static const route routes[] = {
     {"POST", "/detokenize", answer_detokenize, false, false},
     {"POST", "/apply-template", answer_template, false, false},
 };
-
-/* ---- keys ---- */
-/* In a time that does not depend on where they differ. */
-static bool same_key(const char *a, const char *b)
-{
-    const size_t n = strlen(a);
-    const size_t m = strlen(b);
-    unsigned differs = n != m;
-    for (size_t i = 0; i < m; ++i) {
-        differs |= (unsigned)((unsigned char)b[i] ^ (unsigned char)(n > 0 ? a[i % n] : 0));
-    }
-    return differs == 0;
-}
-
-static bool has_key(const front *f, struct MHD_Connection *c)
-{
-    const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
-    const char *key = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-api-key");
-    bool found = f->n_keys == 0;
-    if (bearer != NULL && strncasecmp(bearer, "Bearer ", 7) == 0) {
-        key = bearer + 7;
-    }
-    for (size_t i = 0; key != NULL && i < f->n_keys; ++i) {
-        found = same_key(key, f->keys[i]) || found;
-    }
-    return found;
-}
 
 /* ---- connections ---- */
 static const route *find_route(const char *method, const char *path, bool *path_known)
@@ -633,7 +654,7 @@ static enum MHD_Result look(exchange *x, struct MHD_Connection *c, const route *
                    ? refuse(x, c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, "another method is expected")
                    : refuse(x, c, MHD_HTTP_NOT_FOUND, "unknown_path", "there is no such path here");
     }
-    if (!r->open && !has_key(x->f, c)) {
+    if (!r->open && !listen_has_key(x->f->keys, x->f->n_keys, c)) {
         return refuse(x, c, MHD_HTTP_UNAUTHORIZED, "invalid_api_key",
                       "expected a key of this server in the header Authorization: Bearer …");
     }
@@ -686,17 +707,19 @@ static enum MHD_Result handle(void *opaque, struct MHD_Connection *c, const char
 
 static void *begin_exchange(void *opaque, const char *uri, struct MHD_Connection *c)
 {
-    (void)opaque;
+    front *f = opaque;
+    exchange *x = calloc(1, sizeof *x);
     (void)uri;
     (void)c;
-    return calloc(1, sizeof(exchange));
+    atomic_fetch_add(&f->n_exchanges, x != NULL);
+    return x;
 }
 
 static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_exchange,
                          enum MHD_RequestTerminationCode code)
 {
     exchange *x = *of_exchange;
-    (void)opaque;
+    front *f = opaque;
     (void)c;
     (void)code;
     if (x == NULL) {
@@ -711,47 +734,17 @@ static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_excha
     dsi_buf_free(&x->ignored);
     free(x);
     *of_exchange = NULL;
-}
-
-static void be_silent(void *opaque, const char *format, va_list args)
-{
-    (void)opaque;
-    (void)format;
-    (void)args;
+    atomic_fetch_sub(&f->n_exchanges, 1);
 }
 
 ds_status http_start(ds_ctx *ctx, front *f)
 {
-    const serve_options *o = f->options;
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-    struct addrinfo *address = NULL;
-    char port[16];
-    (void)snprintf(port, sizeof port, "%lld", (long long)o->port);
-    const int error = getaddrinfo(o->host, port, &hints, &address);
-    if (error != 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--host %s: %s", o->host, gai_strerror(error));
-    }
-    const unsigned v6 = address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0;
-    const bool tls = f->tls_cert != NULL;
-    struct MHD_OptionItem secure[] = {
-        {MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)(uintptr_t)f->tls_cert},
-        {MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)(uintptr_t)f->tls_key},
-        {MHD_OPTION_END, 0, NULL}};
-    f->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | v6 |
-            (tls ? MHD_USE_TLS : 0u),
-        (uint16_t)o->port, NULL, NULL, handle, f, MHD_OPTION_EXTERNAL_LOGGER, be_silent, NULL,
-        MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_seconds,
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
-        begin_exchange, NULL, MHD_OPTION_NOTIFY_COMPLETED, end_exchange, NULL,
-        MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2],
-        MHD_OPTION_END);
-    freeaddrinfo(address);
-    if (f->daemon == NULL) {
-        return ds_fail(
-            ctx, DS_ERR_IO, "cannot listen on %s port %lld: it is taken, or not allowed%s", o->host,
-            (long long)o->port, tls ? "; or --tls_cert and --tls_key are no pair in PEM" : "");
-    }
-    return DS_OK;
+    const listen_params params = {.options = f->options,
+                                  .tls_cert = f->tls_cert,
+                                  .tls_key = f->tls_key,
+                                  .handle = handle,
+                                  .begin = begin_exchange,
+                                  .end = end_exchange,
+                                  .user = f};
+    return listen_start(ctx, &params, &f->daemon);
 }

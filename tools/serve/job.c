@@ -486,6 +486,7 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
     }
     begin(j, c);
     c->n_new += 1;
+    c->logprob += (double)e->logprob;
     const bool ends = e->finish == DS_SERVE_STOP; /* its token is not text */
     if (j->logprobs && !ends) {
         j->of_chat ? chat_logprob(f, c, e) : completion_logprob(f, c, e);
@@ -525,10 +526,10 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
 }
 
 /* ---- the end ---- */
-static void put_choice(job *j, choice *c)
+static void put_choice(job *j, choice *c, size_t index)
 {
     dsi_buf *out = &j->out;
-    dsi_buf_printf(out, "%s{\"index\":%d,", c == j->choices ? "" : ",", index_of(j, c));
+    dsi_buf_printf(out, "%s{\"index\":%zu,", index == 0 ? "" : ",", index);
     dsi_buf_puts(out,
                  j->of_chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
     if (c->calls.size > 0 && c->text.size == 0) {
@@ -542,6 +543,37 @@ static void put_choice(job *j, choice *c)
     dsi_buf_puts(out, j->of_chat ? ",\"refusal\":null}" : "");
     put_logprobs(j, c);
     put_finish(j, c->finish);
+}
+
+/* The likeliest a token of those of a prompt that were not taken yet; the first of equal ones. */
+static choice *take_best(choice *of_prompt, size_t n, bool *taken)
+{
+    size_t best = n;
+    for (size_t i = 0; i < n; ++i) {
+        const choice *c = &of_prompt[i];
+        const choice *b = &of_prompt[best];
+        if (!taken[i] && (best == n || c->logprob / (double)(c->n_new + (c->n_new == 0)) >
+                                           b->logprob / (double)(b->n_new + (b->n_new == 0)))) {
+            best = i;
+        }
+    }
+    taken[best] = true;
+    return &of_prompt[best];
+}
+
+static void put_choices(job *j)
+{
+    enum { MOST = 1024 }; /* --max_choices is at most that */
+    const size_t kept = j->n_kept > 0 ? j->n_kept : j->n_of_each;
+    for (size_t p = 0; p < j->n_prompts; ++p) {
+        choice *of_prompt = &j->choices[p * j->n_of_each];
+        bool taken[MOST] = {false};
+        for (size_t k = 0; k < kept; ++k) {
+            put_choice(
+                j, kept == j->n_of_each ? &of_prompt[k] : take_best(of_prompt, j->n_of_each, taken),
+                p * kept + k);
+        }
+    }
 }
 
 void job_end(job *j)
@@ -561,9 +593,7 @@ void job_end(job *j)
     }
     if (!j->streams) {
         put_head(j, j->of_chat ? "chat.completion" : "text_completion");
-        for (size_t i = 0; i < j->n_choices; ++i) {
-            put_choice(j, &j->choices[i]);
-        }
+        put_choices(j);
         dsi_buf_puts(&j->out, "],");
         put_usage(j);
         dsi_buf_puts(&j->out, "}\n");

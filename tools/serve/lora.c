@@ -47,7 +47,8 @@ ds_status lora_open(ds_ctx *ctx, front *f)
             return ds_fail(ctx, DS_ERR_ARG, "--lora %s: the name is taken", text);
         }
         DS_TRY(ds_serve_adapter_load(f->server, equals + 1, &id));
-        if (!add(f, name, strlen(name), id)) {
+        id = lora_slot_add(f, equals + 1, id);
+        if (id == 0 || !add(f, name, strlen(name), id)) {
             return ds_fail(ctx, DS_ERR_NOMEM, "no memory for adapters");
         }
     }
@@ -60,6 +61,59 @@ void lora_close(front *f)
         free(f->adapters[i].name);
     }
     free(f->adapters);
+    for (size_t i = 0; i < f->n_slots; ++i) {
+        free(f->slots[i].folder);
+    }
+    free(f->slots);
+}
+
+/* ---- the engine's side ---- */
+uint64_t lora_slot_add(front *f, const char *folder, uint64_t now)
+{
+    front_slot *all = realloc(f->slots, (f->n_slots + 1) * sizeof *all);
+    char *copy = strdup(folder);
+    f->slots = all != NULL ? all : f->slots;
+    if (all == NULL || copy == NULL) {
+        free(copy);
+        return 0;
+    }
+    all[f->n_slots++] = (front_slot){.id = ++f->last_slot, .now = now, .folder = copy};
+    return f->last_slot;
+}
+
+void lora_slot_remove(front *f, uint64_t id)
+{
+    for (size_t i = 0; i < f->n_slots; ++i) {
+        if (f->slots[i].id == id) {
+            free(f->slots[i].folder);
+            f->slots[i] = f->slots[--f->n_slots];
+            return;
+        }
+    }
+}
+
+uint64_t lora_slot_now(const front *f, uint64_t id)
+{
+    for (size_t i = 0; i < f->n_slots; ++i) {
+        if (f->slots[i].id == id) {
+            return f->slots[i].now;
+        }
+    }
+    return id;
+}
+
+ds_status lora_slots_load(front *f, served *s)
+{
+    uint64_t *now = calloc(f->n_slots + 1, sizeof *now);
+    ds_status status = now == NULL ? ds_fail(s->ctx, DS_ERR_NOMEM, "no memory") : DS_OK;
+    for (size_t i = 0; i < f->n_slots && status >= 0; ++i) {
+        status = ds_serve_adapter_load(s->server, f->slots[i].folder, &now[i]);
+    }
+    for (size_t i = 0; i < f->n_slots && status >= 0; ++i) {
+        f->slots[i].now = now[i];
+    }
+    free(now);
+    return status;
 }
 
 /* Has the engine's thread do it. */

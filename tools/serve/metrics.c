@@ -10,6 +10,30 @@ static void put(dsi_buf *out, const char *kind, const char *name, double value)
     dsi_buf_printf(out, "# TYPE %s %s\n%s %.17g\n", name, kind, name, value);
 }
 
+void ranks_print(const front *f, dsi_buf *out)
+{
+    for (size_t r = 0; r < f->n_ranks; ++r) {
+        dsi_buf_printf(out,
+                       "%s{\"rank\":%zu,\"process\":%lld,\"host\":", r == 0 ? ",\"ranks\":[" : ",",
+                       r, (long long)f->ranks[r].process);
+        put_clean(out, f->ranks[r].host, strlen(f->ranks[r].host));
+        dsi_buf_putc(out, '}');
+    }
+    if (f->n_ranks > 0) {
+        dsi_buf_putc(out, ']');
+    }
+}
+
+static void put_ranks(const front *f, dsi_buf *out)
+{
+    dsi_buf_puts(out, "# TYPE ds_serve_rank_info gauge\n");
+    for (size_t r = 0; r < f->n_ranks; ++r) {
+        dsi_buf_printf(out, "ds_serve_rank_info{rank=\"%zu\",host=", r);
+        put_clean(out, f->ranks[r].host, strlen(f->ranks[r].host));
+        dsi_buf_printf(out, ",process=\"%lld\"} 1\n", (long long)f->ranks[r].process);
+    }
+}
+
 void metrics_print(front *f, dsi_buf *out)
 {
     const front_metrics *m = &f->metrics;
@@ -40,7 +64,13 @@ void metrics_print(front *f, dsi_buf *out)
     put(out, "counter", "ds_serve_steps_total", (double)s->n_steps);
     put(out, "counter", "ds_serve_step_tokens_total", (double)s->n_tokens);
     put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
+    put(out, "counter", "ds_serve_reloads_total", (double)f->n_reloads);
+    put(out, "counter", "ds_serve_failed_reloads_total", (double)f->n_failed_reloads);
     put(out, "gauge", "ds_serve_jobs", (double)f->n_jobs);
+    put(out, "gauge", "ds_serve_ranks", f->n_ranks > 0 ? (double)f->n_ranks : 1.0);
+    if (f->n_ranks > 0) {
+        put_ranks(f, out);
+    }
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,

@@ -41,7 +41,8 @@ static dsi_attention_attrs plain_attrs(const dsi_attention_part_attrs *a)
                                  .all_heads = a->all_heads,
                                  .all_keys = a->all_keys,
                                  .cap = a->cap,
-                                 .alibi = a->alibi};
+                                 .alibi = a->alibi,
+                                 .alibi_rounded = a->alibi_rounded};
 }
 
 static const void *input(const ds_kernel_call *call, uint32_t i)

@@ -138,6 +138,16 @@ static inline float attn_slope(const attn_shape *s, const attn_data *x, int64_t 
                              : 0.0f;
 }
 
+/* From where position biases count the keys of query i, among the keys: the query itself, or, of
+ * rounded ones, the beginning of its document. */
+static inline int64_t attn_origin(const attn_shape *s, const attn_data *x, int64_t b, int64_t i)
+{
+    if (s->a->alibi_rounded == 0) {
+        return attn_position(x, b, i);
+    }
+    return (x->first != NULL ? x->first[b * s->n_queries + i] : 0) - x->key0;
+}
+
 /* Keys [first,last). */
 typedef struct attn_span {
     int64_t first, last;

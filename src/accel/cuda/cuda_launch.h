@@ -72,6 +72,9 @@ ds_status dsc_multiply_rows(const ds_kernel_call *call, const void *x, const voi
                             ds_dtype dtype, int64_t rows, int64_t n_in, int64_t n_out,
                             bool transposed, const float *dw_in, float *dw);
 
+/* What linear_dw has beside its product: the bias's gradient, where one is asked for. */
+ds_status dsc_sum_columns(const ds_kernel_call *call);
+
 /* The kernel for a step, or NULL; of several, number `index`. */
 const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
 

@@ -115,28 +115,38 @@ static bool is_dw(const ds_kernel_sig *sig)
            dsc_is_act(sig->out[0].dtype);
 }
 
-static ds_status linear_dw_run(const ds_kernel_call *call)
+static dsc_linear_dw_args dw_args_of(const ds_kernel_call *call)
 {
     const dsi_linear_dw_attrs *attrs = call->sig->attrs;
-    const ds_dtype dtype = call->in[0].meta.dtype;
-    const dsc_linear_dw_args args = {.x = dsc_in(call, 0),
-                                     .dy = dsc_in(call, 1),
-                                     .dw_in = dsc_in(call, 2),
-                                     .dbias_in = dsc_in(call, 3),
-                                     .dw = dsc_out(call, 0),
-                                     .dbias = dsc_out(call, 1),
-                                     .rows = ds_shape_rows(call->in[0].meta.shape),
-                                     .n_in = ds_shape_last(call->in[0].meta.shape),
-                                     .n_out = ds_shape_last(call->in[1].meta.shape),
-                                     .transposed = attrs->transposed != 0,
-                                     .dw_dtype = (int32_t)call->out[0].meta.dtype};
-    DS_TRY(launch_dw(call, &args, dtype));
+    return (dsc_linear_dw_args){.x = dsc_in(call, 0),
+                                .dy = dsc_in(call, 1),
+                                .dw_in = dsc_in(call, 2),
+                                .dbias_in = dsc_in(call, 3),
+                                .dw = dsc_out(call, 0),
+                                .dbias = dsc_out(call, 1),
+                                .rows = ds_shape_rows(call->in[0].meta.shape),
+                                .n_in = ds_shape_last(call->in[0].meta.shape),
+                                .n_out = ds_shape_last(call->in[1].meta.shape),
+                                .transposed = attrs->transposed != 0,
+                                .dw_dtype = (int32_t)call->out[0].meta.dtype};
+}
+
+ds_status dsc_sum_columns(const ds_kernel_call *call)
+{
+    const dsc_linear_dw_args args = dw_args_of(call);
     if (args.dbias == NULL) {
         return DS_OK;
     }
     const dsc_shape columns = dsc_block_an_item((args.n_out + 31) / 32, DSC_BLOCK);
-    return dsc_launch(call, dsc_of_dtype(DSC_FN_column_sums_f32, dtype), &columns, &args,
-                      sizeof args);
+    return dsc_launch(call, dsc_of_dtype(DSC_FN_column_sums_f32, call->in[0].meta.dtype), &columns,
+                      &args, sizeof args);
+}
+
+static ds_status linear_dw_run(const ds_kernel_call *call)
+{
+    const dsc_linear_dw_args args = dw_args_of(call);
+    DS_TRY(launch_dw(call, &args, call->in[0].meta.dtype));
+    return dsc_sum_columns(call);
 }
 
 static const ds_kernel mma_kernel = {.version = DS_OP_VERSION,

@@ -49,7 +49,9 @@
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
-    X(adagrad)
+    X(adagrad)                                                                                     \
+    XA(tree_sum)                                                                                   \
+    X(tree_sum_whole)
 
 typedef enum dsc_fn {
 #define DSC_ONE(name)   DSC_FN_##name,

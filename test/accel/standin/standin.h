@@ -14,9 +14,10 @@
  * their dependencies alone. Copies move a piece a turn. A copy between the device and memory that
  * is not pinned may hold the host up until it is done, and is refused in a capture.
  *
- * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8" or standin_set: the seed; bytes that a copy
+ * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N" or standin_set: the seed; bytes that a copy
  * moves in a turn; the N-th wait (of a stream for an event, of the host for a stream) does nothing,
- * 0: none; the major number of the compute capability. standin_waits: waits so far.
+ * 0: none; the major number of the compute capability; from the host's N-th wait for a stream on
+ * memory has an error that cannot be corrected (0: never). standin_waits: waits so far.
  */
 #ifndef DS_TEST_STANDIN_H
 #define DS_TEST_STANDIN_H
@@ -36,11 +37,12 @@ typedef struct region {
     bool own;       /* of the host, by cuMemHostAlloc */
 } region;
 
-typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH } kind;
+typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH, CALL } kind;
 
 typedef struct work {
     kind kind;
     const dsc_host_row *kernel;
+    bool (*call)(const void *args); /* of another library's stand-in; whether it is done */
     unsigned grid[3], block[3];
     unsigned char args[ARGS_BYTES];
     unsigned char *to;
@@ -98,7 +100,7 @@ struct CUfunc_st {
 typedef struct standin {
     pthread_mutex_t lock; /* of all */
     bool initialized;
-    uint64_t random, turn_bytes, ignore, n_waits, major;
+    uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs;
     region regions[MOST_REGIONS];
     uint32_t n_regions;
     struct CUstream_st *streams[MOST_STREAMS];
@@ -120,6 +122,14 @@ STANDIN_API void standin_set(const char *options);
 STANDIN_API uint64_t standin_waits(void);
 /* Whether the wait that was ignored had something to wait for. */
 STANDIN_API bool standin_ignored_one(void);
+
+/* For stand-ins of libraries that queue kernels of their own: args are copied, at most ARGS_BYTES;
+ * as a kernel it runs with the device's memory open, in the stream's order, until it is done. */
+STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const void *args),
+                                       const void *args, size_t bytes);
+/* Whether the calling thread has a context; whether bytes there are memory of the device. */
+STANDIN_API bool standin_has_context(void);
+STANDIN_API bool standin_is_device(const void *memory, size_t bytes);
 
 /* standin_driver.c: takes the lock for a call; what is wrong before it can begin. */
 dsc_cu_result standin_enter(void);

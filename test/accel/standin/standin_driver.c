@@ -31,11 +31,14 @@ void standin_set(const char *options)
     } rows[] = {{"seed=", &standin_all.random},
                 {"turn=", &standin_all.turn_bytes},
                 {"ignore=", &standin_all.ignore},
-                {"least=", &standin_all.major}};
+                {"least=", &standin_all.major},
+                {"broken=", &standin_all.broken}};
     (void)pthread_mutex_lock(&standin_all.lock);
     standin_all.n_waits = 0;
     standin_all.ignore = 0;
     standin_all.ignored = false;
+    standin_all.n_syncs = 0;
+    standin_all.broken = 0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         const char *at = options != NULL ? strstr(options, rows[i].key) : NULL;
         if (at != NULL) {
@@ -84,6 +87,11 @@ dsc_cu_result standin_leave(dsc_cu_result result)
     return result;
 }
 
+bool standin_has_context(void)
+{
+    return standin_leave(standin_enter()) == DSC_CU_SUCCESS;
+}
+
 /* ---- what there is ------------------------------------------------------------------------- */
 
 dsc_cu_result cuInit(unsigned flags)
@@ -112,6 +120,7 @@ static const struct {
                {DSC_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
                {DSC_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
                {DSC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
+               {DSC_CU_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE"},
                {DSC_CU_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
                {DSC_CU_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
                {DSC_CU_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"},
@@ -150,6 +159,12 @@ dsc_cu_result cuDeviceGetName(char *name_out, int n, dsc_cu_device device)
 {
     (void)device;
     (void)snprintf(name_out, (size_t)n, "stand-in on the processor");
+    return DSC_CU_SUCCESS;
+}
+
+dsc_cu_result cuDeviceGetPCIBusId(char *text_out, int n, dsc_cu_device device)
+{
+    (void)snprintf(text_out, (size_t)n, "0000:%02X:00.0", 0x3b + device);
     return DSC_CU_SUCCESS;
 }
 

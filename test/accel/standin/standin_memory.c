@@ -45,6 +45,15 @@ bool standin_reaches(const void *memory, size_t bytes, bool *pinned_out)
     return *pinned_out || !begins_inside(memory);
 }
 
+bool standin_is_device(const void *memory, size_t bytes)
+{
+    (void)standin_enter();
+    const region *r = standin_find(memory, bytes);
+    const bool is = r != NULL && r->on_device;
+    (void)standin_leave(DSC_CU_SUCCESS);
+    return is;
+}
+
 static bool add(unsigned char *at, size_t bytes, bool on_device, bool own)
 {
     if (standin_all.n_regions == MOST_REGIONS) {

@@ -50,6 +50,8 @@ static bool do_work(work *w)
     case LAUNCH:
         run_kernel(w);
         break;
+    case CALL:
+        return w->call(w->args);
     case COPY:
     case FILL:
         return move(w);

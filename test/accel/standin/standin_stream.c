@@ -68,6 +68,17 @@ static dsc_cu_result put(struct CUstream_st *s, const work *w)
     return standin_leave(entered != DSC_CU_SUCCESS ? entered : standin_put(s, w));
 }
 
+dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const void *args), const void *args,
+                           size_t bytes)
+{
+    work w = {.kind = CALL, .call = call};
+    if (bytes > sizeof w.args) {
+        return DSC_CU_INVALID_VALUE;
+    }
+    memcpy(w.args, args, bytes);
+    return put(s, &w);
+}
+
 static bool drain(const struct CUstream_st *s)
 {
     while (s->n > 0 && standin_turn()) {
@@ -123,6 +134,9 @@ dsc_cu_result cuStreamSynchronize(dsc_cu_stream s)
     if (s->capture != NULL) {
         s->capture->broken = true;
         return standin_leave(DSC_CU_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    if (standin_all.broken != 0 && ++standin_all.n_syncs >= standin_all.broken) {
+        return standin_leave(DSC_CU_ECC_UNCORRECTABLE);
     }
     return standin_leave(standin_ignores(s->n == 0) || drain(s) ? DSC_CU_SUCCESS
                                                                 : DSC_CU_LAUNCH_FAILED);
@@ -198,6 +212,20 @@ STANDIN_API dsc_cu_result cuEventRecord(dsc_cu_event event, dsc_cu_stream s);
 dsc_cu_result cuEventRecord(dsc_cu_event event, dsc_cu_stream s)
 {
     return put(s, &(work){.kind = RECORD, .event = event});
+}
+
+/* Time passes. */
+STANDIN_API dsc_cu_result cuEventQuery(dsc_cu_event event);
+dsc_cu_result cuEventQuery(dsc_cu_event event)
+{
+    enum { TURNS = 40 };
+    const dsc_cu_result entered = standin_enter();
+    if (entered != DSC_CU_SUCCESS) {
+        return standin_leave(entered);
+    }
+    for (int i = 0; i < TURNS && event->done < event->recorded && standin_turn(); ++i) {
+    }
+    return standin_leave(event->done < event->recorded ? DSC_CU_NOT_READY : DSC_CU_SUCCESS);
 }
 
 STANDIN_API dsc_cu_result cuStreamWaitEvent(dsc_cu_stream s, dsc_cu_event event, unsigned flags);

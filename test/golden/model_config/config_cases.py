@@ -170,6 +170,8 @@ BASES = {
     "bert_untied": ("bert", dict(BERT, type_vocab_size=3, hidden_act="relu", tie_word_embeddings=False)),
     "roberta": ("roberta", dict(BERT, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5)),
     "roberta_untied": ("roberta", dict(BERT, pad_token_id=5, tie_word_embeddings=False)),
+    "falcon_rw": ("falcon", dict(FALCON, multi_query=False, parallel_attn=False, bias=True, alibi=True,
+                                 num_attention_heads=16)),
 }
 BASES |= {
     "modernbert": ("modernbert", MODERNBERT),
@@ -465,7 +467,7 @@ FAMILY_KEYS["cohere2"] = {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1
                           "sliding_window_pattern": ([1, 2, 3, 4], 0.15)}
 FAMILY_KEYS["falcon"] = {
     "layer_norm_epsilon": NORM_EPS, "hidden_dropout": DROPS, "num_kv_heads": ([4, None, 1, 2], 0.5),
-    "num_ln_in_parallel_attn": ([None, 1, 2], 0.4), "alibi": ([False, None, False, None, True], 0.02),
+    "num_ln_in_parallel_attn": ([None, 1, 2], 0.4), "alibi": ([False, None, True], 0.02),
     "new_decoder_architecture": ([True, False, None], 0.1), "multi_query": ([True, False], 0.1),
     "parallel_attn": ([True, False], 0.1), "bias": ([True, False], 0.1), "n_embed": ([32], 0.5),
     "ffn_hidden_size": ([24, None], 0.5), "activation": LLAMAS["hidden_act"]}

@@ -206,10 +206,13 @@ VARIANTS = {
 }
 VARIANTS["gpt_oss_mxfp4"] = GptOssConfig(**{**VARIANTS["gpt_oss"].to_dict(), "hidden_size": 32, "intermediate_size": 32,
                                             "num_local_experts": 3})
+# slopes and their products with positions that bf16 rounds
+VARIANTS["falcon_rw"] = FalconConfig(**{**FALCON, "multi_query": False, "parallel_attn": False, "bias": True,
+                                        "alibi": True, "num_attention_heads": 12})
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
 PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
-          "gptj", "opt", "falcon", "falcon_groups", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms",
+          "gptj", "opt", "falcon", "falcon_groups", "falcon_rw", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms",
           "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves", "gpt_oss")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
@@ -234,7 +237,8 @@ def perturb(model):
 
 
 def load(folder, dtype):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    kind = "sdpa" if os.path.basename(folder) == "falcon_rw" else "eager"  # whose eager adds its biases twice
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=kind)
     return model.eval()  # dropout is 0 anyhow
 
 

@@ -77,6 +77,16 @@ static int64_t position_of(const layout *l, const ds_tensor *offset, int64_t b, 
     return l->row0 - l->key0 + (offset != NULL ? ((const int32_t *)offset->data)[b] + i : i);
 }
 
+/* From where position biases count, among the keys: see attn_origin(). */
+static int64_t origin_of(const layout *l, const ds_tensor *first, const ds_tensor *offset,
+                         int64_t b, int64_t i)
+{
+    if (l->a->alibi_rounded == 0) {
+        return position_of(l, offset, b, i);
+    }
+    return (first != NULL ? ((const int32_t *)first->data)[b * l->n_queries + i] : 0) - l->key0;
+}
+
 static span visible(const layout *l, const ds_tensor *first, const ds_tensor *offset, int64_t b,
                     int64_t i)
 {
@@ -147,8 +157,8 @@ static void dots(const layout *l, const real *x, const real *columns, span s, re
     }
 }
 
-/* q·k to the score of head h, `distance` the key's position less the query's; turn_out: the score's
- * derivative by scale·q·k. */
+/* q·k to the score of head h, `distance` the key's position less origin_of the query; turn_out: the
+ * score's derivative by scale·q·k. */
 static real score_of(const layout *l, real product, int64_t h, int64_t distance, real *turn_out)
 {
     const real cap = (real)l->a->cap;
@@ -161,7 +171,9 @@ static real score_of(const layout *l, real product, int64_t h, int64_t distance,
     }
     if (l->a->alibi > 0.0) {
         const double slope = dsi_alibi_slope(l->a->alibi, l->all_heads, l->head0 + h);
-        score = score + (real)slope * (real)distance;
+        score = l->a->alibi_rounded != 0
+                    ? score + (real)l->a->scale * (real)dsi_alibi_bias(slope, distance)
+                    : score + (real)slope * (real)distance;
     }
     return score;
 }
@@ -202,10 +214,10 @@ static void attend(const ds_kernel_call *call, const forward *f, int64_t b, int6
     const span s = visible(l, ref_in(call, 3), ref_in(call, 4), b, i);
     const real *q = ref_row(l->q, query_at(l, l->q_stride, b, i, h), l->d, f->q);
     dots(l, q, f->k_columns, s, f->p);
-    const int64_t position = position_of(l, ref_in(call, 4), b, i);
+    const int64_t origin = origin_of(l, ref_in(call, 3), ref_in(call, 4), b, i);
     for (int64_t j = s.first; j < s.last; ++j) {
         real turn;
-        f->p[j] = score_of(l, f->p[j], h, j - position, &turn);
+        f->p[j] = score_of(l, f->p[j], h, j - origin, &turn);
     }
     const real lse = softmax_span(f->p, s);
     for (int64_t c = 0; c < l->d; ++c) {
@@ -331,7 +343,7 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     const real *dy = ref_row(&call->in[0], y_at, l->d, w->dy);
     const real *y = ref_row(&call->in[4], y_at, l->d, w->y);
     const real scale = (real)l->a->scale;
-    const int64_t position = position_of(l, NULL, b, i);
+    const int64_t origin = origin_of(l, ref_in(call, 6), NULL, b, i);
     const ds_tensor *dlse = ref_in(call, 12);
     const int64_t lse_at = (b * l->a->n_heads + h) * l->n_queries + i;
     const real lse = ref_get(&call->in[5], lse_at);
@@ -345,7 +357,7 @@ static void backward_query(const ds_kernel_call *call, const backward *w, int64_
     dots(l, dy, w->v_columns, s, w->dp);
     for (int64_t j = s.first; j < s.last; ++j) {
         real turn;
-        const real p = r_exp(score_of(l, w->p[j], h, j - position, &turn) - lse);
+        const real p = r_exp(score_of(l, w->p[j], h, j - origin, &turn) - lse);
         real dp = w->dp[j];
         real p_used = p;
         if (l->a->dropout > 0.0) {

@@ -62,6 +62,9 @@ static ds_status paged_write_run(const ds_kernel_call *call)
                            (long long)t, slots[t], (long long)(cell[0] * cell[1]));
         }
     }
+    if (call->out[0].data != call->in[0].data) { /* of a cell that lives elsewhere, rarely */
+        memcpy(call->out[0].data, call->in[0].data, ds_meta_bytes(call->out[0].meta));
+    }
     for (int64_t t = 0; t < n_tokens; ++t) {
         if (slots[t] >= 0) {
             write_row(call, t, slots[t]);
@@ -85,11 +88,15 @@ static real cell_get(const paged_shape *s, const ds_tensor *cell, int64_t at, in
 }
 
 /* q·k to the score. */
-static real score_of(const paged_shape *s, real product, real slope, int64_t distance)
+static real score_of(const paged_shape *s, real product, real slope, int64_t j, int64_t position)
 {
     const real cap = (real)s->a->cap;
     const real score = product * (real)s->a->scale;
-    return (cap > R(0.0) ? cap * r_tanh(score / cap) : score) + slope * (real)distance;
+    if (s->a->alibi_rounded != 0) {
+        const real bias = (real)dsi_alibi_bias((double)slope, j);
+        return (cap > R(0.0) ? cap * r_tanh(score / cap) : score) + (real)s->a->scale * bias;
+    }
+    return (cap > R(0.0) ? cap * r_tanh(score / cap) : score) + slope * (real)(j - position);
 }
 
 /* Head h of token t: scores into p, then y; its lse. */
@@ -111,7 +118,7 @@ static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
         for (int64_t c = 0; c < s->d; ++c) {
             dot += ref_get(&call->in[0], q_at + c) * cell_get(s, &call->in[1], k_at, c);
         }
-        p[j] = score_of(s, dot, slope, j - x.positions[t]);
+        p[j] = score_of(s, dot, slope, j, x.positions[t]);
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = first; j < last; ++j) {

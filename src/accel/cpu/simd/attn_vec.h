@@ -62,18 +62,24 @@ DSI_INLINE vf attn_exp2_short(vf x)
 /* ---- caps and biases ------------------------------------------------------------------------ */
 typedef struct attn_bend {
     vf scale, inverse, cap, slope; /* inverse: 1/cap */
-    bool caps, leans;
+    bool caps, leans, rounds;
 } attn_bend;
+
+static inline attn_bend attn_bend_with(double scale, double cap, double slope, bool rounds)
+{
+    return (attn_bend){.scale = vf_set((float)scale),
+                       .inverse = vf_set(cap > 0.0 ? 1.0f / (float)cap : 0.0f),
+                       .cap = vf_set((float)cap),
+                       .slope = vf_set(rounds ? dsi_alibi_bf16(slope) : (float)slope),
+                       .caps = cap > 0.0,
+                       .leans = slope > 0.0,
+                       .rounds = rounds};
+}
 
 static inline attn_bend attn_bend_of(const attn_shape *s, const attn_data *x, int64_t h)
 {
-    const float cap = (float)s->a->cap;
-    return (attn_bend){.scale = vf_set((float)s->a->scale),
-                       .inverse = vf_set(cap > 0.0f ? 1.0f / cap : 0.0f),
-                       .cap = vf_set(cap),
-                       .slope = vf_set(attn_slope(s, x, h)),
-                       .caps = cap > 0.0f,
-                       .leans = s->a->alibi > 0.0};
+    return attn_bend_with(s->a->scale, s->a->cap, (double)attn_slope(s, x, h),
+                          s->a->alibi_rounded != 0);
 }
 
 /* 0, 1, 2 … */
@@ -83,8 +89,19 @@ DSI_INLINE vf attn_lanes(void)
     return vf_from_int(vi_load(count));
 }
 
-/* q·k to the score; distance: the key's position less the query's. turn_out, if not NULL: the
- * score's derivative by scale·q·k. */
+/* attn_origin of the lanes' queries, from query i on; lanes past the last repeat it. */
+static inline vf attn_origins(const attn_shape *s, const attn_data *x, int64_t b, int64_t i)
+{
+    int32_t origins[VF_WIDTH];
+    for (int64_t lane = 0; lane < VF_WIDTH; ++lane) {
+        origins[lane] =
+            (int32_t)attn_origin(s, x, b, i + lane < s->n_queries ? i + lane : s->n_queries - 1);
+    }
+    return vf_from_int(vi_load(origins));
+}
+
+/* q·k to the score; distance: the key's position less the query's, or of biases that are rounded
+ * less its document's first. turn_out, if not NULL: the score's derivative by scale·q·k. */
 DSI_INLINE vf attn_bent(const attn_bend *b, vf product, vf distance, vf *turn_out)
 {
     vf score = vf_mul(product, b->scale);
@@ -96,6 +113,10 @@ DSI_INLINE vf attn_bent(const attn_bend *b, vf product, vf distance, vf *turn_ou
     }
     if (turn_out != NULL) {
         *turn_out = turn;
+    }
+    if (b->rounds && b->leans) {
+        const vf bias = vf_round_bf16(vf_mul(b->slope, vf_round_bf16(distance)));
+        return vf_fma(b->scale, bias, score);
     }
     return b->leans ? vf_fma(b->slope, distance, score) : score;
 }

@@ -68,10 +68,10 @@ static void mask_scores(const block *q, int64_t lane, int64_t k0, int64_t n)
 static void bend_scores(const block *q, int64_t lane, int64_t k0, int64_t n)
 {
     const attn_bend bend = attn_bend_of(&q->job->s, &q->job->x, q->h);
-    const int64_t position = attn_position(&q->job->x, q->b, q->i + lane);
+    const vf origins = attn_origins(&q->job->s, &q->job->x, q->b, q->i + lane);
     for (int64_t j = 0; j < n; ++j) {
         float *row = q->w->scores + j * ATTN_QUERIES + lane;
-        const vf distance = vf_sub(vf_set((float)(k0 + j - position)), attn_lanes());
+        const vf distance = vf_sub(vf_set((float)(k0 + j)), origins);
         vf_store(row, attn_bent(&bend, vf_load(row), distance, NULL));
     }
 }

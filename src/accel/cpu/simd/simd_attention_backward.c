@@ -139,7 +139,8 @@ static void gradients(const head *x, const block *at, int64_t lane)
     const backward_work *w = x->w;
     const vf factor = vf_set((float)(job->s.factor * ATTN_LOG2E));
     const attn_bend bend = attn_bend_of(&job->s, &job->x, x->h);
-    const int64_t position = attn_position(&job->x, x->b, at->q0 + lane);
+    const vf origins =
+        job->s.bends ? attn_origins(&job->s, &job->x, x->b, at->q0 + lane) : vf_zero();
     const vf down = vf_neg(vf_load(w->lse2 + at->q0 + lane));
     const vf delta = vf_load(w->delta + at->q0 + lane);
     const vi first = vi_load(w->first + at->q0 + lane);
@@ -157,7 +158,7 @@ static void gradients(const head *x, const block *at, int64_t lane)
         vf s = vf_load(score);
         vf turn = vf_set(1.0f);
         if (job->s.bends) {
-            const vf distance = vf_sub(vf_set((float)(at->k0 + j - position)), attn_lanes());
+            const vf distance = vf_sub(vf_set((float)(at->k0 + j)), origins);
             s = attn_bent(&bend, s, distance, &turn);
         }
         if (at->masked) {

@@ -86,7 +86,7 @@ DSI_INLINE void attend_block(const decode_task *t, int64_t k0, attn_span any, ds
         if (s->bends) {
             const int64_t i = row % s->n_queries;
             const attn_bend bend = attn_bend_of(s, &job->x, t->h0 + row / s->n_queries);
-            bend_scores(&bend, job->scores, from - attn_position(&job->x, t->b, i));
+            bend_scores(&bend, job->scores, from - attn_origin(s, &job->x, t->b, i));
         }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);

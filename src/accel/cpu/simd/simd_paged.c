@@ -97,13 +97,7 @@ static int64_t query_of(const paged_task *t, int64_t row)
 
 static attn_bend bend_of(const paged_shape *s, int64_t h)
 {
-    const float cap = (float)s->a->cap;
-    return (attn_bend){.scale = vf_set((float)s->a->scale),
-                       .inverse = vf_set(cap > 0.0f ? 1.0f / cap : 0.0f),
-                       .cap = vf_set(cap),
-                       .slope = vf_set((float)paged_slope(s, h)),
-                       .caps = cap > 0.0f,
-                       .leans = s->a->alibi > 0.0};
+    return attn_bend_with(s->a->scale, s->a->cap, paged_slope(s, h), s->a->alibi_rounded != 0);
 }
 
 /* Of scores in the softmax: where they were bent, the scale is in them. */
@@ -166,7 +160,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         score_keys(job->turned, job->q + row * job->width, s->d, job->scores);
         if (s->bends) {
             const attn_bend bend = bend_of(s, t->kv * s->group + row / t->run.n);
-            bend_scores(&bend, job->scores, k0 - position);
+            bend_scores(&bend, job->scores, s->a->alibi_rounded != 0 ? k0 : k0 - position);
         }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);

@@ -34,8 +34,10 @@ enum {
     DSC_CU_INVALID_IMAGE = 200,
     DSC_CU_INVALID_CONTEXT = 201,
     DSC_CU_NO_BINARY_FOR_GPU = 209,
+    DSC_CU_ECC_UNCORRECTABLE = 214,
     DSC_CU_INVALID_HANDLE = 400,
     DSC_CU_NOT_FOUND = 500,
+    DSC_CU_NOT_READY = 600,
     DSC_CU_ILLEGAL_ADDRESS = 700,
     DSC_CU_HOST_MEMORY_ALREADY_REGISTERED = 712,
     DSC_CU_HOST_MEMORY_NOT_REGISTERED = 713,
@@ -76,6 +78,7 @@ enum {
     X(n_devices, cuDeviceGetCount, (int *n_out))                                                   \
     X(device, cuDeviceGet, (dsc_cu_device * device_out, int ordinal))                              \
     X(device_name, cuDeviceGetName, (char *name_out, int n, dsc_cu_device device))                 \
+    X(bus_id, cuDeviceGetPCIBusId, (char *text_out, int n, dsc_cu_device device))                  \
     X(device_bytes, cuDeviceTotalMem_v2, (size_t * bytes_out, dsc_cu_device device))               \
     X(attribute, cuDeviceGetAttribute, (int *value_out, int which, dsc_cu_device device))          \
     X(retain, cuDevicePrimaryCtxRetain, (dsc_cu_ctx * ctx_out, dsc_cu_device device))              \
@@ -97,6 +100,7 @@ enum {
     X(event_create, cuEventCreate, (dsc_cu_event * event_out, unsigned flags))                     \
     X(event_destroy, cuEventDestroy_v2, (dsc_cu_event event))                                      \
     X(record, cuEventRecord, (dsc_cu_event event, dsc_cu_stream stream))                           \
+    X(event_query, cuEventQuery, (dsc_cu_event event))                                             \
     X(wait, cuStreamWaitEvent, (dsc_cu_stream stream, dsc_cu_event event, unsigned flags))         \
     X(module_load, cuModuleLoadData, (dsc_cu_module * module_out, const void *image))              \
     X(module_unload, cuModuleUnload, (dsc_cu_module module))                                       \

@@ -7,6 +7,10 @@
  *     driver_memory.c   device memory, pinned memory
  *     driver_stream.c   streams, events, launches
  *     driver_graph.c    captured work
+ *     health.c          what NVML knows of a device
+ *     library_load.c    libraries by name
+ *     lt_*.c            products by cuBLASLt (lt.h)
+ *     group_*.c         collectives by NCCL (group.h)
  *
  * Invariants:
  *  1. every call from outside makes the device's context current on its thread (dsc_enter);
@@ -32,6 +36,8 @@ struct ds_accel_device {
     dsc_cu_function functions[DSC_FN_COUNT];
     dsc_cu_module *modules; /* of dsc_images */
     bool has_graphs;
+    struct dsc_health *health;  /* NULL: nobody watches it */
+    struct cublasLtContext *lt; /* NULL: cuBLASLt is not there, or has nothing for this device */
 };
 
 struct ds_accel_stream {
@@ -64,6 +70,9 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n);
 /* Whether a device can be used; the message of ctx says why not. */
 ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal);
 
+/* The device of a rank that names none: by its number on the node (LOCAL_RANK), or the only one. */
+ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out);
+
 /* A message as ds_fail has, and of a result that is no success: "cuMemAlloc_v2: … (CUDA_ERROR…)".
  */
 ds_status dsc_fail(ds_ctx *ctx, ds_status status, const char *format, ...) DS_PRINTF(3, 4);
@@ -76,6 +85,13 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
             return dsc_fail_cu((ctx), (cu), dsc_result_, (what));                                  \
         }                                                                                          \
     } while (0)
+
+/* Queues a kernel; what: for the message. */
+ds_status dsc_launch_on(const ds_accel_device *device, ds_ctx *ctx, dsc_cu_stream queue, dsc_fn fn,
+                        const dsc_shape *shape, const void *args, size_t args_bytes,
+                        const char *what);
+/* What the kernel that runs on this thread goes to; NULL: none runs. */
+const ds_accel_stream *dsc_current_stream(void);
 
 ds_status dsc_enter(const ds_accel_device *device, ds_ctx *ctx);
 

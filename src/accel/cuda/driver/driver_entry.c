@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/group.h"
+#include "accel/cuda/driver/health.h"
+#include "accel/cuda/driver/lt.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -104,6 +107,25 @@ static ds_status load_kernels(ds_accel_device *device, ds_ctx *ctx)
     return find_functions(device, ctx);
 }
 
+/* Without it plans have no step of it. */
+static void open_products(ds_accel_device *device)
+{
+    const char *why = NULL;
+    const dsc_lt_api *lt = dsc_lt_load(&why);
+    if (lt != NULL && lt->create(&device->lt) != DSC_LT_SUCCESS) {
+        device->lt = NULL;
+    }
+}
+
+static void close_products(ds_accel_device *device)
+{
+    const char *why = NULL;
+    if (device->lt != NULL) {
+        (void)dsc_lt_load(&why)->destroy(device->lt);
+        device->lt = NULL;
+    }
+}
+
 static void close_device(ds_accel_device **device_inout)
 {
     ds_accel_device *device = device_inout != NULL ? *device_inout : NULL;
@@ -117,11 +139,14 @@ static void close_device(ds_accel_device **device_inout)
                 (void)device->cu->module_unload(device->modules[i]);
             }
         }
+        close_products(device);
+        dsc_lt_forget_device();
         if (device->own != NULL) {
             (void)device->cu->stream_destroy(device->own);
         }
         (void)device->cu->release(device->ordinal);
     }
+    dsc_health_end(&device->health);
     free(device->modules);
     free(device);
     *device_inout = NULL;
@@ -130,18 +155,22 @@ static void close_device(ds_accel_device **device_inout)
 static ds_status open_context(ds_accel_device *device, ds_ctx *ctx, long ordinal)
 {
     const dsc_driver *cu = device->cu;
+    DS_TRY(ordinal < 0 ? dsc_own_device(ctx, cu, &ordinal) : DS_OK);
     DS_TRY(dsc_check_device(ctx, cu, (int)ordinal));
     DSC_CU(ctx, cu, cu->device(&device->ordinal, (int)ordinal), "cuDeviceGet");
     DSC_CU(ctx, cu, cu->retain(&device->context, device->ordinal), "cuDevicePrimaryCtxRetain");
     DS_TRY(dsc_enter(device, ctx));
     DSC_CU(ctx, cu, cu->stream_create(&device->own, DSC_CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    dsc_lt_forget_device();
+    open_products(device);
+    device->health = dsc_health_watch(cu, device->ordinal);
     return load_kernels(device, ctx);
 }
 
 static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device **device_out)
 {
     const char *why = NULL;
-    long ordinal = 0;
+    long ordinal = -1; /* that of the rank */
     long graphs = 1;
     DS_TRY(read_options(ctx, options, &ordinal, &graphs));
     const dsc_driver *cu = dsc_driver_load(&why);
@@ -169,7 +198,8 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
 static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa has)
 {
     (void)has; /* the kernels need nothing of the processor */
-    return dsc_kernel_at(sig, 0);
+    const ds_kernel *product = dsc_lt_kernel(sig);
+    return product != NULL ? product : dsc_kernel_at(sig, 0);
 }
 
 static const ds_accel_kernels kernels = {.choose = choose};
@@ -183,11 +213,12 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .kernels = &kernels,
                               .streams = &dsc_streams,
                               .graphs = &dsc_graphs,
-                              .probe = dsc_probe};
+                              .probe = dsc_probe,
+                              .groups = &dsc_groups};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v4(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v5(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v4(const ds_accel_library *given)
+const ds_accel *ds_accel_v5(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcuda, loaded by name, and what it finds. See driver_device.h. */
 #include "accel/cuda/driver/driver_device.h"
+#include "accel/cuda/driver/group.h"
+#include "accel/cuda/driver/health.h"
+#include "accel/cuda/driver/library_load.h"
+#include "accel/cuda/driver/lt.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LEAST_MAJOR = 8 }; /* sm_80: asynchronous copies, mma of bf16 */
@@ -19,32 +23,20 @@ static struct {
 
 static void load(void)
 {
-    static const struct {
-        const char *symbol;
-        size_t offset;
-    } rows[] = {
+    static const char *const files[] = {"libcuda.so.1", NULL};
+    static const dsc_symbol symbols[] = {
 #define X(member, symbol, params) {#symbol, offsetof(dsc_driver, member)},
         DSC_CU_LIST(X)
 #undef X
     };
-    void *object = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (object == NULL) {
-        const char *text = dlerror();
-        (void)snprintf(driver.why, sizeof driver.why,
-                       "there is no CUDA driver (%.200s); NVIDIA's driver package has libcuda.so.1",
-                       text != NULL ? text : "libcuda.so.1");
+    static const dsc_library_row row = {.what = "CUDA driver",
+                                        .files = files,
+                                        .package = "NVIDIA's driver package has libcuda.so.1",
+                                        .old = "a driver of CUDA 12.0 or newer",
+                                        .symbols = symbols,
+                                        .n_symbols = sizeof symbols / sizeof symbols[0]};
+    if (!dsc_library_load(&row, &driver.cu, driver.why, sizeof driver.why)) {
         return;
-    }
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
-        void *symbol = dlsym(object, rows[i].symbol);
-        if (symbol == NULL) {
-            (void)snprintf(driver.why, sizeof driver.why,
-                           "the CUDA driver has no %s; it is too old, a driver of CUDA 12.0 or "
-                           "newer has it",
-                           rows[i].symbol);
-            return;
-        }
-        memcpy((char *)&driver.cu + rows[i].offset, &symbol, sizeof symbol);
     }
     const dsc_cu_result result = driver.cu.init(0);
     if (result != DSC_CU_SUCCESS) {
@@ -80,9 +72,11 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
     const char *text = NULL;
     (void)cu->error_name(result, &name);
     (void)cu->error_text(result, &text);
+    char cause[512];
+    dsc_health_diagnose(cause, sizeof cause);
     return dsc_fail(ctx, result == DSC_CU_OUT_OF_MEMORY ? DS_ERR_NOMEM : DS_ERR_DEVICE,
-                    "accelerator cuda: %s: %s (%s, %d)", what, text != NULL ? text : "no text",
-                    name != NULL ? name : "unknown", result);
+                    "accelerator cuda: %s: %s (%s, %d)%s", what, text != NULL ? text : "no text",
+                    name != NULL ? name : "unknown", result, cause);
 }
 
 ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
@@ -118,6 +112,21 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     return DS_OK;
 }
 
+ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out)
+{
+    const char *text = getenv("LOCAL_RANK");
+    const long rank = text != NULL ? strtol(text, NULL, 10) : 0;
+    int n = 0;
+    const dsc_cu_result counted = cu->n_devices(&n);
+    *ordinal_out = counted == DSC_CU_SUCCESS && n > 1 ? rank : 0; /* none: dsc_check_device */
+    return counted != DSC_CU_SUCCESS || n <= 1 || (rank >= 0 && rank < n)
+               ? DS_OK
+               : dsc_fail(ctx, DS_ERR_DEVICE,
+                          "accelerator cuda: rank %ld of this node has no device of its own, there "
+                          "are %d; start as many ranks as devices",
+                          rank, n);
+}
+
 static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
 {
     char name[128] = "";
@@ -133,8 +142,10 @@ static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
         (void)snprintf(text, n, "device %d: does not answer\n", ordinal);
         return;
     }
-    (void)snprintf(text, n, "device %d: %s, %.1f GiB, sm_%d%d\n", ordinal, name,
-                   (double)bytes / 1073741824.0, major, minor);
+    char state[256];
+    dsc_health_say(cu, device, state, sizeof state);
+    (void)snprintf(text, n, "device %d: %s, %.1f GiB, sm_%d%d%s\n", ordinal, name,
+                   (double)bytes / 1073741824.0, major, minor, state);
 }
 
 ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
@@ -152,8 +163,15 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     if (n == 0) {
         return DS_OK;
     }
-    (void)snprintf(text_out, n, "driver: CUDA %d.%d\nkernels ahead of time: %s\n", version / 1000,
-                   version % 1000 / 10, dsc_image_archs);
+    char products[700];
+    char collectives[700];
+    char driver_text[700];
+    dsc_health_say_driver(driver_text, sizeof driver_text);
+    dsc_lt_say(products, sizeof products);
+    dsc_nccl_say(collectives, sizeof collectives);
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s\n%s\n%s\n",
+                   version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "",
+                   driver_text, dsc_image_archs, products, collectives);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);

@@ -14,6 +14,11 @@
 /* Where this thread's launch goes. */
 static _Thread_local ds_accel_stream *current;
 
+const ds_accel_stream *dsc_current_stream(void)
+{
+    return current;
+}
+
 static dsc_cu_ptr ptr(const void *memory)
 {
     return (dsc_cu_ptr)(uintptr_t)memory;
@@ -68,21 +73,28 @@ static ds_status launch(ds_accel_stream *stream, const ds_kernel *kernel,
     return status;
 }
 
+ds_status dsc_launch_on(const ds_accel_device *device, ds_ctx *ctx, dsc_cu_stream queue, dsc_fn fn,
+                        const dsc_shape *shape, const void *args, size_t args_bytes,
+                        const char *what)
+{
+    void *extra[] = {DSC_CU_PARAM_POINTER, (void *)(uintptr_t)args, DSC_CU_PARAM_SIZE, &args_bytes,
+                     DSC_CU_PARAM_END};
+    DSC_CU(ctx, device->cu,
+           device->cu->launch(device->functions[fn], shape->grid[0], shape->grid[1], shape->grid[2],
+                              shape->block[0], shape->block[1], shape->block[2], 0, queue, NULL,
+                              extra),
+           what);
+    return DS_OK;
+}
+
 ds_status dsc_launch(const ds_kernel_call *call, dsc_fn fn, const dsc_shape *shape,
                      const void *args, size_t args_bytes)
 {
     if (current == NULL) {
         return dsc_fail(call->ctx, DS_ERR_STATE, "accelerator cuda: a kernel runs on no stream");
     }
-    const ds_accel_device *device = current->device;
-    void *extra[] = {DSC_CU_PARAM_POINTER, (void *)(uintptr_t)args, DSC_CU_PARAM_SIZE, &args_bytes,
-                     DSC_CU_PARAM_END};
-    DSC_CU(current->ctx, device->cu,
-           device->cu->launch(device->functions[fn], shape->grid[0], shape->grid[1], shape->grid[2],
-                              shape->block[0], shape->block[1], shape->block[2], 0, current->queue,
-                              NULL, extra),
-           call->sig->op->name);
-    return DS_OK;
+    return dsc_launch_on(current->device, current->ctx, current->queue, fn, shape, args, args_bytes,
+                         call->sig->op->name);
 }
 
 struct dsc_fault *dsc_fault_of(const ds_kernel_call *call)

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many sequences in a row over ranks that share the layers: what rank 0 runs, the others run.
+ *
+ * Rank 0 alone has requests, blocks and logits. An order is a message of FIRST_WORDS, and one of
+ * the rest where there is more; what a few sequences decode fits the first. Of the tables it has
+ * the blocks that the batch reads, and of a token what cannot be derived from them. Called by
+ * generator_paged.c, generator_slots.c and src/serve.
+ */
+#include "base/clock.h"
+#include "infer/generator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { FIRST_WORDS = 512, HEAD_WORDS = 8, FOLDER_BYTES = 4096 };
+
+/* Words of an order: what, words in all, then by kind; behind the head what is as long as they say.
+ */
+enum { WHAT, WORDS, RUN_TOKENS, RUN_LAST, RUN_EMBEDS, RUN_ROWS, SLOT = RUN_TOKENS };
+
+enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SLOT };
+
+size_t dsi_paged_order_words(const ds_generator *g)
+{
+    const ds_paged *p = &g->paged;
+    const size_t batch =
+        HEAD_WORDS + 6 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (1 + p->table));
+    const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
+    const size_t most = batch > folder ? batch : folder;
+    return most > FIRST_WORDS ? most : FIRST_WORDS;
+}
+
+static ds_status send(ds_generator *g, int32_t what, size_t n_words)
+{
+    g->orders[WHAT] = what;
+    g->orders[WORDS] = (int32_t)n_words;
+    g->ordered = dsi_clock_seconds();
+    ds_status status = dsi_generator_order(g, g->orders, FIRST_WORDS);
+    if (status >= 0 && n_words > FIRST_WORDS) {
+        status = dsi_generator_order(g, g->orders + FIRST_WORDS, n_words - FIRST_WORDS);
+    }
+    g->lost = g->lost || status < 0;
+    return status;
+}
+
+static ds_status receive(ds_generator *g)
+{
+    DS_TRY(dsi_generator_order(g, g->orders, FIRST_WORDS));
+    const int64_t rest = (int64_t)g->orders[WORDS] - FIRST_WORDS;
+    return rest > 0 ? dsi_generator_order(g, g->orders + FIRST_WORDS, (size_t)rest) : DS_OK;
+}
+
+/* ---- a batch --------------------------------------------------------------------------------- */
+
+static int32_t *put(int32_t *to, const int32_t *words, int64_t n)
+{
+    memcpy(to, words, (size_t)n * sizeof *words);
+    return to + n;
+}
+
+/* Of each row the blocks that its tokens read; rows and their positions ascend. */
+static int32_t *put_tables(const ds_generator *g, int32_t *to, const dsi_paged_batch *b)
+{
+    for (int64_t i = 0; i < b->n; ++i) {
+        if (i + 1 == b->n || b->of_token[i + 1] != b->of_token[i]) {
+            const int64_t n = b->positions[i] / g->paged.block + 1;
+            *to++ = (int32_t)n;
+            to = put(to, b->tables + b->of_token[i] * g->paged.table, n);
+        }
+    }
+    return to;
+}
+
+ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
+{
+    int32_t *to = g->orders + HEAD_WORDS;
+    g->orders[RUN_TOKENS] = (int32_t)b->n;
+    g->orders[RUN_LAST] = (int32_t)b->n_last;
+    g->orders[RUN_EMBEDS] = b->embeds;
+    g->orders[RUN_ROWS] = b->of_token[b->n - 1] + 1;
+    to = put(to, b->ids, b->n);
+    to = put(to, b->positions, b->n);
+    to = put(to, b->of_token, b->n);
+    to = put(to, b->slots, b->n);
+    to = g->slots.n > 0 ? put(to, b->adapters, b->n) : to;
+    to = put(to, b->last, b->n_last);
+    to = put_tables(g, to, b);
+    return send(g, ORDER_RUN, (size_t)(to - g->orders));
+}
+
+static ds_status follow_batch(ds_generator *g)
+{
+    const int32_t *at = g->orders + HEAD_WORDS;
+    const int64_t n = g->orders[RUN_TOKENS];
+    const float *rows = NULL;
+    dsi_paged_batch b = {.n = n,
+                         .n_last = g->orders[RUN_LAST],
+                         .embeds = g->orders[RUN_EMBEDS] != 0,
+                         .tables = g->tables};
+    b.ids = at;
+    b.positions = b.ids + n;
+    b.of_token = b.positions + n;
+    b.slots = b.of_token + n;
+    b.adapters = b.slots + n;
+    b.last = g->slots.n > 0 ? b.adapters + n : b.adapters;
+    at = b.last + b.n_last;
+    for (int32_t row = 0; row < g->orders[RUN_ROWS]; ++row) {
+        const int32_t count = *at++;
+        (void)put(g->tables + row * g->paged.table, at, count);
+        at += count;
+    }
+    return dsi_paged_run(g, &b, &rows);
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
+ds_status dsi_paged_lead_slot(ds_generator *g, int64_t slot, const char *folder)
+{
+    char *text = (char *)(g->orders + HEAD_WORDS);
+    if (strlen(folder) >= FOLDER_BYTES) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "an adapter's folder has a path of %zu bytes, most are "
+                       "%d",
+                       strlen(folder), FOLDER_BYTES - 1);
+    }
+    (void)snprintf(text, FOLDER_BYTES, "%s", folder);
+    g->orders[SLOT] = (int32_t)slot;
+    return send(g, ORDER_SLOT, HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t));
+}
+
+ds_status dsi_paged_beat(ds_generator *g)
+{
+    if (g->comm == NULL || dsi_clock_seconds() - g->ordered < 1.0) {
+        return DS_OK;
+    }
+    DS_TRY(send(g, ORDER_BEAT, HEAD_WORDS));
+    const ds_status status = dsi_comm_barrier(g->comm, "whether all ranks are there");
+    g->lost = g->lost || status < 0;
+    return status;
+}
+
+void dsi_paged_end(ds_generator *g)
+{
+    if (!g->lost) {
+        (void)send(g, ORDER_END, HEAD_WORDS);
+    }
+}
+
+ds_status dsi_paged_follow(ds_generator *g)
+{
+    for (;;) {
+        DS_TRY(receive(g));
+        switch (g->orders[WHAT]) {
+        case ORDER_RUN:
+            DS_TRY(follow_batch(g));
+            break;
+        case ORDER_SLOT:
+            dsi_generator_slot_follow(g, g->orders[SLOT], (const char *)(g->orders + HEAD_WORDS));
+            break;
+        case ORDER_BEAT:
+            DS_TRY(dsi_comm_barrier(g->comm, "whether all ranks are there"));
+            break;
+        default:
+            return DS_OK;
+        }
+    }
+}

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random requests of ds_serve: alone on one server, then all at once on another one with other limits, guesses, cache, neighbours that
+vanish and adapters that come and go: the same answers to the bit, whole and as streams.
+Usage: serve_random.py PROGRAM MODEL LORA1 LORA2 [REQUESTS [SEED]]"""
+import atexit
+import base64
+import http.client
+import json
+import math
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+PROGRAM, MODEL, *LORAS = sys.argv[1:5]
+N = int(sys.argv[5]) if len(sys.argv) > 5 else 60
+SEED = int(sys.argv[6]) if len(sys.argv) > 6 else 1
+WORDS = "the quick brown fox jumps over lazy dog zigzag goes up and down 1 2 , . \n \" * : \u00e9 \u4e16".split(" ")
+FORMS = (dict(structured_outputs={"regex": "[a-f]{3,9}( [0-9]+)?"}), dict(structured_outputs={"choice": ["the fox", "the dog", "a"]}),
+         dict(structured_outputs={"grammar": 'root ::= "x" [a-c]* | "y" root "z"'}), dict(response_format={"type": "json_object"}),
+         dict(response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": {
+             "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}},
+             "required": ["a"]}}}))
+
+
+def fail(*what):
+    raise SystemExit(f"FAILED (seed {SEED}): {what}")
+
+
+class Server:
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
+                                         "--max_length", "448", "--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3",
+                                         "--max_lora_rank", "4", "--lora_updates", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)
+        found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", self.process.stdout.readline())
+        if not found:
+            fail("no server", flags, self.process.stderr.read())
+        self.port = int(found.group(1))
+
+    def ask(self, path, body):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        c.request("POST", path, json.dumps(body))
+        r = c.getresponse()
+        text = r.read().decode()
+        c.close()
+        return r.status, text
+
+    def end(self):
+        self.process.send_signal(signal.SIGTERM)
+        if self.process.wait(60) != 0:
+            fail("exit code", self.process.returncode, self.process.stderr.read())
+
+
+def prompt(rng, most=60):
+    return " ".join(rng.choices(WORDS, k=rng.choice((1, 3, 12, most))))[:150]
+
+
+def behind(rng):
+    """A prompt that may begin as others do, for whole blocks of keys."""
+    return ("to be or not to be, that is the question " * 4)[:rng.choice((0, 64, 100, 130))] + prompt(rng, 30)
+
+
+def sampling(rng, body):
+    """What draws, some of it."""
+    body.update(temperature=rng.choice((0.3, 1, 1.5)), seed=rng.randrange(2**31))
+    if rng.random() < 0.25:
+        body.update(mirostat=rng.choice((1, 2)), mirostat_tau=rng.uniform(1, 8), mirostat_eta=rng.uniform(0.05, 0.5))
+    else:
+        for name, value in (("top_k", rng.randint(1, 40)), ("top_p", rng.uniform(0.1, 1)), ("min_p", rng.uniform(0, 0.2)), ("typical_p", rng.uniform(0.2, 1))):
+            if rng.random() < 0.4:
+                body[name] = value
+
+
+def text_request(rng):
+    chat = rng.random() < 0.3
+    body = dict(model=rng.choice("mmab"), max_tokens=rng.randint(1, 60), temperature=0)
+    if chat:
+        body["messages"] = [dict(role=r, content=prompt(rng, 30)) for r in rng.choice((("user",), ("system", "user"), ("user", "assistant", "user")))]
+    else:
+        body["prompt"] = rng.choice((behind(rng), [behind(rng), behind(rng)], list(behind(rng).encode())))
+    for name, value in (("stop_token_ids", rng.sample(range(32, 127), 2)), ("min_tokens", rng.randint(0, body["max_tokens"])), ("ignore_eos", True)):
+        if rng.random() < 0.2:
+            body[name] = value
+    if rng.random() < 0.2:
+        best = rng.randint(2, 4)
+        body.update(use_beam_search=True, n=rng.randint(1, best), max_tokens=min(body["max_tokens"], 16))
+        body["min_tokens"] = min(body.get("min_tokens", 0), body["max_tokens"])
+        if chat:
+            body["n"] = best
+        else:
+            body["best_of"] = best
+        body.update(rng.choice(({}, {"length_penalty": rng.uniform(-1, 2)}, {"early_stopping": rng.choice((True, False, "never"))})))
+        return "chat/completions" if chat else "completions", body
+    if rng.random() < 0.7:
+        sampling(rng, body)
+    for name, value in (("presence_penalty", rng.uniform(-2, 2)), ("frequency_penalty", rng.uniform(-2, 2)), ("repetition_penalty", rng.uniform(0.7, 1.5)),
+                        ("stop", rng.choice(("fo", [" ", "zz"], "e j"))), ("n", rng.randint(2, 3)), ("dry_multiplier", rng.uniform(0.1, 2)),
+                        ("logit_bias", {str(rng.randrange(256)): rng.uniform(-5, 5) for _ in range(3)})):
+        if rng.random() < 0.15:
+            body[name] = value
+    if "dry_multiplier" in body and rng.random() < 0.5:
+        body.update(dry_base=rng.uniform(1, 2), dry_allowed_length=rng.randint(1, 4), dry_penalty_last_n=rng.choice((-1, 5, 50)))
+    if rng.random() < 0.2:
+        body.update(rng.choice(FORMS))
+    elif rng.random() < 0.2:
+        body.update(dict(logprobs=True, top_logprobs=rng.randint(0, 5)) if chat else dict(logprobs=rng.randint(0, 5)))
+    if not chat and "logprobs" not in body and rng.random() < 0.1:
+        body["echo"] = True
+    return "chat/completions" if chat else "completions", body
+
+
+def vector_request(rng):
+    several = [rng.choice((behind(rng), "x" * rng.randint(1, 150))) for _ in range(rng.randint(1, 5))]
+    body = dict(model="m", input=rng.choice((several, several[0], [list(t.encode()) for t in several], list(several[0].encode()))))
+    body.update(rng.choice(({}, {"encoding_format": "base64"}, {"encoding_format": "float"})))
+    if rng.random() < 0.3:
+        body["dimensions"] = rng.randint(1, 32)
+    return "embeddings", body
+
+
+def check_alone(kind, body, got):
+    """What holds of every answer."""
+    if kind == "embeddings":
+        inputs = body["input"]
+        n = 1 if isinstance(inputs, str) or isinstance(inputs[0], int) else len(inputs)
+        if [d["index"] for d in got["data"]] != list(range(n)):
+            fail("order", body, got)
+        for d in got["data"]:
+            v = d["embedding"]
+            v = list(struct.unpack(f"<{len(base64.b64decode(v)) // 4}f", base64.b64decode(v))) if isinstance(v, str) else v
+            if len(v) != body.get("dimensions", 32) or abs(math.fsum(x * x for x in v) - 1) > 1e-5:
+                fail("vector", body, d)
+        return
+    n = body.get("n", 1) * (len(body["prompt"]) if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], str) else 1)
+    if [c["index"] for c in got["choices"]] != list(range(n)):
+        fail("choices", body, got)
+    for c in got["choices"]:
+        text = c["message"]["content"] if kind.startswith("chat") else c["text"]
+        for stop in [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop", []):
+            if "echo" not in body and stop in text:
+                fail("a stop string", body, got)
+        if c["finish_reason"] not in ("stop", "length"):
+            fail("finish", body, got)
+        if c["finish_reason"] == "stop" and "response_format" in body and "stop" not in body and "stop_token_ids" not in body:
+            json.loads(text)
+    if got["usage"]["completion_tokens"] > n * body["max_tokens"] and "use_beam_search" not in body:
+        fail("usage", body, got)
+
+
+def likelihoods(lp):
+    """Of a chat's or a completion's token."""
+    return [] if not lp else lp["content"] if "content" in lp else lp["token_logprobs"]
+
+
+def whole(kind, frames):
+    """A stream's frames as the answer that is not one: text, reasons, log-probabilities."""
+    out = {}
+    for f in frames:
+        for c in f["choices"]:
+            mine = out.setdefault(c["index"], {"text": "", "finish_reason": None, "logprobs": []})
+            mine["text"] += c["delta"].get("content") or "" if kind.startswith("chat") else c["text"]
+            mine["finish_reason"] = c["finish_reason"] or mine["finish_reason"]
+            lp = c.get("logprobs")
+            mine["logprobs"] += likelihoods(lp)
+    return [out[i] for i in sorted(out)]
+
+
+def parts(kind, got):
+    """The same of an answer."""
+    out = []
+    for c in got["choices"]:
+        lp = c.get("logprobs")
+        out.append({"text": c["message"]["content"] or "" if kind.startswith("chat") else c["text"], "finish_reason": c["finish_reason"],
+                    "logprobs": likelihoods(lp)})
+    return out
+
+
+def plain(got):
+    """Without what may differ."""
+    got = {k: v for k, v in got.items() if k not in ("id", "created")}
+    if "usage" in got:
+        got["usage"] = {k: v for k, v in got["usage"].items() if k != "prompt_tokens_details"}
+    return got
+
+
+def vanish(s, rng, over):
+    """A client that goes before its answer is there, again and again."""
+    while not over.is_set():
+        c = socket.create_connection(("127.0.0.1", s.port))
+        body = json.dumps(dict(model=rng.choice("mab"), prompt=prompt(rng), max_tokens=80, stream=rng.random() < 0.5)).encode()
+        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:rng.choice((len(body), len(body), 9))])
+        time.sleep(rng.uniform(0, 0.1))
+        c.close()
+
+
+def swap(s, rng, over):
+    """An adapter of one name, now this one, now that, asked while it goes: its own text, or that it is not there."""
+    texts = {}
+    while not over.is_set():
+        which = rng.randrange(2)
+        status, got = s.ask("/v1/load_lora_adapter", dict(lora_name="c", lora_path=LORAS[which]))
+        if status != 200 and "slots" not in got:
+            fail("loading", got)
+        late = []
+        body = dict(model="c", prompt="the quick brown", max_tokens=12, temperature=0)
+        t = threading.Thread(target=lambda: late.append(s.ask("/v1/completions", body)))
+        t.start()
+        time.sleep(rng.uniform(0, 0.03))
+        s.ask("/v1/unload_lora_adapter", dict(lora_name="c"))
+        t.join()
+        if late[0][0] == 200:
+            text = json.loads(late[0][1])["choices"][0]["text"]
+            if status == 200 and texts.setdefault(which, text) != text:
+                fail("another adapter's text", which, text, texts)
+        elif late[0][0] != 404:
+            fail("an adapter that goes", late)
+
+
+def main():
+    rng = random.Random(SEED)
+    kv = rng.choice(((), (), ("--kv_type", "f32"), ("--kv_type", "bf16"), ("--kv_type", "f16"), ("--kv_type", "int8")))
+    dtype = ("--dtype", rng.choice(("f32", "bf16")))
+    requests = [(vector_request if rng.random() < 0.25 else text_request)(rng) for _ in range(N)]
+    alone = Server("--no_prefix_cache", "--kv_tokens", "4096", *dtype, *kv)
+    want = []
+    for kind, body in requests:
+        status, text = alone.ask("/v1/" + kind, body)
+        if status != 200:
+            fail(kind, body, text)
+        want.append(json.loads(text))
+        check_alone(kind, body, want[-1])
+    alone.end()
+    flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "2048", "8192")), "--max_sequences",
+             rng.choice(("4", "7", "16"))]
+    flags += rng.choice((["--draft", "3"], ["--draft_model", MODEL, "--draft", "2"], []))
+    flags += rng.choice((["--no_prefix_cache"], [], []))
+    flags += ["--threads", rng.choice(("1", "2"))]
+    crowd = Server(*flags, *dtype, *kv)
+    over = threading.Event()
+    wrong = []
+    todo = list(range(N)) * 2
+    rng.shuffle(todo)
+    streams = [rng.random() < 0.4 for _ in todo]
+
+    def work():
+        try:
+            while not wrong:
+                one()
+        except IndexError:  # all is done
+            pass
+        except Exception as e:
+            wrong.append((repr(e),))
+
+    def one():
+        stream, i = streams.pop(), todo.pop()
+        kind, body = requests[i]
+        stream = stream and kind != "embeddings" and "use_beam_search" not in body
+        status, text = crowd.ask("/v1/" + kind, dict(body, stream=True) if stream else body)
+        if status != 200:
+            wrong.append((body, text))
+        elif stream:
+            frames = [json.loads(f.removeprefix("data: ")) for f in text.split("\n\n")[:-2]]
+            if whole(kind, frames) != parts(kind, want[i]):
+                wrong.append((body, whole(kind, frames), parts(kind, want[i])))
+        elif plain(json.loads(text)) != plain(want[i]):
+            wrong.append((body, plain(json.loads(text)), plain(want[i])))
+
+    noise = [threading.Thread(target=vanish, args=(crowd, random.Random(SEED + 1), over)), threading.Thread(target=swap, args=(crowd, random.Random(SEED + 2), over))]
+    threads = [threading.Thread(target=work) for _ in range(12)]
+    for t in noise + threads:
+        t.start()
+    for t in threads:
+        t.join()
+    over.set()
+    for t in noise:
+        t.join()
+    if wrong:
+        fail(flags, dtype, kv, *wrong[0])
+    crowd.end()
+    print(f"seed {SEED}: {N} requests alone and in a crowd ({' '.join([*flags, *dtype, *kv])})")
+
+
+main()

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# labels: slow
+# ds_train --accelerator cuda over several ranks, on stand-ins of the driver, cuBLASLt and NCCL: the same weights in every ZeRO stage,
+# with states on the host, in every order; cpu's losses; a rank whose devices fail or hang is named. Usage: test_cuda_ranks.sh BUILD
+set -euo pipefail
+build=$(cd "$1" && pwd)
+data=text.txt
+length=24
+# shellcheck source=test/common/train_runs.sh
+. "$DS_SOURCE_DIR/test/common/train_runs.sh"
+awk 'BEGIN {for (i = 0; i < 400; ++i) printf "%d and %d make %d. ", i % 17, i % 5, i % 17 + i % 5}' > text.txt
+cat > model.json << 'END'
+{"model_type": "gpt2", "vocab_size": 257, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2,
+ "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
+END
+own=(--model_config model.json --steps 2)
+stage() { config "$1.json" "\"train_micro_batch_size_per_gpu\": $3, $4 \"zero_optimization\": {\"stage\": $2}"; }
+on_cuda() { # SEED, and what train takes
+    local seed=$1
+    shift
+    DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=$seed,turn=200" train "$@" --accelerator cuda
+}
+stage z0 0 4 ''
+train 2 z0.json cpu "${own[@]}" || fail "cpu" cpu.log
+for n in 0 1 2 3; do
+    stage "z$n" "$n" 4 ''
+    on_cuda "$n" 2 "z$n.json" "cuda$n" "${own[@]}" || fail "ZeRO $n" "cuda$n.log"
+    near cpu "cuda$n" || fail "ZeRO $n: other losses than cpu" "cuda$n.log"
+    [ "$n" = 0 ] || [ "$(weights "cuda$n")" = "$(weights cuda0)" ] || fail "ZeRO $n gives other weights"
+done
+config off.json '"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+    "offload_optimizer": {"device": "cpu"}}'
+on_cuda 5 2 off.json off "${own[@]}" || fail "offload" off.log
+[ "$(weights off)" = "$(weights cuda0)" ] || fail "offload gives other weights"
+
+# Slices that are not equal; bf16 on the way.
+for n in 0 2 3; do
+    config "b$n.json" "\"train_batch_size\": 6, \"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true},
+        \"zero_optimization\": {\"stage\": $n}"
+    sed -i 's/"train_batch_size": 8, //' "b$n.json"
+    on_cuda "1$n" 3 "b$n.json" "three$n" "${own[@]}" || fail "three ranks, ZeRO $n" "three$n.log"
+    [ "$n" = 0 ] || [ "$(weights "three$n")" = "$(weights three0)" ] || fail "three ranks: ZeRO $n gives other weights"
+done
+
+if DS_NCCL_STANDIN=rank=1,fail=5 on_cuda 1 2 z2.json broken "${own[@]}"; then fail "an asynchronous error is not seen" broken.log; fi
+grep -q "NCCL says internal error (3)" broken.log || fail "an asynchronous error is not named" broken.log
+if DEEPSPEED_TIMEOUT=0.1 DS_NCCL_STANDIN=rank=1,hang=5 on_cuda 1 2 z2.json hung "${own[@]}"; then fail "a hang is not seen" hung.log; fi
+grep -Eq "collective [0-9]+ of the devices \(.*\) is not done after 6 s: every rank waits for it: the devices hang" hung.log ||
+    fail "a hang is not named" hung.log
+echo "cuda over ranks: one result"
