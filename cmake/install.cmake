@@ -45,4 +45,15 @@ set(CPACK_PACKAGE_CONTACT "the deepspeed-native maintainers <maintainers@example
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_GENERATOR DEB)
+# The module of CUDA, where it is built, is a package of its own: who has no GPU does without.
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_GROUPING IGNORE)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_NAME deepspeed-native)
+set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS libdeepspeed-cuda)
+set(CPACK_COMPONENT_UNSPECIFIED_DESCRIPTION "DeepSpeed in C: the library, its tools and their pages")
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME libdeepspeed-cuda)
+set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "deepspeed-native (= ${PROJECT_VERSION})")
+set(CPACK_DEBIAN_CUDA_PACKAGE_SUGGESTS "libcublas-13-0, libnccl2")
+set(CPACK_COMPONENT_CUDA_DESCRIPTION "the accelerator cuda of deepspeed-native
+ Needs NVIDIA's driver (libcuda.so.1), which ds_report looks for.")
 include(CPack)

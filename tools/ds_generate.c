@@ -54,11 +54,6 @@ static ds_status generate(ds_ctx *ctx, generate_options *o, const generate_parts
 
 static ds_status find_models(ds_ctx *ctx, generate_options *o)
 {
-    if (ds_comm_size(o->comm) > 1 &&
-        (o->unpacked.quantize != NULL || (o->model != NULL && unpacked_is_file(o->model)))) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "--quantize and GGUF files go with one rank; ds_quantize makes a folder");
-    }
     if (o->model != NULL && unpacked_is_file(o->model) &&
         (o->model_revision != NULL || o->adapters.n > 0)) {
         return ds_fail(ctx, DS_ERR_ARG,

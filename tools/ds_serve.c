@@ -27,7 +27,7 @@ static const char about[] =
     "Serves a model folder or a GGUF file over HTTP as OpenAI's clients ask for it: "
     "/v1/chat/completions, "
     "/v1/completions, /v1/responses, /v1/models, with streams, and /v1/embeddings (of an encoder "
-    "those alone); also /tokenize, /detokenize, "
+    "those alone), DeepSpeed-MII's /mii/NAME; also /tokenize, /detokenize, "
     "/apply-template, "
     "/health, /ready, /slots and /metrics, and a chat page at /. Requests share batches; a request "
     "gets the same text "
@@ -403,7 +403,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_INT,
          .out = &o->rank_seconds,
          .value = "N",
-         .def = "8",
+         .def = "7",
          .min = 2,
          .max = 86400,
          .doc = "Of several ranks: how long they wait for one another before the one that is "
@@ -500,22 +500,12 @@ static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
                          o->draft_model, (long long)own, (long long)target);
 }
 
-/* What is not cut over ranks. */
-static ds_status check_ranks(ds_ctx *ctx, const serve_options *o, const front *f)
-{
-    return f->comm != NULL && (o->quantize != NULL || unpacked_is_file(o->model))
-               ? ds_fail(ctx, DS_ERR_ARG,
-                         "--quantize and GGUF files go with one rank; ds_quantize makes a folder")
-               : DS_OK;
-}
-
 static ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     sigset_t signals;
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
-    DS_TRY(check_ranks(ctx, o, f));
     if (unpacked_is_file(o->model)) {
         if (o->model_revision != NULL || o->adapter != NULL) {
             return ds_fail(ctx, DS_ERR_ARG,

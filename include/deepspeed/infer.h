@@ -52,8 +52,8 @@ typedef struct ds_generator_params {
      * and an output projection that is no embedding, are rounded to it as they are read, where
      * their rows are whole blocks; where those of K types are whole blocks of 32 alone, to q5_0,
      * q5_1 or q8_0 in their place. An embedding that is the output projection, too: to q8_0. Beside
-     * `weights` alone, without adapter and comm. Products then round what they read to bytes,
-     * too. */
+     * `weights` alone, without adapter and stages; ranks of comm cut them between blocks. Products
+     * then round what they read to bytes, too. */
     ds_dtype quantize;
     const char *gguf; /* default NULL; the file that ds_gguf_to_folder made `weights` of. Alone:
                          each of these matrices has the type that it has there, block by block as

@@ -16,7 +16,7 @@ static const dsi_accel_row rows[] = {
 
 static const dsi_accel_module modules[] = {
     {"cuda", "libdeepspeed_cuda.so", 2, "an NVIDIA GPU through the CUDA driver",
-     "a GPU is faster than the processor"},
+     "a GPU is faster than the processor", "libdeepspeed-cuda"},
 };
 
 enum { N_ROWS = sizeof rows / sizeof rows[0], N_MODULES = sizeof modules / sizeof modules[0] };
@@ -33,11 +33,24 @@ const dsi_accel_module *dsi_accel_modules(uint32_t *n_out)
     return modules;
 }
 
+/* What is missing, and which package has it. */
+static ds_status load_module(ds_ctx *ctx, const dsi_accel_module *module,
+                             const ds_accel **accel_out)
+{
+    char text[1024];
+    const ds_status status = dsi_accel_load_beside(ctx, module->file, accel_out);
+    if (status >= 0) {
+        return status;
+    }
+    (void)snprintf(text, sizeof text, "%s", ds_ctx_error(ctx));
+    return ds_fail(ctx, status, "%s; the package %s has it", text, module->package);
+}
+
 ds_status dsi_accel_probe(ds_ctx *ctx, const dsi_accel_module *module, char *text_out, size_t n,
                           const ds_accel **accel_out)
 {
     const ds_accel *accel = NULL;
-    DS_TRY(dsi_accel_load_beside(ctx, module->file, &accel));
+    DS_TRY(load_module(ctx, module, &accel));
     if (n > 0) {
         text_out[0] = '\0';
     }
@@ -138,7 +151,7 @@ static ds_status find(ds_ctx *ctx, const char *text, bool to_plan, dsi_accel_cho
     }
     for (uint32_t i = 0; i < N_MODULES; ++i) {
         if (strcmp(choice->name, modules[i].name) == 0) {
-            return to_plan ? dsi_accel_load_beside(ctx, modules[i].file, &choice->accel)
+            return to_plan ? load_module(ctx, &modules[i], &choice->accel)
                            : dsi_accel_probe(ctx, &modules[i], NULL, 0, &choice->accel);
         }
     }

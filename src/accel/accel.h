@@ -43,6 +43,7 @@ typedef struct dsi_accel_module {
     const char *name, *file;
     uint32_t priority; /* as of dsi_accel_row, where its probe finds a device */
     const char *doc, *why;
+    const char *package; /* that has the file */
 } dsi_accel_module;
 
 const dsi_accel_module *dsi_accel_modules(uint32_t *n_out);

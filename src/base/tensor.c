@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element types and shapes. See include/deepspeed/tensor.h. */
 #include "base/blocks.h"
+#include "base/file_dtype.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -11,17 +12,19 @@ typedef struct dtype_row {
     size_t bytes;
 } dtype_row;
 
-static const dtype_row dtype_rows[DS_DTYPE_ALL] = {[DS_DTYPE_NONE] = {"none", "NONE", 0},
-                                                   [DS_DTYPE_Q8_0] = {"q8_0", "", 0},
-                                                   [DS_DTYPE_Q4_0] = {"q4_0", "", 0},
-                                                   [DS_DTYPE_Q4_1] = {"q4_1", "", 0},
-                                                   [DS_DTYPE_Q5_0] = {"q5_0", "", 0},
-                                                   [DS_DTYPE_Q5_1] = {"q5_1", "", 0},
-                                                   [DS_DTYPE_Q4_K] = {"q4_k", "", 0},
-                                                   [DS_DTYPE_Q5_K] = {"q5_k", "", 0},
-                                                   [DS_DTYPE_Q6_K] = {"q6_k", "", 0},
+static const dtype_row dtype_rows[DSI_DTYPE_END] = {[DS_DTYPE_NONE] = {"none", "NONE", 0},
+                                                    [DS_DTYPE_Q8_0] = {"q8_0", "", 0},
+                                                    [DS_DTYPE_Q4_0] = {"q4_0", "", 0},
+                                                    [DS_DTYPE_Q4_1] = {"q4_1", "", 0},
+                                                    [DS_DTYPE_Q5_0] = {"q5_0", "", 0},
+                                                    [DS_DTYPE_Q5_1] = {"q5_1", "", 0},
+                                                    [DS_DTYPE_Q4_K] = {"q4_k", "", 0},
+                                                    [DS_DTYPE_Q5_K] = {"q5_k", "", 0},
+                                                    [DS_DTYPE_Q6_K] = {"q6_k", "", 0},
+                                                    [DSI_DTYPE_F8_E4M3] = {"f8_e4m3", "F8_E4M3", 1},
+                                                    [DSI_DTYPE_F8_E5M2] = {"f8_e5m2", "F8_E5M2", 1},
 #define X(id, text, st, n) [DS_DTYPE_##id] = {text, st, n},
-                                                   DS_DTYPE_LIST(X)
+                                                    DS_DTYPE_LIST(X)
 #undef X
 };
 
@@ -67,8 +70,8 @@ ds_dtype ds_dtype_from_name(const char *name)
 
 ds_dtype ds_dtype_from_safetensors(const char *name)
 {
-    for (int i = 1; i < DS_DTYPE_COUNT; ++i) {
-        if (strcmp(name, dtype_rows[i].safetensors) == 0) {
+    for (int i = 1; i < DSI_DTYPE_END; ++i) {
+        if (dtype_rows[i].bytes > 0 && strcmp(name, dtype_rows[i].safetensors) == 0) {
             return (ds_dtype)i;
         }
     }

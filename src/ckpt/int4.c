@@ -2,136 +2,121 @@
 /* See int4.h. */
 #include "ckpt/int4.h"
 
-#include "base/buf.h"
+#include "ckpt/byte_weight.h"
+#include "ckpt/quantized_config.h"
 #include "io/convert.h"
 
-#include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_CEILING = 1 << 24, PATH_BYTES = 4096, A_WORD = 8 };
+enum { A_WORD = 8 }; /* of four bits */
 
 /* ---- what config.json says ---- */
 
-static ds_status refuse(ds_ctx *ctx, const char *path, const char *key, const char *what)
+static ds_status check_bits(const dsi_quantized_config *c)
 {
-    return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                   "%s: quantization_config.%s: %s; convert the model with its own package", path,
-                   key, what);
+    const json_t *bits = json_object_get(c->own, "bits");
+    bits = bits != NULL ? bits : json_object_get(c->own, "w_bit");
+    return json_integer_value(bits) == 4 ? DS_OK
+                                         : dsi_quantized_refuse(c, "bits", "4 alone is read");
 }
 
-static bool is_text(const json_t *own, const char *key, const char *absent, const char *text)
+static ds_status read_gptq(const dsi_quantized_config *c, dsi_int4_form *out)
 {
-    const json_t *value = json_object_get(own, key);
-    const char *found = value == NULL || json_is_null(value) ? absent : json_string_value(value);
-    return found != NULL && strcmp(found, text) == 0;
-}
-
-static ds_status check_bits(ds_ctx *ctx, const char *path, const json_t *own)
-{
-    const json_t *bits = json_object_get(own, "bits");
-    bits = bits != NULL ? bits : json_object_get(own, "w_bit");
-    return json_integer_value(bits) == 4 ? DS_OK : refuse(ctx, path, "bits", "4 alone is read");
-}
-
-static ds_status read_gptq(ds_ctx *ctx, const char *path, const json_t *own, dsi_int4_form *out)
-{
-    const bool second = is_text(own, "checkpoint_format", "gptq", "gptq_v2");
-    if (!second && !is_text(own, "checkpoint_format", "gptq", "gptq")) {
-        return refuse(ctx, path, "checkpoint_format", "\"gptq\" and \"gptq_v2\" alone are read");
+    const bool second = dsi_quantized_is(c->own, "checkpoint_format", "gptq", "gptq_v2");
+    if (!second && !dsi_quantized_is(c->own, "checkpoint_format", "gptq", "gptq")) {
+        return dsi_quantized_refuse(c, "checkpoint_format",
+                                    "\"gptq\" and \"gptq_v2\" alone are read");
     }
-    if (!is_text(own, "pack_dtype", "int32", "int32")) {
-        return refuse(ctx, path, "pack_dtype", "\"int32\" alone is read");
+    if (!dsi_quantized_is(c->own, "pack_dtype", "int32", "int32")) {
+        return dsi_quantized_refuse(c, "pack_dtype", "\"int32\" alone is read");
     }
-    if (json_object_size(json_object_get(own, "dynamic")) > 0) {
-        return refuse(ctx, path, "dynamic", "layers of different kinds are not read");
+    if (json_object_size(json_object_get(c->own, "dynamic")) > 0) {
+        return dsi_quantized_refuse(c, "dynamic", "layers of different kinds are not read");
     }
     *out = second ? DSI_INT4_GPTQ_V2 : DSI_INT4_GPTQ;
-    return check_bits(ctx, path, own);
+    return check_bits(c);
 }
 
-static ds_status read_awq(ds_ctx *ctx, const char *path, const json_t *own, dsi_int4_form *out)
+static ds_status read_awq(const dsi_quantized_config *c, dsi_int4_form *out)
 {
-    if (!is_text(own, "version", "gemm", "gemm") && !is_text(own, "version", "gemm", "GEMM")) {
-        return refuse(ctx, path, "version", "\"gemm\" alone is read");
+    if (!dsi_quantized_is(c->own, "version", "gemm", "gemm") &&
+        !dsi_quantized_is(c->own, "version", "gemm", "GEMM")) {
+        return dsi_quantized_refuse(c, "version", "\"gemm\" alone is read");
     }
-    if (json_is_false(json_object_get(own, "zero_point"))) {
-        return refuse(ctx, path, "zero_point", "true alone is read");
+    if (json_is_false(json_object_get(c->own, "zero_point"))) {
+        return dsi_quantized_refuse(c, "zero_point", "true alone is read");
     }
     *out = DSI_INT4_AWQ;
-    return check_bits(ctx, path, own);
+    return check_bits(c);
 }
 
-static ds_status check_group(ds_ctx *ctx, const char *path, const json_t *group)
+static json_int_t bits_of(const json_t *group)
+{
+    return json_integer_value(json_object_get(json_object_get(group, "weights"), "num_bits"));
+}
+
+static ds_status check_group(const dsi_quantized_config *c, const json_t *group, json_int_t bits)
 {
     const json_t *weights = json_object_get(group, "weights");
     const char *both[2] = {"input_activations", "output_activations"};
     for (int i = 0; i < 2; ++i) {
         const json_t *value = json_object_get(group, both[i]);
         if (value != NULL && !json_is_null(value)) {
-            return refuse(ctx, path, both[i], "weights alone are read in few bits");
+            return dsi_quantized_refuse(c, both[i], "weights alone are read in few bits");
         }
     }
-    if (json_integer_value(json_object_get(weights, "num_bits")) != 4 ||
-        !is_text(weights, "type", "int", "int")) {
-        return refuse(ctx, path, "num_bits", "whole numbers of 4 alone are read");
+    if (bits_of(group) != bits || !dsi_quantized_is(weights, "type", "int", "int")) {
+        return dsi_quantized_refuse(c, "num_bits", "whole numbers of 4, or of 8, alone are read");
     }
-    if (is_text(weights, "actorder", "", "group")) {
-        return refuse(ctx, path, "actorder", "columns in another order are not read here");
+    if (dsi_quantized_is(weights, "actorder", "", "group")) {
+        return dsi_quantized_refuse(c, "actorder", "columns in another order are not read here");
     }
-    return is_text(group, "format", "pack-quantized", "pack-quantized")
+    return dsi_quantized_is(group, "format", "pack-quantized", "pack-quantized")
                ? DS_OK
-               : refuse(ctx, path, "format", "\"pack-quantized\" alone is read");
+               : dsi_quantized_refuse(c, "format", "\"pack-quantized\" alone is read");
 }
 
-static ds_status read_packed(ds_ctx *ctx, const char *path, json_t *own, dsi_int4_form *out)
+static ds_status read_packed(const dsi_quantized_config *c, dsi_int4_form *out)
 {
-    json_t *groups = json_object_get(own, "config_groups");
-    const json_t *sparse = json_object_get(own, "sparsity_config");
-    const json_t *cache = json_object_get(own, "kv_cache_scheme");
+    json_t *groups = json_object_get(c->own, "config_groups");
     const char *name = NULL;
     json_t *group = NULL;
-    if (!is_text(own, "format", "", "pack-quantized")) {
-        return refuse(ctx, path, "format", "\"pack-quantized\" alone is read");
+    bool eights = true;
+    if (!dsi_quantized_is(c->own, "format", "", "pack-quantized")) {
+        return dsi_quantized_refuse(
+            c, "format",
+            "\"pack-quantized\", \"float-quantized\", \"int-quantized\" and "
+            "\"naive-quantized\" alone are read");
     }
-    if (json_object_size(sparse) > 0 && !is_text(sparse, "format", "dense", "dense")) {
-        return refuse(ctx, path, "sparsity_config", "sparse weights are not read");
-    }
-    if (cache != NULL && !json_is_null(cache)) {
-        return refuse(ctx, path, "kv_cache_scheme", "keys and values are kept whole");
+    DS_TRY(dsi_quantized_check_groups(c));
+    json_object_foreach(groups, name, group)
+    {
+        eights = eights && bits_of(group) == 8;
     }
     json_object_foreach(groups, name, group)
     {
-        DS_TRY(check_group(ctx, path, group));
+        DS_TRY(check_group(c, group, eights ? 8 : 4));
     }
-    *out = DSI_INT4_PACKED;
-    return json_object_size(groups) > 0
-               ? DS_OK
-               : refuse(ctx, path, "config_groups", "at least one is expected");
+    *out = eights ? DSI_INT4_PACKED8 : DSI_INT4_PACKED;
+    return DS_OK;
 }
 
 ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out)
 {
-    char path[PATH_BYTES];
-    const ds_safetensor *first = ds_safetensors_at(st, 0);
-    const char *slash = first != NULL ? strrchr(first->path, '/') : NULL;
-    json_error_t error;
+    dsi_quantized_config c;
+    dsi_quantized_config_load(ctx, st, &c);
     *form_out = DSI_INT4_NONE;
-    (void)snprintf(path, sizeof path, "%.*sconfig.json",
-                   slash != NULL ? (int)(slash + 1 - first->path) : 0,
-                   slash != NULL ? first->path : "");
-    json_t *root = json_load_file(path, 0, &error); /* the model's reader judges the file */
-    json_t *own = json_object_get(root, "quantization_config");
     ds_status status = DS_OK;
-    if (is_text(own, "quant_method", "", "gptq")) {
-        status = read_gptq(ctx, path, own, form_out);
-    } else if (is_text(own, "quant_method", "", "awq")) {
-        status = read_awq(ctx, path, own, form_out);
-    } else if (is_text(own, "quant_method", "", "compressed-tensors")) {
-        status = read_packed(ctx, path, own, form_out);
+    if (dsi_quantized_is(c.own, "quant_method", "", "gptq")) {
+        status = read_gptq(&c, form_out);
+    } else if (dsi_quantized_is(c.own, "quant_method", "", "awq")) {
+        status = read_awq(&c, form_out);
+    } else if (dsi_quantized_is(c.own, "quant_method", "", "compressed-tensors") &&
+               !dsi_byte_is_format(c.own)) {
+        status = read_packed(&c, form_out);
     }
-    json_decref(root);
+    json_decref(c.root);
     return status;
 }
 
@@ -140,7 +125,7 @@ ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form 
 typedef struct matrix {
     dsi_int4_form form;
     const uint32_t *words;
-    const uint32_t *zeros; /* NULL: 8 */
+    const uint32_t *zeros; /* NULL: they are in the middle */
     const int32_t *groups; /* [n_in]; NULL: neighbours */
     float *scales;         /* [n_groups][n_out]; of PACKED [n_out][n_groups] */
     int64_t n_in, n_out, n_groups;
@@ -151,14 +136,30 @@ typedef struct form_shapes {
     ds_shape words, scales, zeros;
 } form_shapes;
 
+static bool is_packed(const matrix *m)
+{
+    return m->form == DSI_INT4_PACKED || m->form == DSI_INT4_PACKED8;
+}
+
+/* Numbers in a word, and their bits. */
+static int64_t per_word(const matrix *m)
+{
+    return m->form == DSI_INT4_PACKED8 ? 4 : A_WORD;
+}
+
+static uint32_t bits_of_word(const matrix *m)
+{
+    return m->form == DSI_INT4_PACKED8 ? 8 : 4;
+}
+
 static form_shapes shapes_of(const matrix *m)
 {
     const int64_t in = m->n_in;
     const int64_t out = m->n_out;
     const int64_t g = m->n_groups;
-    if (m->form == DSI_INT4_PACKED) {
-        return (form_shapes){ds_shape_2d(out, in / A_WORD), ds_shape_2d(out, g),
-                             ds_shape_2d(out / A_WORD, g)};
+    if (is_packed(m)) {
+        return (form_shapes){ds_shape_2d(out, in / per_word(m)), ds_shape_2d(out, g),
+                             ds_shape_2d(out / per_word(m), g)};
     }
     return (form_shapes){m->form == DSI_INT4_AWQ ? ds_shape_2d(in, out / A_WORD)
                                                  : ds_shape_2d(in / A_WORD, out),
@@ -183,7 +184,7 @@ static const ds_safetensor *find_wrong(const dsi_int4_parts *p, const matrix *m)
 {
     const form_shapes s = shapes_of(m);
     const int64_t whole[2] = {m->n_out, m->n_in};
-    if (m->n_out < 1 || m->n_in < 1 || m->n_out % A_WORD != 0 || m->n_in % A_WORD != 0 ||
+    if (m->n_out < 1 || m->n_in < 1 || m->n_out % per_word(m) != 0 || m->n_in % per_word(m) != 0 ||
         !is_of(p->words, s.words)) {
         return p->words;
     }
@@ -210,15 +211,15 @@ static ds_status check(ds_ctx *ctx, const dsi_int4_parts *p, ds_shape shape, mat
     const ds_shape scales = p->scales->meta.shape;
     m->n_out = shape.n_dims == 2 ? shape.dims[0] : 0;
     m->n_in = shape.n_dims == 2 ? shape.dims[1] : 0;
-    m->n_groups = scales.n_dims == 2 ? scales.dims[m->form == DSI_INT4_PACKED] : 0;
+    m->n_groups = scales.n_dims == 2 ? scales.dims[is_packed(m)] : 0;
     const ds_safetensor *wrong = find_wrong(p, m);
     if (wrong != NULL) {
         char got[160];
         return ds_fail(ctx, DS_ERR_SHAPE,
                        "%s: tensor %s is %s, which is none of a matrix of %lld rows and %lld "
-                       "columns in four bits",
+                       "columns in %u bits",
                        wrong->path, wrong->name, ds_meta_text(wrong->meta, got, sizeof got),
-                       (long long)m->n_out, (long long)m->n_in);
+                       (long long)m->n_out, (long long)m->n_in, bits_of_word(m));
     }
     for (int64_t i = 0; p->groups != NULL && i < m->n_in; ++i) {
         const int32_t g = ((const int32_t *)p->groups->data)[i];
@@ -240,7 +241,10 @@ static uint32_t awq_shift(int64_t column)
 static int32_t zero_of(const matrix *m, int64_t group, int64_t o)
 {
     if (m->zeros == NULL) {
-        return 8;
+        return 1 << (bits_of_word(m) - 1);
+    }
+    if (m->form == DSI_INT4_PACKED8) {
+        return (int32_t)(m->zeros[o / 4 * m->n_groups + group] >> 8 * (o % 4) & 255u);
     }
     const int64_t at = m->form == DSI_INT4_PACKED ? o / A_WORD * m->n_groups + group
                                                   : group * (m->n_out / A_WORD) + o / A_WORD;
@@ -255,6 +259,8 @@ static int32_t number_of(const matrix *m, int64_t i, int64_t o)
         return (int32_t)(m->words[i * (m->n_out / A_WORD) + o / A_WORD] >> awq_shift(o) & 15u);
     case DSI_INT4_PACKED:
         return (int32_t)(m->words[o * (m->n_in / A_WORD) + i / A_WORD] >> 4 * (i % A_WORD) & 15u);
+    case DSI_INT4_PACKED8:
+        return (int32_t)(m->words[o * (m->n_in / 4) + i / 4] >> 8 * (i % 4) & 255u);
     case DSI_INT4_GPTQ:
     case DSI_INT4_GPTQ_V2:
     case DSI_INT4_NONE:
@@ -265,8 +271,7 @@ static int32_t number_of(const matrix *m, int64_t i, int64_t o)
 
 static float scale_of(const matrix *m, int64_t group, int64_t o)
 {
-    return m->form == DSI_INT4_PACKED ? m->scales[o * m->n_groups + group]
-                                      : m->scales[group * m->n_out + o];
+    return is_packed(m) ? m->scales[o * m->n_groups + group] : m->scales[group * m->n_out + o];
 }
 
 /* The first format cannot say 0: what is stored for it wraps to 15, and so would 16 be. */

@@ -14,7 +14,8 @@
  *
  *   compressed-tensors, format "pack-quantized": X.weight_packed i32 (out,in/8), the first input in
  *         the low bits, X.weight_scale (out,G), X.weight_zero_point i32 (out/8,G) or none, which is
- *         8, X.weight_shape. Weights alone: no quantized activations.
+ *         8, X.weight_shape. Weights alone: no quantized activations. The same of eight bits: four
+ *         inputs a word, and 128 for a zero point.
  *
  * Called by model_weights.c. */
 #ifndef DSI_CKPT_INT4_H
@@ -28,7 +29,8 @@ typedef enum dsi_int4_form {
     DSI_INT4_GPTQ,
     DSI_INT4_GPTQ_V2,
     DSI_INT4_AWQ,
-    DSI_INT4_PACKED
+    DSI_INT4_PACKED,
+    DSI_INT4_PACKED8
 } dsi_int4_form;
 
 typedef struct dsi_int4_parts {
@@ -39,7 +41,7 @@ typedef struct dsi_int4_parts {
 } dsi_int4_parts;
 
 /* What quantization_config of the config.json beside the weights says; NONE without one of these
- * three. Errors: ERR_UNSUPPORTED names the field (bits other than 4, other layouts), ERR_FORMAT. */
+ * three. Errors: ERR_UNSUPPORTED names the field (other bits, other layouts), ERR_FORMAT. */
 ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out);
 /* The matrix in real numbers, as a tensor of that name; its data is from malloc. shape: what the
  * model needs. Errors: ERR_SHAPE and ERR_FORMAT name the tensor; ERR_UNSUPPORTED (a zero point of

@@ -2,6 +2,7 @@
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 
+#include "ckpt/byte_weight.h"
 #include "ckpt/int4.h"
 #include "ckpt/mxfp4.h"
 #include "ckpt/stacked.h"
@@ -14,7 +15,7 @@
 
 enum { MOST_LONGER = 3 }; /* embedding, output projection, its bias */
 
-/* A matrix that is stored in four bits, in real numbers. */
+/* A matrix that is stored in four or eight bits, in real numbers. */
 typedef struct unpacked_weight unpacked_weight;
 struct unpacked_weight {
     ds_safetensor tensor;
@@ -181,6 +182,7 @@ typedef struct matching {
     bool *used; /* of the stored tensors */
     dsi_weights *found;
     dsi_int4_form int4;
+    dsi_byte_form bytes;
 } matching;
 
 static void use(matching *m, const ds_safetensor *tensor)
@@ -279,6 +281,53 @@ static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, b
     return DS_OK;
 }
 
+/* A place for a matrix in real numbers; it is freed with the others, also after an error. */
+static ds_status add_unpacked(matching *m, const char *name, unpacked_weight **out)
+{
+    unpacked_weight *u = calloc(1, sizeof *u);
+    if (u == NULL) {
+        return ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to unpack %s", name);
+    }
+    u->next = m->found->unpacked;
+    m->found->unpacked = u;
+    (void)snprintf(u->name, sizeof u->name, "%s", name);
+    *out = u;
+    return DS_OK;
+}
+
+/* X.weight in bytes with its scales beside it, and zeros. *tensor stays where it is none. */
+static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
+                             const ds_safetensor **tensor)
+{
+    const char *ends[2] = {m->bytes.scale, "weight_zero_point"};
+    const ds_safetensor *found[2] = {NULL};
+    const size_t n = strlen(name);
+    if (!dsi_byte_is_stored(&m->bytes, *tensor) || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
+        return DS_OK;
+    }
+    for (int i = 0; i < 2; ++i) {
+        char part[DSI_STACKED_NAME_BYTES + 32];
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[i]);
+        found[i] = find(m->model, m->st, part);
+    }
+    if (found[0] == NULL) {
+        return ds_fail(m->ctx, DS_ERR_NOT_FOUND,
+                       "%s: the tensor %.*s%s is missing, the scales of %s", (*tensor)->path,
+                       (int)(n - 6), name, ends[0], name);
+    }
+    unpacked_weight *u = NULL;
+    DS_TRY(add_unpacked(m, name, &u));
+    DS_TRY(dsi_byte_unpack(m->ctx, &m->bytes, *tensor, found[0], found[1], shape, &u->tensor));
+    u->tensor.name = u->name;
+    for (int i = 0; i < 2; ++i) {
+        if (found[i] != NULL) {
+            use(m, found[i]);
+        }
+    }
+    *tensor = &u->tensor;
+    return DS_OK;
+}
+
 /* A parameter X.weight that is stored as X.qweight or X.weight_packed and what belongs to it.
  * *tensor_out stays where it is not. */
 static ds_status match_int4(matching *m, const char *name, ds_shape shape,
@@ -289,27 +338,22 @@ static ds_status match_int4(matching *m, const char *name, ds_shape shape,
         {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
     const ds_safetensor *found[5] = {NULL};
     const size_t n = strlen(name);
+    const bool is_packed = m->int4 == DSI_INT4_PACKED || m->int4 == DSI_INT4_PACKED8;
     if (m->int4 == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
         return DS_OK;
     }
     for (int i = 0; i < 5; ++i) {
         char part[DSI_STACKED_NAME_BYTES + 32];
-        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name,
-                       ends[m->int4 == DSI_INT4_PACKED][i]);
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[is_packed][i]);
         found[i] = i == 3 && m->int4 == DSI_INT4_AWQ ? NULL : find(m->model, m->st, part);
     }
-    if (found[0] == NULL || found[1] == NULL || (found[2] == NULL && m->int4 != DSI_INT4_PACKED)) {
+    if (found[0] == NULL || found[1] == NULL || (found[2] == NULL && !is_packed)) {
         return DS_OK;
     }
     const dsi_int4_parts parts = {found[0], found[1], found[2], found[3], found[4]};
-    unpacked_weight *u = calloc(1, sizeof *u);
-    if (u == NULL) {
-        return ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to unpack %s", name);
-    }
-    u->next = m->found->unpacked;
-    m->found->unpacked = u; /* freed with the others, also after an error */
+    unpacked_weight *u = NULL;
+    DS_TRY(add_unpacked(m, name, &u));
     DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
-    (void)snprintf(u->name, sizeof u->name, "%s", name);
     u->tensor.name = u->name;
     for (int i = 0; i < 5; ++i) {
         if (found[i] != NULL) {
@@ -357,6 +401,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                            first != NULL ? first->path : "weights", name);
         }
         use(m, parts[i]);
+        DS_TRY(match_bytes(m, name, want.shape, &parts[i]));
         DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
@@ -397,12 +442,20 @@ ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *
     ds_status status =
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
     status = status < 0 ? status : dsi_int4_form_of(ctx, st, &m.int4);
+    status = status < 0 ? status : dsi_byte_form_of(ctx, st, &m.bytes);
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
         ds_cell_info cell = *ds_cells_get(cells, c);
         if (is_weight(&cell) && dsi_nn_is_teacher(&cell) == teacher) {
             cell.name += teacher ? DSI_NN_TEACHER_BYTES : 0;
             status = match_cell(&m, c, &cell);
         }
+    }
+    if (status >= 0 && m.bytes.there && m.found->unpacked == NULL) {
+        const ds_safetensor *first = ds_safetensors_at(st, 0);
+        status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                         "%s: config.json has a quantization_config, but the weights are plain: "
+                         "they are not rounded here; leave it out, or use --load_in_fp8",
+                         first != NULL ? first->path : "weights");
     }
     if (status >= 0 && ds_model_get_info(model)->stored_tied) {
         status = check_head(ctx, model, st);

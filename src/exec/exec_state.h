@@ -70,7 +70,7 @@ struct dsi_exec {
         size_t bytes;
     } pinned[2]; /* what streams copy to and from: reals, cells that live on the host */
     dsi_comm *comm;
-    dsi_mesh_comms *mesh;                  /* NULL: collectives are among all ranks */
+    dsi_mesh_comms *mesh; /* NULL: collectives are among all ranks */
     struct {
         dsi_comm *control, *group;
     } groups[EXEC_MAX_GROUPS]; /* of devices, that collectives of plans go to */

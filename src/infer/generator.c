@@ -199,10 +199,10 @@ static ds_status check_quantize(ds_ctx *ctx, const ds_generator_params *params)
     }
     if ((params->quantize != DS_DTYPE_NONE || params->gguf != NULL) &&
         (params->checkpoint != NULL || params->engine != NULL || params->adapter != NULL ||
-         ds_comm_size(params->comm) > 1)) {
+         params->stages > 1)) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: quantize and gguf go with weights alone, without "
-                       "adapter and comm");
+                       "adapter and stages");
     }
     return DS_OK;
 }
@@ -235,7 +235,7 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
         (params->weights == NULL || given > 1)) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "ds_generator_params: quantize and gguf go with weights alone, without "
-                       "adapter and comm");
+                       "adapter and stages");
     }
     if (params->stages > 1 && (params->comm == NULL || ds_comm_size(params->comm) == 1)) {
         return ds_fail(ctx, DS_ERR_ARG,

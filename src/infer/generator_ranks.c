@@ -86,6 +86,7 @@ static ds_status same_weights(const ds_generator *g, const ds_generator_params *
 {
     DS_TRY(
         dsi_same_folder(g->ctx, g->comm, dsi_adapter_folder(params->adapter), "adapter's folder"));
+    DS_TRY(dsi_same_folder(g->ctx, g->comm, params->gguf, "GGUF file"));
     return params->checkpoint != NULL
                ? same_checkpoint(g, params)
                : dsi_same_folder(g->ctx, g->comm, params->weights, "model folder");

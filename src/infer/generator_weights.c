@@ -23,6 +23,15 @@ typedef struct source {
     int64_t n_rounded, n_kept; /* matrices in blocks */
 } source;
 
+/* A part of a quantized matrix: its whole numbers or bytes, or scales of bytes, which have a dtype
+ * of their own. */
+static bool is_of_quantized(const ds_safetensor *t)
+{
+    const ds_dtype dtype = t->meta.dtype;
+    return dtype == DS_DTYPE_I32 || dtype == DS_DTYPE_I64 || ds_dtype_bytes(dtype) == 1 ||
+           strstr(t->name, ".weight_scale") != NULL;
+}
+
 ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *params,
                                      ds_dtype *dtype_out)
 {
@@ -37,11 +46,13 @@ ds_status dsi_generator_stored_dtype(ds_ctx *ctx, const ds_generator_params *par
         return DS_OK;
     }
     DS_TRY(ds_safetensors_open_folder(ctx, params->weights, &st));
-    ds_dtype dtype = DS_DTYPE_U8; /* of the first that is no part of a quantized matrix */
-    for (size_t i = 0; i < ds_safetensors_count(st) &&
-                       (dtype == DS_DTYPE_U8 || dtype == DS_DTYPE_I32 || dtype == DS_DTYPE_I64);
-         ++i) {
-        dtype = ds_safetensors_at(st, i)->meta.dtype;
+    ds_dtype dtype = DS_DTYPE_F32;
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        if (!is_of_quantized(t)) {
+            dtype = t->meta.dtype; /* of the first that is no part of a quantized matrix */
+            break;
+        }
     }
     ds_safetensors_close(&st);
     const bool computes = dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16;
@@ -192,43 +203,88 @@ static ds_status read_checkpoint(ds_generator *g, ds_cell c, void *data, void *u
     return DS_OK;
 }
 
-/* The file's blocks of `part` rows from row r on, if it has them in this type. */
-static bool kept_blocks(const dsi_gguf_blocks *gguf, const dsi_weight *weight, ds_meta meta,
-                        int64_t r, int64_t part, size_t row_bytes, uint8_t *blocks)
+/* Elements of a rank's part of a matrix, one after the other. */
+typedef struct walk {
+    const dsi_part *own;
+    ds_shape shape; /* of the whole */
+    dsi_run run;
+    int64_t used; /* of the run */
+} walk;
+
+/* The next ones, at most n and of one row of the whole; *at_out: where they are in that. */
+static int64_t next_of_row(walk *w, int64_t n, int64_t *at_out)
 {
-    for (int64_t i = 0; i < part; ++i) {
-        const uint8_t *row = gguf != NULL && weight->n == 1
-                                 ? dsi_gguf_blocks_row(gguf, weight->parts[0]->name, meta, r + i)
-                                 : NULL;
-        if (row == NULL) {
-            return false;
-        }
-        memcpy(blocks + (size_t)i * row_bytes, row, row_bytes);
+    const int64_t k = w->shape.dims[1];
+    if (w->used == w->run.count && !dsi_part_next_run(w->own, w->shape, &w->run)) {
+        return 0;
     }
-    return true;
+    w->used = w->used == w->run.count ? 0 : w->used;
+    *at_out = w->run.begin + w->used;
+    const int64_t of_row = k - *at_out % k;
+    const int64_t of_run = w->run.count - w->used;
+    n = n < of_row ? n : of_row;
+    n = n < of_run ? n : of_run;
+    w->used += n;
+    return n;
 }
 
-/* A matrix in blocks, a panel at a time: those of the file, or its rows as fp32, rounded. */
+/* What blocks are read from. */
+typedef struct block_source {
+    ds_ctx *ctx;
+    const dsi_gguf_blocks *kept; /* the file's, taken as they are; NULL: rounded */
+    const dsi_weight *weight;
+    ds_meta meta; /* of the whole */
+} block_source;
+
+/* The next n elements, whole rows of the part, as blocks; rows: room for them. */
+static ds_status next_blocks(const block_source *s, walk *w, int64_t n, float *rows,
+                             uint8_t *blocks)
+{
+    const int64_t k = s->meta.shape.dims[1];
+    int64_t at = 0;
+    for (int64_t done = 0, part = 0; done < n; done += part) {
+        part = next_of_row(w, n - done, &at);
+        if (part == 0) {
+            return ds_fail(s->ctx, DS_ERR_INTERNAL, "a part of a matrix in blocks ends early");
+        }
+        if (s->kept != NULL) {
+            const uint8_t *row =
+                dsi_gguf_blocks_row(s->kept, s->weight->parts[0]->name, s->meta, at / k);
+            memcpy(blocks + dsi_block_row_bytes(s->meta.dtype, done),
+                   row + dsi_block_row_bytes(s->meta.dtype, at % k),
+                   dsi_block_row_bytes(s->meta.dtype, part));
+        } else {
+            DS_TRY(dsi_weight_read(s->ctx, s->weight, at, part, DS_DTYPE_F32, rows + done));
+        }
+    }
+    if (s->kept == NULL) {
+        dsi_blocks_quantize(s->meta.dtype, rows, n, blocks);
+    }
+    return DS_OK;
+}
+
+/* This rank's part of a matrix in blocks, a panel at a time: those of the file, or its rows as
+ * fp32, rounded. */
 static ds_status read_blocks(ds_generator *g, ds_cell c, const dsi_weight *weight, uint8_t *data)
 {
     source *s = g->source;
-    bool kept = true;
     const ds_meta meta = ds_cells_get(g->cells, c)->meta;
-    const int64_t n = meta.shape.dims[0];
-    const int64_t k = meta.shape.dims[1];
+    const ds_shape own = ds_cells_get(g->local, c)->meta.shape;
+    const dsi_part part = dsi_generator_part(g, c);
+    const bool kept = g->gguf != NULL && weight->n == 1 &&
+                      dsi_gguf_blocks_row(g->gguf, weight->parts[0]->name, meta, 0) != NULL;
+    const block_source from = {g->ctx, kept ? g->gguf : NULL, weight, meta};
+    walk w = {.own = &part, .shape = meta.shape};
+    const int64_t k = own.dims[1];
     const size_t row_bytes = dsi_block_row_bytes(meta.dtype, k);
     float *rows = malloc((size_t)(DSI_BLOCK_ROWS * k) * sizeof *rows + DSI_BLOCK_ROWS * row_bytes);
     uint8_t *blocks = (uint8_t *)(rows + DSI_BLOCK_ROWS * k);
     ds_status status = rows != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for rows");
-    for (int64_t r = 0; r < n && status >= 0; r += DSI_BLOCK_ROWS) {
-        const int64_t part = n - r < DSI_BLOCK_ROWS ? n - r : DSI_BLOCK_ROWS;
-        kept = kept && kept_blocks(g->gguf, weight, meta, r, part, row_bytes, blocks);
-        if (!kept) {
-            status = dsi_weight_read(g->ctx, weight, r * k, part * k, DS_DTYPE_F32, rows);
-            dsi_blocks_quantize(meta.dtype, rows, status >= 0 ? part * k : 0, blocks);
-        }
+    for (int64_t r = 0; r < own.dims[0] && status >= 0; r += DSI_BLOCK_ROWS) {
+        const int64_t n = own.dims[0] - r < DSI_BLOCK_ROWS ? own.dims[0] - r : DSI_BLOCK_ROWS;
+        status = next_blocks(&from, &w, n * k, rows, blocks);
         if (status >= 0) {
-            dsi_blocks_weave(meta.dtype, blocks, part, row_bytes, k, data);
+            dsi_blocks_weave(meta.dtype, blocks, n, row_bytes, k, data);
             data += dsi_panel_bytes(meta.dtype, k);
         }
     }

@@ -10,6 +10,7 @@
  */
 #include "place/tensor_rules.h"
 
+#include "base/blocks.h"
 #include "op/ops.h"
 #include "place/rule.h"
 
@@ -90,11 +91,19 @@ static ds_meta meta_of(const finder *f, ds_value v)
     return v == DS_NONE ? (ds_meta){0} : f->graph->values[v].meta;
 }
 
+/* Of a matrix in blocks rows are cut between those. */
+static int64_t unit_of(const finder *f, ds_value v, uint32_t dim)
+{
+    const ds_meta meta = meta_of(f, v);
+    return dsi_is_blocks(meta.dtype) && dim == 1 ? dsi_block_length(meta.dtype) : 1;
+}
+
 static bool divides(const finder *f, ds_value v, const dsi_place_on *on)
 {
     return on->kind != DSI_SHARD || on->blocks == DSI_PADDED ||
            meta_of(f, v).shape.dims[on->dim] %
-                   ((int64_t)f->mesh->size[DSI_AXIS_TP] * (on->blocks > 0 ? on->blocks : 1)) ==
+                   ((int64_t)f->mesh->size[DSI_AXIS_TP] * (on->blocks > 0 ? on->blocks : 1) *
+                    unit_of(f, v, on->dim)) ==
                0;
 }
 

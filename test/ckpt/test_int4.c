@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Folders of GPTQ, AWQ and compressed-tensors against the same as real numbers, made by the
- * packages' formulas in torch (test/golden/int4/make.py): every bit of every weight, and of the
- * logits; what is refused. */
+ * packages' formulas in torch (test/golden/int4/make.py), likewise those of eight bits: every bit
+ * of every weight, and of the logits; what is refused. */
 #include "ckpt/model_weights.h"
 #include "common/check.h"
 #include "common/golden.h"
@@ -76,7 +76,7 @@ static void same_weights(ds_ctx *ctx, const char *folder, const char *plain)
         const int64_t count = ds_shape_count(t->meta.shape);
         void *got = malloc(t->bytes);
         assert_non_null(got);
-        CHECK_OK(ctx, dsi_weight_read(ctx, &weight, 0, count, DS_DTYPE_F16, got));
+        CHECK_OK(ctx, dsi_weight_read(ctx, &weight, 0, count, t->meta.dtype, got));
         assert_memory_equal(got, t->data, t->bytes);
         free(got);
     }
@@ -112,7 +112,9 @@ static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
 
 static void like_real_numbers(void **state)
 {
-    static const char *const names[] = {"gptq", "gptq_v2", "awq", "packed", "packed_zero"};
+    static const char *const names[] = {
+        "gptq",   "gptq_v2",   "awq",         "packed",  "packed_zero", "fp8",     "fp8_whole",
+        "fbgemm", "float_row", "float_block", "int_row", "int_group",   "packed8", "packed8_zero"};
     static const ds_dtype dtypes[] = {DS_DTYPE_NONE, DS_DTYPE_F32, DS_DTYPE_BF16};
     ds_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
@@ -127,7 +129,7 @@ static void like_real_numbers(void **state)
         for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; ++k) {
             const ds_dtype used = dtypes[k] == DS_DTYPE_NONE ? DS_DTYPE_F16 : dtypes[k];
             assert_int_equal(logits_of(ctx, folder, dtypes[k], a), used);
-            assert_int_equal(logits_of(ctx, plain, dtypes[k], b), used);
+            assert_int_equal(logits_of(ctx, plain, used, b), used);
             assert_memory_equal(a, b, sizeof a);
         }
         trained_from(ctx, folder, trained[0], 32 * 64);
@@ -181,13 +183,34 @@ static void refusals(void **state)
     /* the second format has zero points of 15, which the first cannot say */
     refused(ctx, "gptq_v2", "\"checkpoint_format\": \"gptq_v2\"", "\"checkpoint_format\": \"gptq\"",
             DS_ERR_UNSUPPORTED, "save the model as");
-    refused(ctx, "packed", "\"num_bits\": 4", "\"num_bits\": 8", DS_ERR_UNSUPPORTED, "num_bits");
+    refused(ctx, "packed", "\"num_bits\": 4", "\"num_bits\": 3", DS_ERR_UNSUPPORTED, "num_bits");
     refused(ctx, "packed", "\"input_activations\": null",
             "\"input_activations\": {\"num_bits\": 8}", DS_ERR_UNSUPPORTED, "input_activations");
     refused(ctx, "packed", "\"type\": \"int\"", "\"type\": \"int\", \"actorder\": \"group\"",
             DS_ERR_UNSUPPORTED, "actorder");
     refused(ctx, "packed", "\"format\": \"pack-quantized\"", "\"format\": \"int-quantized\"",
+            DS_ERR_UNSUPPORTED, "num_bits: 8 alone");
+    refused(ctx, "packed", "\"format\": \"pack-quantized\"", "\"format\": \"nvfp4-pack-quantized\"",
             DS_ERR_UNSUPPORTED, "format");
+    refused(ctx, "fp8", "\"fmt\": \"e4m3\"", "\"fmt\": \"e5m2\"", DS_ERR_UNSUPPORTED, "fmt");
+    refused(ctx, "fp8", "\"activation_scheme\": \"dynamic\"", "\"activation_scheme\": \"static\"",
+            DS_ERR_UNSUPPORTED, "activation_scheme");
+    refused(ctx, "fp8_whole/plain", "\"model_type\": \"llama\"",
+            "\"model_type\": \"llama\", \"quantization_config\": {\"quant_method\": \"fp8\"}",
+            DS_ERR_UNSUPPORTED, "the weights are plain");
+    refused(ctx, "fp8_whole", "\"weight_block_size\": null", "\"weight_block_size\": [16, 0]",
+            DS_ERR_UNSUPPORTED, "weight_block_size");
+    refused(ctx, "fp8_whole", "\"weight_block_size\": null", "\"weight_block_size\": [16, 16]",
+            DS_ERR_SHAPE, "weight_scale_inv");
+    refused(ctx, "fp8", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fbgemm_fp8\"",
+            DS_ERR_NOT_FOUND, "weight_scale is missing");
+    refused(ctx, "float_row", "\"dynamic\": true", "\"dynamic\": false", DS_ERR_UNSUPPORTED,
+            "input_activations");
+    refused(ctx, "float_block", "\"strategy\": \"block\"", "\"strategy\": \"tensor_group\"",
+            DS_ERR_UNSUPPORTED, "strategy");
+    refused(ctx, "int_group", "\"num_bits\": 8", "\"num_bits\": 4", DS_ERR_UNSUPPORTED, "num_bits");
+    refused(ctx, "int_row", "\"type\": \"int\"", "\"type\": \"float\"", DS_ERR_SHAPE,
+            "q_proj.weight");
     refused(ctx, "packed", "\"kv_cache_scheme\": null", "\"kv_cache_scheme\": {\"num_bits\": 8}",
             DS_ERR_UNSUPPORTED, "kv_cache_scheme");
     refused(ctx, "gptq", "\"quant_method\": \"gptq\"", "\"quant_method\": \"awq\"", DS_ERR_SHAPE,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/parity.h"
 
+#include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
 #include "ckpt/model_weights.h"
 #include "op/ops.h"
@@ -91,7 +92,7 @@ dsi_engine_spec parity_spec(const parity_case *p, ds_dtype dtype, ds_isa isa)
                              .bias_correction = true,
                              .loss_scale = dsi_loss_scale_none(),
                              .schedule = ds_schedule_default(DS_SCHEDULE_NONE),
-                             .isa = isa};
+                             .isa = dsi_cpu_isa_capped(isa)};
 }
 
 ds_engine *parity_engine(ds_ctx *ctx, const parity_case *p, const dsi_engine_spec *spec)
@@ -163,7 +164,8 @@ float *parity_logits(ds_ctx *ctx, const parity_case *p, ds_dtype dtype, ds_isa i
                             .seq_length = p->n_seq,
                             .task = p->task,
                             .n_classes = p->n_classes};
-    const dsi_plan_env env = {.n_threads = 2, .isa = isa, .choose = dsi_cpu_kernel_choose};
+    const dsi_plan_env env = {
+        .n_threads = 2, .isa = dsi_cpu_isa_capped(isa), .choose = dsi_cpu_kernel_choose};
     ds_cells *cells = NULL;
     ds_graph *graph = NULL;
     dsi_plan *plan = NULL;

@@ -16,7 +16,7 @@ refused=0
 for ((seed = first; seed < first + ${DS_INT4_CASES:-100}; ++seed)); do
     rm -rf -- *
     "$DS_ORACLE_PYTHON" "$make" "$seed"
-    for folder in gptq gptq_v2 awq packed packed_zero; do
+    for folder in gptq gptq_v2 awq packed packed_zero fp8 fp8_whole fbgemm float_row float_block int_row int_group packed8 packed8_zero; do
         if "$build/test_int4" "$folder" > log 2>&1; then
             same=$((same + 1))
         elif grep -q ERR_UNSUPPORTED log; then

@@ -191,7 +191,7 @@ static void serve_crowd(ds_ctx *ctx, ds_server *server, const parity_case *p, vo
 }
 
 static void same_bits_in(ds_ctx *ctx, const char *name, uint32_t n_ranks, ds_dtype dtype,
-                         ds_dtype cells)
+                         ds_dtype cells, ds_dtype blocks)
 {
     static const way ways[] = {
         {"alone", {.max_sequences = 1, .max_batch_tokens = 512, .no_prefix_cache = true}, 1, 0, 0},
@@ -230,6 +230,7 @@ static void same_bits_in(ds_ctx *ctx, const char *name, uint32_t n_ranks, ds_dty
                  .user = &c,
                  .threads = ways[i].threads};
         j.params.kv_type = cells;
+        j.params.source.quantize = blocks;
         j.params.source.max_length = 256;
         run_job(ctx, n_ranks, i, &j);
         for (int k = 0; k < CROWD_REQUESTS && i > 0; ++k) {
@@ -248,13 +249,15 @@ static void same_bits_in(ds_ctx *ctx, const char *name, uint32_t n_ranks, ds_dty
 
 static void same_bits(void **state)
 {
-    same_bits_in(*state, "llama3_tied", 2, DS_DTYPE_F32, DS_DTYPE_NONE);
-    same_bits_in(*state, "llama3_tied", 4, DS_DTYPE_BF16, DS_DTYPE_NONE);
-    same_bits_in(*state, "llama3_tied", 2, DS_DTYPE_BF16, DS_DTYPE_I8);
-    same_bits_in(*state, "phi3_heads", 3, DS_DTYPE_F16, DS_DTYPE_NONE);
-    same_bits_in(*state, "qwen3_moe", 2, DS_DTYPE_BF16, DS_DTYPE_NONE);
-    same_bits_in(*state, "gpt_oss", 2, DS_DTYPE_BF16, DS_DTYPE_F16);
-    same_bits_in(*state, "gemma2", 3, DS_DTYPE_F32, DS_DTYPE_NONE);
+    same_bits_in(*state, "llama3_tied", 2, DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_NONE);
+    same_bits_in(*state, "llama3_tied", 4, DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_NONE);
+    same_bits_in(*state, "llama3_tied", 2, DS_DTYPE_BF16, DS_DTYPE_I8, DS_DTYPE_NONE);
+    same_bits_in(*state, "phi3_heads", 3, DS_DTYPE_F16, DS_DTYPE_NONE, DS_DTYPE_NONE);
+    same_bits_in(*state, "qwen3_moe", 2, DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_NONE);
+    same_bits_in(*state, "gpt_oss", 2, DS_DTYPE_BF16, DS_DTYPE_F16, DS_DTYPE_NONE);
+    same_bits_in(*state, "mistral", 2, DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_Q8_0);
+    same_bits_in(*state, "mistral", 2, DS_DTYPE_F32, DS_DTYPE_I8, DS_DTYPE_Q4_0);
+    same_bits_in(*state, "gemma2", 3, DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_NONE);
 }
 
 /* ---- against one rank ---- */

@@ -732,6 +732,30 @@ def bests(s):
         expect(status == 400 and what in got["error"]["message"], fields, got)
 
 
+def mii(s):
+    """DeepSpeed-MII's REST gateway: the texts of /v1/completions in its form."""
+    def ask(**body):
+        status, text, _ = s.ask("POST", "/mii/m", body)
+        return status, json.loads(text)
+    want = s.complete(["the quick", "fox"], max_tokens=20, temperature=0)["choices"]
+    status, got = ask(prompts=["the quick", "fox"], max_new_tokens=20, do_sample=False)
+    expect(status == 200 and got == [dict(generated_text=c["text"], prompt_length=n, generated_length=20, finish_reason="length")
+                                     for c, n in zip(want, (9, 3))], got)
+    status, got = ask(prompts=["the quick", "fox"], max_length=29, do_sample=False)  # with the prompt
+    expect(status == 200 and [r["generated_length"] for r in got] == [20, 26] and got[0]["generated_text"] == want[0]["text"], got)
+    status, got = ask(prompts="the quick", max_length=20, max_new_tokens=40, do_sample=False, return_full_text=True)
+    expect(status == 200 and got[0]["generated_text"] == "the quick" + want[0]["text"][:11], got)
+    stop = want[0]["text"][7:11]
+    status, got = ask(prompts=["the quick"], do_sample=False, stop=[stop])
+    expect(got[0]["finish_reason"] == "stop" and got[0]["generated_text"] == want[0]["text"][:want[0]["text"].index(stop)], got)
+    expect(s.ask("GET", "/healthz")[:2] == (200, "ok"))
+    for fields, what in ((dict(), "prompts"), (dict(prompts=[]), "prompts"), (dict(prompts="a", stream=True), "stream"), (dict(prompts="a", seed=1), "seed"),
+                         (dict(prompts="a", max_length=1), "max_length"), (dict(prompts="a", max_length=10**6), "512"), (dict(prompts="abc", max_length=3), "context")):
+        status, got = ask(**fields)
+        expect(status == 400 and what in got["error"]["message"], fields, got)
+    expect(s.ask("POST", "/mii/other", dict(prompts="a"))[0] == 404)
+
+
 def page(s):
     """The chat page: whole, of its own, allowed to ask this server alone. test/long/serve_page.sh has it in a browser."""
     status, text, headers = s.ask("GET", "/")
@@ -832,6 +856,7 @@ def main():
     answers(s)
     embeddings(s)
     bests(s)
+    mii(s)
     page(s)
     s.settle()
     hostile(s)

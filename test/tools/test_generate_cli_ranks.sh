@@ -31,6 +31,10 @@ same --model "$scratch/out" "${common[@]}" --prompt "First Citizen: " --max_new_
 same --model "$scratch/out" "${common[@]}" --prompt "First Citizen: " --max_new_tokens 40 --temperature 1 --seed 3 --top_k 20
 same --checkpoint "$scratch/out" "${common[@]}" --prompt "ROMEO" --max_new_tokens 20
 same --model "$scratch/out" "${common[@]}" --chat --chat_template chatml --prompt "Who?" --max_new_tokens 20
+blocks=(--model "$scratch/out" "${common[@]}" --prompt "First Citizen: " --max_new_tokens 40 --quantize q8_0)
+"$build/ds_generate" "${blocks[@]}" > "$scratch/want" 2> "$scratch/err" || { cat "$scratch/err"; exit 1; }
+ranks 2 "${blocks[@]}" > "$scratch/got" || { cat "$scratch/err"; exit 1; }
+cmp "$scratch/want" "$scratch/got"
 fails() { # WORDS FLAGS…: on two ranks, and nothing on standard output of what was not asked
     if ranks 2 "${@:2}" > "$scratch/got"; then echo "should fail: $*"; exit 1; fi
     grep -qF "$1" "$scratch/err" || { cat "$scratch/err"; exit 1; }
@@ -41,4 +45,5 @@ fails "$scratch/none" --model "$scratch/none" "${common[@]}" --prompt a
 fails "stages 3 is no divisor of the 2 ranks" --model "$scratch/out" "${common[@]}" --prompt a --pipeline_stages 3
 if "$build/ds_generate" --model "$scratch/out" "${common[@]}" --prompt a --pipeline_stages 2 2> "$scratch/err"; then exit 1; fi
 grep -qF "2 stages of one rank" "$scratch/err"
+fails "without adapter and stages" "${blocks[@]}" --pipeline_stages 2
 fails "128" --model "$scratch/out" "${common[@]}" --prompt "$(printf 'x%.0s' {1..200})"

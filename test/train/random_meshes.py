@@ -351,8 +351,6 @@ FIXED = [
     # the head's gradient that was put off was seeded with the targets of a later micro-batch
     ((2, 1, 1, 2), 1, 20, 5, LLAMA, {"schedule": "zb-h1", "--loss_average": "targets", "data": "texts.jsonl"}),
     ((1, 1, 1, 2), 2, 20, 5, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "--loss_average": "targets", "data": "texts.jsonl"}),
-    ((1, 2, 2, 1), 2, 30, 2, {**LLAMA, "piece": 10}, {}),  # chunks of a sequence beside tp and sp
-    ((2, 1, 1, 1), 1, 35, 1, {**GPT2, "resid_pdrop": 0.1, "piece": 7}, {}),  # on data-parallel ranks alone, everything dropped
     # a half read documents of whole rows, of which sp had cut the input; the sum that half 2's gradient goes behind was to be one along tp too
     ((1, 2, 3, 1), 2, 18, 2, {**NEOX, "domino": True}, {"--loss_average": "targets", "data": "pairs.jsonl"}),
     ((1, 2, 3, 1), 2, 15, 3, {**OLMO2, "ring": True, "domino": True}, {"--lora": "3", "--lora_dropout": "0.1"}),
@@ -362,6 +360,8 @@ FIXED = [
     # magnitudes of gradients that leave memory in a chunk's phase were to wait for the norm where other micro-batches come
     ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "interleaved", "offload": "nvme"}),
     ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "offload": "nvme"}),
+    ((1, 2, 2, 1), 2, 30, 2, {**LLAMA, "piece": 10}, {}),  # chunks of a sequence beside tp and sp
+    ((2, 1, 1, 1), 1, 35, 1, {**GPT2, "resid_pdrop": 0.1, "piece": 7}, {}),  # on data-parallel ranks alone, everything dropped
 ]
 
 

@@ -375,7 +375,7 @@ static const route *find_route(const char *method, const char *path, bool *path_
         const route *r = &routes[i];
         const size_t n = strlen(r->path);
         if (n > 1 && r->path[n - 1] == '/' ? strncmp(path, r->path, n) != 0 || path[n] == '\0'
-                                  : strcmp(path, r->path) != 0) {
+                                           : strcmp(path, r->path) != 0) {
             continue;
         }
         *path_known = true;

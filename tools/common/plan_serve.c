@@ -209,9 +209,6 @@ static ds_status fill_params(serve_run *r)
         r->params.draft = &r->draft;
         r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
     }
-    if (o->quantize != NULL && o->ranks > 1) {
-        return ds_fail(r->ctx, DS_ERR_ARG, "--quantize goes with one rank, as in ds_serve");
-    }
     if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
@@ -241,8 +238,7 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
 {
     static const char *const types[] = {"", "q8_0", "q4_0"};
     *n_out = 0;
-    const size_t n_types = r->o->ranks > 1 ? 1 : sizeof types / sizeof *types;
-    for (size_t k = 0; k < 2 * n_types; ++k) {
+    for (size_t k = 0; k < 2 * sizeof types / sizeof *types; ++k) {
         ds_serve_params p = r->params;
         ds_serve_needs n = r->needs;
         const size_t t = k / 2;

@@ -440,6 +440,7 @@ static bool fit(api_reader *r)
     const front *f = r->f;
     const char *param = j->of_chat ? "messages" : "prompt";
     int64_t longest = 0;
+    int64_t shortest = INT64_MAX;
     for (size_t i = 0; i < j->n_choices; ++i) {
         choice *c = &j->choices[i];
         const choice *first = &j->choices[i / j->n_of_each * j->n_of_each];
@@ -452,21 +453,23 @@ static bool fit(api_reader *r)
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, param, "the prompt has no token");
         }
         longest = (int64_t)c->n_ids > longest ? (int64_t)c->n_ids : longest;
+        shortest = (int64_t)c->n_ids < shortest ? (int64_t)c->n_ids : shortest;
         if (ds_detokenizer_create(f->tokenizer, DS_DECODE_SKIP_SPECIAL, &c->decoder) < 0) {
             return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
         }
         c->text = c->pending = c->drawn = c->calls = c->arguments = c->reader.held = c->logprobs =
             c->tops = c->offsets = c->pieces = dsi_buf_make(256u << 20);
     }
-    const int64_t room = f->max_length - longest;
-    const int64_t otherwise = j->of_chat ? room : 16;
+    const int64_t most = j->most_together > 0 ? j->most_together : f->max_length;
+    const int64_t room = most - longest;
+    const bool fills = j->of_chat || j->most_together > 0;
+    const int64_t otherwise = fills ? most - shortest : 16;
     j->request.max_new_tokens = r->has_most ? r->most : otherwise;
-    if (room < 1 || j->request.max_new_tokens > room) {
+    if (room < 1 || (j->most_together == 0 && j->request.max_new_tokens > room)) {
         return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "context_length_exceeded", param,
                         "the prompt has %lld tokens and %lld more are asked for; this server's "
                         "context holds %lld",
-                        (long long)longest, (long long)j->request.max_new_tokens,
-                        (long long)f->max_length);
+                        (long long)longest, (long long)j->request.max_new_tokens, (long long)most);
     }
     return j->request.min_new_tokens <= j->request.max_new_tokens ||
            api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, "min_tokens",

@@ -43,6 +43,9 @@ static void submit(engine *e, job *j)
         ds_serve_request r = j->request;
         r.ids = c->ids;
         r.n = c->n_ids;
+        if (j->most_together > 0 && r.max_new_tokens > j->most_together - (int64_t)r.n) {
+            r.max_new_tokens = j->most_together - (int64_t)r.n;
+        }
         r.adapter = r.adapter != 0 ? lora_slot_now(f, r.adapter) : 0;
         /* the first of several is the one that the seed gives alone */
         r.sampling.seed += (uint64_t)(i % j->n_of_each) * 0x9e3779b97f4a7c15u;

@@ -232,10 +232,13 @@ struct job {
     struct MHD_Connection *connection;
     int fd;
     bool of_chat, streams, usage, logprobs, suspended, gone, done, taken;
-    bool of_response; /* of /v1/responses: a chat whose answer is told otherwise */
-    char *model;      /* what the client called it, an adapter; NULL: the model's own name */
-    bool embeds;      /* of /v1/embeddings */
-    bool base64;      /* its vectors are */
+    bool of_response;        /* of /v1/responses: a chat whose answer is told otherwise */
+    char *model;             /* what the client called it, an adapter; NULL: the model's own name */
+    const char *model_asked; /* of the path of /mii/NAME, while the body is read */
+    bool of_mii;             /* of /mii/NAME */
+    int64_t most_together;   /* tokens of a prompt and its text; 0: what fits */
+    bool embeds;             /* of /v1/embeddings */
+    bool base64;             /* its vectors are */
     int64_t dimensions;
     bool own_stops; /* the client named ids that end a text */
     int holders;    /* HTTP thread, engine thread */
@@ -354,6 +357,12 @@ bool listen_has_key(char *const *keys, size_t n, struct MHD_Connection *c);
 void listen_hold_signals(sigset_t *signals);
 /* Every connection needs a descriptor. */
 void listen_raise_descriptors(int64_t n_connections);
+
+/* ---- mii.c: DeepSpeed-MII's REST gateway ---- */
+/* The body as that of a completion of the model `name`, a new reference. NULL: *e is filled. */
+json_t *mii_body(json_t *body, const char *name, job *j, api_error *e);
+/* All have ended: the answer. With the lock. */
+void mii_end(job *j);
 
 /* ---- page.c: the chat page; NULL: no memory ---- */
 struct MHD_Response *page_response(void);

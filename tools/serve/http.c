@@ -421,6 +421,13 @@ static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error 
         return api_fail(e, MHD_HTTP_BAD_REQUEST, "unsupported", "model",
                         "the model is an encoder: it gives no text; ask /v1/embeddings");
     }
+    if (j->of_mii) {
+        json_t *completion = mii_body(body, j->model_asked, j, e);
+        const bool fine =
+            completion != NULL && api_read(x->f, completion, false, j, &x->ignored, e);
+        json_decref(completion);
+        return fine;
+    }
     if (!j->of_response) {
         return api_read(x->f, body, of_chat, j, &x->ignored, e);
     }
@@ -431,8 +438,9 @@ static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error 
     return ok;
 }
 
-/* kind: how its id begins. */
-static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const char *kind)
+/* kind: how its id begins; name: of the model, where the path says it. */
+static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const char *kind,
+                                 const char *name)
 {
     front *f = x->f;
     api_error e = {0};
@@ -447,6 +455,8 @@ static enum MHD_Result begin_job(exchange *x, struct MHD_Connection *c, const ch
     if (j != NULL) {
         j->of_response = strcmp(kind, "resp") == 0;
         j->embeds = strcmp(kind, "embd") == 0;
+        j->of_mii = strcmp(kind, "mii") == 0;
+        j->model_asked = name;
     }
     const bool ok = j != NULL && read_job(x, j, body, strcmp(kind, "chatcmpl") == 0, &e);
     json_decref(body);
@@ -510,25 +520,42 @@ static enum MHD_Result end_job(exchange *x, struct MHD_Connection *c)
 static enum MHD_Result answer_chat(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, "chatcmpl");
+    return begin_job(x, c, "chatcmpl", NULL);
 }
 
 static enum MHD_Result answer_completion(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, "cmpl");
+    return begin_job(x, c, "cmpl", NULL);
 }
 
 static enum MHD_Result answer_embeddings(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, "embd");
+    return begin_job(x, c, "embd", NULL);
 }
 
 static enum MHD_Result answer_response(exchange *x, struct MHD_Connection *c, const char *path)
 {
     (void)path;
-    return begin_job(x, c, "resp");
+    return begin_job(x, c, "resp", NULL);
+}
+
+static enum MHD_Result answer_mii(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    return begin_job(x, c, "mii", path);
+}
+
+/* MII's. */
+static enum MHD_Result answer_healthz(exchange *x, struct MHD_Connection *c, const char *path)
+{
+    dsi_buf text = dsi_buf_make(16);
+    (void)path;
+    (void)pthread_mutex_lock(&x->f->lock);
+    const bool well = !x->f->draining && !x->f->broken;
+    (void)pthread_mutex_unlock(&x->f->lock);
+    dsi_buf_puts(&text, well ? "ok" : "ends");
+    return send_text(x, c, well ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "text/plain", &text);
 }
 
 static enum MHD_Result update_lora(exchange *x, struct MHD_Connection *c, bool loads)
@@ -613,6 +640,8 @@ static const route routes[] = {
     {"POST", "/v1/embeddings", answer_embeddings, false, false},
     {"POST", "/v1/load_lora_adapter", answer_load, false, false},
     {"POST", "/v1/unload_lora_adapter", answer_unload, false, false},
+    {"POST", "/mii/", answer_mii, false, true},
+    {"GET", "/healthz", answer_healthz, true, false},
     {"GET", "/v1/models", answer_models, false, false},
     {"GET", "/v1/models/", answer_model, false, true},
     {"GET", "/health", answer_health, true, false},

@@ -591,6 +591,10 @@ void job_end(job *j)
         response_end(j);
         return;
     }
+    if (j->of_mii) {
+        mii_end(j);
+        return;
+    }
     if (!j->streams) {
         put_head(j, j->of_chat ? "chat.completion" : "text_completion");
         put_choices(j);

@@ -14,10 +14,10 @@
  * their dependencies alone. Copies move a piece a turn. A copy between the device and memory that
  * is not pinned may hold the host up until it is done, and is refused in a capture.
  *
- * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N" or standin_set: the seed; bytes that a copy
- * moves in a turn; the N-th wait (of a stream for an event, of the host for a stream) does nothing,
- * 0: none; the major number of the compute capability; from the host's N-th wait for a stream on
- * memory has an error that cannot be corrected (0: never). standin_waits: waits so far.
+ * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N" or standin_set: the seed; bytes that
+ * a copy moves in a turn; the N-th wait (of a stream for an event, of the host for a stream) does
+ * nothing, 0: none; the major number of the compute capability; from the host's N-th wait for a
+ * stream on memory has an error that cannot be corrected (0: never). standin_waits: waits so far.
  */
 #ifndef DS_TEST_STANDIN_H
 #define DS_TEST_STANDIN_H

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes gptq, gptq_v2, awq, packed and packed_zero: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
-the packages' own formulas in torch. Needs torch, safetensors, compressed-tensors (0.20). Usage: make.py [SEED] (in this folder)
+the packages' own formulas in torch; the same of eight bits: fp8, fp8_whole, fbgemm, float_row, float_block, int_row, int_group, packed8 and
+packed8_zero. Needs torch, safetensors, compressed-tensors (0.20), transformers. Usage: make.py [SEED] (in this folder)
 With a SEED sizes, groups and orders are drawn: for test/long/int4_random.sh.
 
 GPTQModel (qlinear/torch.py): numbers are shifted out of int32, w = scales[g_idx] * (q - zeros[g_idx]), in the scales' dtype.
 AutoAWQ (utils/packing_utils.py): columns are put back in order, w = (q - zeros) * scales.
 compressed-tensors: the package itself packs and unpacks.
+transformers (Fp8Dequantize): w = x * scale of its block, where blocks are all whole; the last ones are as large as is left (DeepSeek-V3).
+fbgemm: w = x * scale of its row.
 """
 import json
 import os
@@ -13,9 +16,11 @@ import random
 import sys
 
 import torch
+from compressed_tensors.compressors.naive_quantized.base import FloatQuantizationCompressor, IntQuantizationCompressor
 from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 HIDDEN, INNER, VOCAB, GROUP = 32, 64, 48, 16
 draw = random.Random(int(sys.argv[1])) if len(sys.argv) > 1 else None
@@ -79,19 +84,35 @@ def awq(n_out, n_in):
     return dict(qweight=qweight, qzeros=qzeros, scales=scales), w.T.contiguous()
 
 
-def packed(n_out, n_in, weights):
+def packed(n_out, n_in, weights, kind=PackedQuantizationCompressor, dtype=torch.float16):
     """By group with zeros in the middle; by row with zeros of their own."""
     args = QuantizationArgs(**weights)
-    n_scales = n_in // GROUP if args.strategy == "group" else 1
-    scale = (torch.rand(n_out, n_scales, generator=generator) * 0.02 + 0.001).to(torch.float16)
-    state = dict(weight=(torch.randn(n_out, n_in, generator=generator) * 0.05).to(torch.float16), weight_scale=scale)
+    down, along = dict(tensor=(1, 1), channel=(n_out, 1), group=(n_out, n_in // GROUP),
+                       block=(-(-n_out // 16), -(-n_in // 24)))[args.strategy]
+    size = 0.02 if args.num_bits == 4 else 0.002
+    scale = (torch.rand(down, along, generator=generator) * size + size / 20).to(dtype)
+    state = dict(weight=(torch.randn(n_out, n_in, generator=generator) * 0.05).to(dtype), weight_scale=scale)
     if not args.symmetric:
-        state["weight_zero_point"] = torch.randint(-8, 8, (n_out, n_scales), generator=generator).to(torch.int8)
+        middle = 2 ** (args.num_bits - 1)
+        state["weight_zero_point"] = torch.randint(-middle, middle, (down, along), generator=generator).to(torch.int8)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
-    parts = PackedQuantizationCompressor.compress(state, scheme)
-    w = PackedQuantizationCompressor.decompress(dict(parts), scheme)["weight"]
-    assert w.dtype == torch.float16
+    parts = kind.compress(state, scheme)
+    w = kind.decompress(dict(parts), scheme)["weight"]
+    assert w.dtype == dtype
     return {key: value for key, value in parts.items()}, w.contiguous()
+
+
+def fp8(n_out, n_in, block, name="weight_scale_inv"):
+    """block: a pair, or None: a scale for all."""
+    weight = (torch.randn(n_out, n_in, generator=generator) * 60).to(torch.float8_e4m3fn)
+    weight.view(-1)[0] = 2.0 ** -9  # the smallest
+    rows, columns = block or (n_out, n_in)
+    rows, columns = min(rows, n_out), min(columns, n_in)
+    scale = torch.rand(-(-n_out // rows), -(-n_in // columns), generator=generator) * 1e-3 + 1e-5
+    w = weight.float() * scale.repeat_interleave(rows, 0)[:n_out].repeat_interleave(columns, 1)[:, :n_in]
+    if n_out % rows == 0 and n_in % columns == 0:
+        assert torch.equal(w, Fp8Dequantize(None)._dequantize_one(weight, scale, torch.float32))
+    return {"weight": weight, name: scale if block else scale.reshape([])}, w
 
 
 def write(name, quantization, make):
@@ -127,8 +148,33 @@ gptq_folder("gptq_v2", True, draw.random() < 0.5 if draw else True, draw.choice(
 if draw:  # groups of the other formats are whole
     GROUP = draw.choice([g for g in (8, 16, 24, 32, 48, 64) if HIDDEN % g == 0 and INNER % g == 0])
 write("awq", dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm", modules_to_not_convert=None), awq)
-for name, weights in (("packed", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP)),
-                      ("packed_zero", dict(num_bits=4, type="int", symmetric=False, strategy="channel"))):
-    config = dict(quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", ignore=["lm_head"],
-                  kv_cache_scheme=None, config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=None)))
-    write(name, config, lambda n_out, n_in, weights=weights: packed(n_out, n_in, weights))
+FLOATS = dict(num_bits=8, type="float", dynamic=True, strategy="token", symmetric=True)
+EIGHT = dict(num_bits=8, type="int")
+
+
+def compressed(name, layout, weights, inputs=None, **more):
+    config = dict(quant_method="compressed-tensors", format=layout, quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, config_groups=dict(group_0=dict(targets=["Linear"], weights=weights, input_activations=inputs)))
+    write(name, config, lambda n_out, n_in: packed(n_out, n_in, weights, **more))
+
+
+compressed("packed", "pack-quantized", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP))
+compressed("packed_zero", "pack-quantized", dict(num_bits=4, type="int", symmetric=False, strategy="channel"))
+if draw:
+    BLOCK = [draw.choice((8, 16, 24, 128)), draw.choice((16, 24, 128))]
+else:
+    BLOCK = [16, 24]
+write("fp8", dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=BLOCK), lambda o, i: fp8(o, i, BLOCK))
+write("fp8_whole", dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=None), lambda o, i: fp8(o, i, None))
+write("fbgemm", dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=["lm_head"]),
+      lambda o, i: fp8(o, i, (1, i), "weight_scale"))
+compressed("float_row", "float-quantized", dict(num_bits=8, type="float", strategy="channel", symmetric=True), FLOATS,
+           kind=FloatQuantizationCompressor, dtype=torch.bfloat16)
+compressed("float_block", "float-quantized", dict(num_bits=8, type="float", strategy="block", block_structure=[16, 24], symmetric=True), FLOATS,
+           kind=FloatQuantizationCompressor, dtype=torch.float32)
+compressed("int_row", "int-quantized", EIGHT | dict(strategy="channel", symmetric=True), EIGHT | dict(dynamic=True, strategy="token"),
+           kind=IntQuantizationCompressor)
+compressed("int_group", "int-quantized", EIGHT | dict(strategy="group", group_size=GROUP, symmetric=False), kind=IntQuantizationCompressor,
+           dtype=torch.bfloat16)
+compressed("packed8", "pack-quantized", EIGHT | dict(strategy="group", group_size=GROUP, symmetric=True))
+compressed("packed8_zero", "pack-quantized", EIGHT | dict(strategy="channel", symmetric=False), dtype=torch.bfloat16)

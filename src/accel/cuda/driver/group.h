@@ -33,11 +33,8 @@ struct ds_accel_group {
     size_t staging_bytes;
 };
 
-/* NULL with a reason when the library is not there. */
-const dsc_nccl_api *dsc_nccl_load(const char **why_out);
 /* A line for lists: "collectives: NCCL 2.28.9", or why there is none. */
 void dsc_nccl_say(char *text_out, size_t n);
-ds_status dsc_nccl_fail(const ds_accel_group *g, dsc_nccl_result result, const char *what);
 
 /* Queues a collective on g->queue. */
 ds_status dsc_group_queue(ds_accel_group *g, const ds_accel_collective *call);

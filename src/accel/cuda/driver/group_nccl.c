@@ -37,7 +37,8 @@ static void load(void)
     library.loaded = dsc_library_load(&row, &library.nccl, library.why, sizeof library.why);
 }
 
-const dsc_nccl_api *dsc_nccl_load(const char **why_out)
+/* NULL with a reason when the library is not there. */
+static const dsc_nccl_api *nccl_of(const char **why_out)
 {
     (void)pthread_once(&library.once, load);
     *why_out = library.why;
@@ -47,7 +48,7 @@ const dsc_nccl_api *dsc_nccl_load(const char **why_out)
 void dsc_nccl_say(char *text_out, size_t n)
 {
     const char *why = NULL;
-    const dsc_nccl_api *nccl = dsc_nccl_load(&why);
+    const dsc_nccl_api *nccl = nccl_of(&why);
     int version = 0;
     if (nccl == NULL || nccl->version(&version) != DSC_NCCL_SUCCESS) {
         (void)snprintf(text_out, n, "collectives: one rank alone; %s", why);
@@ -61,7 +62,7 @@ void dsc_nccl_say(char *text_out, size_t n)
 static ds_status need(ds_ctx *ctx, const dsc_nccl_api **nccl_out)
 {
     const char *why = NULL;
-    *nccl_out = dsc_nccl_load(&why);
+    *nccl_out = nccl_of(&why);
     return *nccl_out != NULL
                ? DS_OK
                : dsc_fail(ctx, DS_ERR_UNSUPPORTED,
@@ -69,7 +70,7 @@ static ds_status need(ds_ctx *ctx, const dsc_nccl_api **nccl_out)
                           why);
 }
 
-ds_status dsc_nccl_fail(const ds_accel_group *g, dsc_nccl_result result, const char *what)
+static ds_status fail(const ds_accel_group *g, dsc_nccl_result result, const char *what)
 {
     return dsc_fail(g->ctx, result == DSC_NCCL_REMOTE_ERROR ? DS_ERR_PEER : DS_ERR_DEVICE,
                     "accelerator cuda: %s: NCCL says %s (%d)", what, g->nccl->text(result), result);
@@ -98,7 +99,7 @@ ds_status dsc_group_settle(ds_accel_group *g, dsc_nccl_result result, const char
             (void)nanosleep(&pause, NULL);
         }
     }
-    return result == DSC_NCCL_SUCCESS ? DS_OK : dsc_nccl_fail(g, result, what);
+    return result == DSC_NCCL_SUCCESS ? DS_OK : fail(g, result, what);
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
@@ -226,7 +227,7 @@ static ds_status test(ds_accel_group *g, uint64_t ticket, bool *done_out)
     error = asked != DSC_NCCL_SUCCESS ? asked : error;
     return *done_out || error == DSC_NCCL_SUCCESS || error == DSC_NCCL_IN_PROGRESS
                ? DS_OK
-               : dsc_nccl_fail(g, error, "a collective");
+               : fail(g, error, "a collective");
 }
 
 static ds_status start(ds_accel_group *g, const ds_accel_collective *call, uint64_t *ticket_out)

@@ -46,8 +46,7 @@ void dsc_lt_forget_device(void);
 
 /* What a step of the plan is as a product; false: none that this does. */
 bool dsc_lt_product_of(const ds_kernel_sig *sig, dsc_lt_product *product_out);
-/* ds_kernel.work_bytes and run of choices. */
-size_t dsc_lt_work_bytes(const ds_kernel_sig *sig);
+/* ds_kernel.run of choices. */
 ds_status dsc_lt_linear(const ds_kernel_call *call);
 ds_status dsc_lt_linear_dw(const ds_kernel_call *call);
 /* The choice made for a product; NULL: none was. */

@@ -250,6 +250,13 @@ static void drop(const dsc_lt_api *lt, dsc_lt_choice *c)
     c->desc = NULL;
 }
 
+static size_t work_bytes(const ds_kernel_sig *sig)
+{
+    dsc_lt_product product;
+    const dsc_lt_choice *c = dsc_lt_product_of(sig, &product) ? dsc_lt_find(&product) : NULL;
+    return c != NULL && c->work_bytes > 0 ? c->work_bytes + WORK_ALIGN : 0;
+}
+
 /* Of a product that nobody has asked for yet. */
 static dsc_lt_choice *choose(const dsc_lt_api *lt, const dsc_lt_product *product, const char *op)
 {
@@ -269,7 +276,7 @@ static dsc_lt_choice *choose(const dsc_lt_api *lt, const dsc_lt_product *product
     c->kernel = (ds_kernel){.version = DS_OP_VERSION,
                             .name = c->name,
                             .op = is_dw ? "linear_dw" : "linear",
-                            .work_bytes = dsc_lt_work_bytes,
+                            .work_bytes = work_bytes,
                             .run = is_dw ? dsc_lt_linear_dw : dsc_lt_linear};
     choices.all[choices.n++] = c;
     return c;
@@ -291,11 +298,4 @@ const ds_kernel *dsc_lt_kernel(const ds_kernel_sig *sig)
     c = c != NULL ? c : choose(lt, &product, sig->op->name);
     dsc_lt_unlock();
     return c != NULL && c->found ? &c->kernel : NULL;
-}
-
-size_t dsc_lt_work_bytes(const ds_kernel_sig *sig)
-{
-    dsc_lt_product product;
-    const dsc_lt_choice *c = dsc_lt_product_of(sig, &product) ? dsc_lt_find(&product) : NULL;
-    return c != NULL && c->work_bytes > 0 ? c->work_bytes + WORK_ALIGN : 0;
 }
