@@ -27,6 +27,7 @@ typedef struct group {
     uint64_t room;  /* of a SWAP_OUT: bytes of writebacks in flight when it starts, at most */
     uint32_t next_start, next_wait; /* the next group that starts, is waited for, at its place */
     uint32_t before;                /* the last one of its kind before it */
+    uint32_t of_cell;               /* of a swap: the last one of its cell before it, or DS_NONE */
     kind kind;                      /* GATHER: of a parameter, it may start ahead */
 } group;
 
@@ -39,6 +40,7 @@ typedef struct spreader {
     group *groups;
     uint32_t n_groups;
     uint32_t *made_by;        /* per value: group + 1 of the collective that makes it, 0 for none */
+    uint32_t *moved_last;     /* per cell: group + 1 of the last swap of it so far, 0 for none */
     uint32_t *starts, *waits; /* per place: the first group there, DS_NONE for none */
     bool *led;                /* per place: a gather's lead that ran before */
     uint64_t *states;         /* per place: bytes of states that wait there for their update */
@@ -83,11 +85,15 @@ static bool is_parameter_gather(const spreader *s, const dsi_node_info *node)
            (reads_parameter(s, node) || lead_of(s, node) != NULL);
 }
 
-/* Of what a swap moves. */
+/* That a swap moves. */
+static ds_cell cell_of(const spreader *s, const dsi_node_info *node)
+{
+    return s->graph->values[dsi_node_in(s->graph, node)[0]].cell;
+}
+
 static ds_cell_kind cell_kind(const spreader *s, const dsi_node_info *node)
 {
-    const ds_cell cell = s->graph->values[dsi_node_in(s->graph, node)[0]].cell;
-    return ds_cells_get(s->graph->cells, cell)->kind;
+    return ds_cells_get(s->graph->cells, cell_of(s, node))->kind;
 }
 
 /* Whether a swap moves a state of the optimizer. */
@@ -349,6 +355,27 @@ static void keep_versions(spreader *s)
     }
 }
 
+/* What swaps a cell ends before the next one writes it, whoever reads what it fetched. */
+static void bound_swaps(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        if (g->kind < SWAP_IN) {
+            continue;
+        }
+        uint32_t *last = &s->moved_last[cell_of(s, node_at(s, g->begin))];
+        g->of_cell = *last - 1; /* of 0: DS_NONE */
+        *last = i + 1;
+        for (uint32_t j = g->of_cell; j != DS_NONE && g->kind == SWAP_OUT;
+             j = s->groups[j].kind == SWAP_OUT ? DS_NONE : s->groups[j].of_cell) {
+            if (s->groups[j].wait > g->begin) {
+                s->groups[j].wait = g->begin;
+                s->groups[j].until = node_at(s, g->begin)->phase;
+            }
+        }
+    }
+}
+
 /* Bytes of states that have arrived, or are in flight, and wait at each place for their update:
  * first what is added there to those of the place before, then the sums (of numbers that wrap
  * around). */
@@ -540,13 +567,14 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     spreader s = {.graph = graph, .order = order, .n = n, .same = same, .limits = limits};
     s.groups = calloc((size_t)n + 1, sizeof *s.groups);
     s.made_by = calloc((size_t)graph->n_values + 1, sizeof *s.made_by);
+    s.moved_last = calloc((size_t)ds_cells_count(graph->cells) + 1, sizeof *s.moved_last);
     s.starts = calloc((size_t)n + 1, sizeof *s.starts);
     s.waits = calloc((size_t)n + 1, sizeof *s.waits);
     s.states = calloc((size_t)n + 1, sizeof *s.states);
     s.led = calloc((size_t)n + 1, sizeof *s.led);
     ds_status status = DS_OK;
-    if (s.groups == NULL || s.made_by == NULL || s.starts == NULL || s.waits == NULL ||
-        s.states == NULL || s.led == NULL) {
+    if (s.groups == NULL || s.made_by == NULL || s.moved_last == NULL || s.starts == NULL ||
+        s.waits == NULL || s.states == NULL || s.led == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to order collectives");
     } else {
         find_phases(&s);
@@ -555,6 +583,7 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         bound_reductions(&s);
         start_ahead(&s);
         keep_versions(&s);
+        bound_swaps(&s);
         bound_writes(&s);
         drain_writes(&s);
         defer_writes(&s);
@@ -562,6 +591,7 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
     }
     free(s.groups);
     free(s.made_by);
+    free(s.moved_last);
     free(s.starts);
     free(s.waits);
     free(s.states);

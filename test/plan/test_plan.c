@@ -338,12 +338,103 @@ static void checker_follows_collectives(void **state)
     ds_cells_destroy(&cells);
 }
 
+/* Two values wait in one cell, one behind the other; what has been fetched of the first is read
+ * behind the second. */
+static ds_graph *graph_of_shared_cell(ds_ctx *ctx, ds_cells **cells_out, ds_cell *waiting_out)
+{
+    const ds_meta meta = {DS_DTYPE_F32, ds_shape_1d(64)};
+    const ds_cell_info made = {.name = "w", .kind = DS_CELL_PARAM, .meta = meta, .of = DS_NONE};
+    const ds_cell_info waits = {
+        .name = "chunk/0", .kind = DS_CELL_STATE, .meta = meta, .of = DS_NONE};
+    ds_graph *graph = NULL;
+    ds_cell param = DS_NONE;
+    ds_value x = DS_NONE;
+    ds_value in[2];
+    ds_value fetched[2];
+    ds_value out[DS_MAX_OUT];
+    CHECK_OK(ctx, ds_cells_create(ctx, 8, cells_out));
+    CHECK_OK(ctx, ds_cells_add(*cells_out, &made, &param));
+    CHECK_OK(ctx, ds_cells_add(*cells_out, &waits, waiting_out));
+    CHECK_OK(ctx, ds_graph_create(ctx, *cells_out, &graph));
+    CHECK_OK(ctx, ds_graph_set_scope(graph, "turns"));
+    CHECK_OK(ctx, ds_graph_read(graph, param, &x));
+    for (int turn = 0; turn < 2; ++turn) {
+        CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_tanh, NULL, &x, 1, out));
+        x = in[1] = out[0];
+        CHECK_OK(ctx, ds_graph_read(graph, *waiting_out, &in[0]));
+        CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_swap_out, NULL, in, 2, out));
+        CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_swap_in, NULL, out, 1, &fetched[turn]));
+    }
+    CHECK_OK(ctx, ds_graph_apply(graph, &dsi_op_add, NULL, fetched, 2, out));
+    CHECK_OK(ctx, ds_graph_output(graph, "y", out[0]));
+    return graph;
+}
+
+/* Invariant 8: a cell is not written while what it held is still fetched. */
+static void checker_follows_swaps(void **state)
+{
+    ds_ctx *ctx = *state;
+    ds_cells *cells = NULL;
+    dsi_plan *plan = NULL;
+    ds_cell waiting = DS_NONE;
+    ds_graph *graph = graph_of_shared_cell(ctx, &cells, &waiting);
+    dsi_cell_residency lives[2] = {{DSI_RESIDENCY_DEVICE, DS_NONE, 0},
+                                   {DSI_RESIDENCY_DEVICE, DS_NONE, 0}};
+    dsi_plan_env env = reference;
+    lives[waiting].where = DSI_RESIDENCY_HOST;
+    env.residencies = lives;
+    env.n_residencies = 2;
+    env.overlap = true;
+    env.read_ahead = env.update_ahead = env.write_behind = 1 << 20;
+    CHECK_OK(ctx, dsi_plan_build(graph, &env, &plan));
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    const uint32_t wait = find_step(plan, &dsi_op_swap_in, DSI_STEP_WAIT);
+    uint32_t next = wait + 1;
+    while (plan->steps[next].op != &dsi_op_swap_out || plan->steps[next].kind != DSI_STEP_START) {
+        next += 1;
+        assert_true(next < plan->n_steps);
+    }
+    const uint32_t user = find_step(plan, &dsi_op_add, DSI_STEP_RUN);
+    assert_true(wait < next && next < user);
+
+    dsi_plan broken = *plan; /* the wait stands behind what writes the cell */
+    broken.steps = malloc(plan->n_steps * sizeof *broken.steps);
+    broken.events = malloc(plan->n_events * sizeof *broken.events);
+    assert_true(broken.steps != NULL && broken.events != NULL);
+    memcpy(broken.steps, plan->steps, plan->n_steps * sizeof *broken.steps);
+    memcpy(broken.events, plan->events, plan->n_events * sizeof *broken.events);
+    for (uint32_t s = wait; s < next; ++s) {
+        broken.steps[s] = plan->steps[s + 1];
+    }
+    broken.steps[next] = plan->steps[wait];
+    for (uint32_t s = wait; s <= next; ++s) {
+        if (broken.steps[s].event != DS_NONE) {
+            broken.events[broken.steps[s].event] = s;
+        }
+    }
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const uint32_t start = broken.steps[s].start;
+        broken.steps[s].start = start > wait && start <= next ? start - 1 : start;
+    }
+    broken.steps[next - 1].n_waits = 0; /* it waited for that wait */
+    expect_broken(ctx, &broken, "cell chunk/0");
+    free(broken.steps);
+    free(broken.events);
+    dsi_plan_destroy(&plan);
+    ds_graph_destroy(&graph);
+    ds_cells_destroy(&cells);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(checker_follows_collectives), cmocka_unit_test(checker_refuses),
-        cmocka_unit_test(checker_finds_each_overlap),  cmocka_unit_test(equal_graphs_equal_digests),
-        cmocka_unit_test(memory_never_overlaps),       cmocka_unit_test(old_versions_are_refused),
+        cmocka_unit_test(checker_follows_collectives),
+        cmocka_unit_test(checker_follows_swaps),
+        cmocka_unit_test(checker_refuses),
+        cmocka_unit_test(checker_finds_each_overlap),
+        cmocka_unit_test(equal_graphs_equal_digests),
+        cmocka_unit_test(memory_never_overlaps),
+        cmocka_unit_test(old_versions_are_refused),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }
