@@ -16,10 +16,10 @@
 # the row is run again, with a profile measured anew from the third time on, four times at most; a new profile replaces the one in --profiles. What was not counted is printed too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-build=$1 list=plain only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1 traces=''
+build=$1 tokenizer=data/gpt2 list=plain only='' profiles='' disk_folder=${TMPDIR:-/tmp} steps=4 shorter=1 traces=''
 shift
 if [ "${1:-}" = mesh ]; then
-    list=mesh
+    list=mesh tokenizer=bytes
     shift
 fi
 while [ $# -gt 1 ]; do
@@ -94,7 +94,7 @@ measure() { # measures a row into $scratch/row; uses the variables of row()
         sed -n -e 's/.*"pipeline": {[^}]*"step": \([0-9.e-]*\), "of": "seconds".*/\1/p; t' \
             -e 's/.*"timeline": {[^{]*"step": {[^}]*"seconds": \([0-9.e-]*\).*/\1/p')
     rm -f "$scratch/metrics"
-    on "$ranks" "$build/ds_train" "${run[@]}" --tokenizer data/gpt2 --data data/tinyshakespeare.txt --steps $((steps + 1)) \
+    on "$ranks" "$build/ds_train" "${run[@]}" --tokenizer "$tokenizer" --data data/tinyshakespeare.txt --steps $((steps + 1)) \
         --metrics "$scratch/metrics" "${traced[@]}"
     sed -n 's/.*"tokens_per_s": *\([0-9.e+]*\).*/\1/p' "$scratch/metrics" | tail -n +2 | sort -g |
         awk -v tokens=$((batch * tokens * accumulation * ranks / shared)) -v predicted="$predicted" -v name="$name" '
