@@ -36,7 +36,7 @@ typedef struct captures {
     const char *rest;
 } captures;
 
-/* {x}, {x+N} or {x-N} at the text; its end, or NULL. */
+/* {x}, {x+N} or {x-N} at the text, N below MOST_LAYERS; its end, or NULL. */
 static const char *placeholder(const char *at, int *letter_out, long *add_out)
 {
     char *end = NULL;
@@ -46,7 +46,8 @@ static const char *placeholder(const char *at, int *letter_out, long *add_out)
     *letter_out = at[1] - 'a';
     *add_out = at[2] == '+' || at[2] == '-' ? strtol(at + 2, &end, 10) : 0;
     const char *close = end != NULL ? end : at + 2;
-    return *close == '}' ? close + 1 : NULL;
+    const bool near = *add_out > -MOST_LAYERS && *add_out < MOST_LAYERS; /* sums cannot overflow */
+    return near && *close == '}' ? close + 1 : NULL;
 }
 
 static bool matches(const char *own, const char *name, captures *c)
@@ -92,10 +93,9 @@ static bool fill(const char *form, const captures *c, char out[NAME_BYTES])
             }
             more = snprintf(out + n, NAME_BYTES - n, "%ld", number);
             form = next;
+        } else if (*form == '{' || (*form == '*' && c->rest == NULL)) {
+            return false;
         } else if (*form == '*') {
-            if (c->rest == NULL) {
-                return false;
-            }
             more = snprintf(out + n, NAME_BYTES - n, "%s", c->rest);
             ++form;
         } else {

@@ -345,6 +345,7 @@ static void maps_names_by_a_file(void **state)
                {"0.*\n", "is no line 'OWN NAME'"},
                {"0.* model.{n}.*\n", "makes no name of '0.embed_tokens.weight'"},
                {"{n}.* model.layers.{n-1}.*\n", "makes no name of '0."},
+               {"{n}.* model.{n+9223372036854775807}.*\n", "makes no name of '"},
                {"* same.name\n", "is there twice"}};
     char dir[256];
     (void)snprintf(dir, sizeof dir, "%s/named", folder);
