@@ -88,7 +88,10 @@ static ds_status add_column(dsi_rows *r)
         dsi_buf_free(&name);
         return dsi_rows_bad(r, 1, "it has more than 65536 columns");
     }
-    char **grown = realloc(r->columns, (r->n_columns + 1) * sizeof *grown);
+    char **grown = r->columns;
+    if ((r->n_columns & (r->n_columns - 1)) == 0) { /* room doubles */
+        grown = realloc(r->columns, (r->n_columns == 0 ? 1 : 2 * r->n_columns) * sizeof *grown);
+    }
     if (grown != NULL) {
         r->columns = grown;
     }
