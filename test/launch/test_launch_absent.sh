@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # Ranks that never join: one that ended well is named at once by the launcher, one that is late or absent by those that wait.
 # Random jobs (DS_ABSENT_CASES, DS_ABSENT_SEED): any ranks end or begin late, before or after the others.
 set -u

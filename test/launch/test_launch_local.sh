@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # Real jobs of small programs on this machine: environment, prefixes, log files, failures, signals, stopped
 # and orphaned processes, exit codes.
 set -u

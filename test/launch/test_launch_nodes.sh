@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # Jobs on two "hosts" (addresses of this machine) through a real sshd: pdsh, ssh, mpirun and ds_ssh; hostile
 # arguments, failures, signals, a killed launcher, unreachable hosts, elastic restarts.
 set -u

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # Slurm for real: munged, slurmctld and slurmd in a scratch folder, on this machine alone and, where namespaces are
 # permitted, on two hosts that share a network. ds_train under srun (ranks from its variables) and through
 # deepspeed --launcher slurm: the same states as without Slurm. Usage: test_launch_slurm.sh BUILD

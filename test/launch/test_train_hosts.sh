@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # ds_train across two hosts that share only a network (two_hosts.sh), through pdsh, ssh, Open MPI and MPICH: the same
 # states bit for bit as on one host, with a checkpoint folder that both see and with one of each host's own. Usage: test_train_hosts.sh BUILD
 set -u

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: waits
 # The end of ds_serve, alone and as a front: serve_drain.py, which needs Python's own library alone.
 set -u
 build=$1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: slow
+# labels: slow waits
 # ds_serve --hostfile on two "hosts" (addresses of this machine) through a real sshd: replicas that answer, ports and slots, a host
 # that cannot be reached, a replica that is killed, and nothing left behind, also when the front is killed.
 set -u
