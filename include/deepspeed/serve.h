@@ -239,10 +239,11 @@ DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *requ
                                  uint64_t *uid_out);
 /* Queues a document of n >= 1 ids, at most max_length, whose vector is wanted: what the last layer
  * gives of its ids (behind the final norm), pooled. Its one event is a VECTOR, or an ERROR where
- * that is not finite; the vector's bits do not depend on what else runs. Errors: ERR_STATE without
- * ds_serve_params.embeddings; those of ds_serve_submit. */
+ * that is not finite; the vector's bits do not depend on what else runs. adapter: as of
+ * ds_serve_request. Errors: ERR_STATE without ds_serve_params.embeddings; those of ds_serve_submit.
+ */
 DS_API ds_status ds_serve_embed(ds_server *server, const uint32_t *ids, size_t n, ds_pool pool,
-                                uint64_t *uid_out);
+                                uint64_t adapter, uint64_t *uid_out);
 /* Runs one batch of what is queued and running. events: room for max_sequences * (1 + max_draft);
  * *n_out of them are filled, in the order of submission, those of a request in the order of its
  * text. Nothing to do: *n_out 0 and nothing runs (see n_running). */

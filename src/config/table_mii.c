@@ -48,7 +48,7 @@ static const dsi_section model = {
 static const dsi_option rows[] = {
     MODEL_ROWS,
     S("model_config", NULL, IN_FORCE, "The same keys of the model.", .section = &model),
-    T("deployment_name", "\"\"", IN_FORCE, "What clients call the model (--served_name).",
+    T("deployment_name", "\"\"", IN_FORCE, "What clients call the model (--served_model_name).",
       FIELD(inference.deployment)),
     E("deployment_type", "\"local\"", NOT_BUILT, "Where it runs.", .choices = "local|aml",
       WITH(ANY_CASE), AML),

@@ -245,8 +245,9 @@ ds_status dsi_generator_fill(ds_generator *generator, ds_cell cell, dsi_generato
 void dsi_generator_close_weights(ds_generator *generator);
 /* The same of a live engine, after everything else. own: how that went on this rank. Collective. */
 ds_status dsi_generator_take_engine(ds_generator *generator, ds_status own);
-/* Of ds_model_print's text a whole number by its name; 0: it is not there. */
-int64_t dsi_model_constant(const char *text, const char *name);
+/* A whole number of the model by one of its names in config.json, NULL at the end; 0: it has none.
+ */
+ds_status dsi_model_constant(const ds_model *model, const char *const *names, int64_t *value_out);
 /* max_length where it is said, else the hybrid engine's max_out_tokens or the model's positions. */
 int64_t dsi_generator_longest(const ds_generator_params *params, const ds_model_info *info);
 /* Before memory is allocated: has the engine's memory used where it can be. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t dsi_model_constant(const char *text, const char *name)
+static int64_t constant(const char *text, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *line = text; line != NULL && *line != '\0';) {
@@ -20,15 +20,28 @@ int64_t dsi_model_constant(const char *text, const char *name)
     return 0;
 }
 
-static ds_status check_experts(ds_ctx *ctx, const ds_config_inference *in, const ds_model *model)
+ds_status dsi_model_constant(const ds_model *model, const char *const *names, int64_t *value_out)
 {
     char *text = NULL;
+    int64_t value = 0;
+    DS_TRY(ds_model_print(model, &text));
+    for (; *names != NULL && value == 0; ++names) {
+        value = constant(text, *names);
+    }
+    free(text);
+    *value_out = value;
+    return DS_OK;
+}
+
+static ds_status check_experts(ds_ctx *ctx, const ds_config_inference *in, const ds_model *model)
+{
+    static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts",
+                                        NULL};
+    int64_t has = 0;
     if (in->n_experts == 0) {
         return DS_OK;
     }
-    DS_TRY(ds_model_print(model, &text));
-    const int64_t has = dsi_model_constant(text, "n_experts");
-    free(text);
+    DS_TRY(dsi_model_constant(model, names, &has));
     return has == in->n_experts ? DS_OK
                                 : ds_fail(ctx, DS_ERR_CONFIG,
                                           "moe_experts is %" PRId64 ", but the model has %" PRId64

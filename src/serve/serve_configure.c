@@ -5,17 +5,19 @@
 #include "serve/server.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Positions of a block: what DeepSpeed's kernels have for heads of this size. */
 static ds_status block_of(const ds_model *model, int64_t *block_out)
 {
     enum { SMALL_HEAD = 64, BLOCK = 64 };
-    char *text = NULL;
-    DS_TRY(ds_model_print(model, &text));
-    const int64_t head = dsi_model_constant(text, "head_dim");
-    free(text);
+    static const char *const widths[] = {"head_dim", NULL};
+    static const char *const counts[] = {"num_attention_heads", "n_head", "n_heads", NULL};
+    int64_t head = 0;
+    int64_t heads = 0;
+    DS_TRY(dsi_model_constant(model, widths, &head));
+    DS_TRY(dsi_model_constant(model, counts, &heads));
+    head = head == 0 && heads > 0 ? ds_model_get_info(model)->hidden_size / heads : head;
     *block_out = head > 0 && head <= SMALL_HEAD ? 2 * BLOCK : BLOCK;
     return DS_OK;
 }
