@@ -675,6 +675,7 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
                                          .gguf = unpacked_gguf(&p->unpacked),
                                          .adapter = p->adapter,
                                          .quantize = unpacked_quantize(&p->unpacked),
+                                         .keep_blocks = p->unpacked.keeps,
                                          .accelerator = o->accelerator,
                                          .comm = f->comm},
                               .rank_seconds = f->comm != NULL ? (double)o->rank_seconds : 0.0};

@@ -72,6 +72,10 @@ typedef struct ds_generator_params {
                    (runtime/hybrid_engine.py) */
     bool offload_kv; /* default false; true, of a server: keys and values are where `config` says of
                         weights, too: all of a layer's come and go in every step */
+    bool keep_blocks; /* default false; true: matrices that `weights` has in four or eight bits
+                         (GPTQ, AWQ, packed compressed-tensors) stay in blocks of Q4_0, Q5_0 or Q8_0
+                         where those are the same values; others are real numbers, as without. Not
+                         beside quantize, gguf, adapter and stages */
     /* Default NULL; a resolved training configuration: weights are on disk, or in host memory of
      * another device, as its zero_optimization.offload_param says (device, nvme_path, max_in_cpu,
      * buffer_count, buffer_size; param_persistence_threshold, prefetch_bucket_size,

@@ -4,6 +4,7 @@
 #define DSI_INFER_GENERATOR_H
 
 #include "ckpt/gguf_blocks.h"
+#include "ckpt/int4_blocks.h"
 #include "compile/slot_graph.h"
 #include "exec/exec.h"
 #include "infer/sampler.h"
@@ -71,7 +72,8 @@ struct ds_generator {
     double surprise;                /* of mirostat; NAN: the text begins */
     const ds_adapter *adapter;      /* NULL: none */
     dsi_gguf_blocks *gguf; /* whose blocks are taken as they are; NULL: none, or all are read */
-    ds_weight_types types; /* of gguf */
+    dsi_int4_blocks *int4; /* likewise, of a folder's matrices of whole numbers */
+    ds_weight_types types; /* of gguf or int4 */
     void *source;          /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;

@@ -325,6 +325,7 @@ ds_status generate_params(ds_ctx *ctx, const generate_options *o, const generate
                                                             : DS_DTYPE_NONE,
                                   .quantize = unpacked_quantize(&o->unpacked),
                                   .gguf = unpacked_gguf(&o->unpacked),
+                                  .keep_blocks = o->unpacked.keeps,
                                   .max_length = length,
                                   .accelerator = o->accelerator,
                                   .comm = o->comm,
