@@ -86,6 +86,8 @@ static ds_config_params load_params(const options *o)
         params.kind = DS_CONFIG_INFERENCE;
     } else if (strcmp(o->kind, "inference_v2") == 0) {
         params.kind = DS_CONFIG_INFERENCE_V2;
+    } else if (strcmp(o->kind, "mii") == 0) {
+        params.kind = DS_CONFIG_MII;
     }
     return params;
 }
@@ -335,7 +337,7 @@ int main(int argc, char **argv)
          .out = &o.kind,
          .value = "KIND",
          .def = "training",
-         .choices = "training|inference|inference_v2",
+         .choices = "training|inference|inference_v2|mii",
          .doc = "check: what the file is for; the inference kinds are only checked."},
         {.name = "values",
          .type = DSI_ARG_SWITCH,

@@ -115,7 +115,7 @@ static ds_status pass_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, ch
     const bool from_here = o->replica.n == 0 && (o->replicas > 0 || o->hostfile != NULL);
     const char *useless = NULL;
     bool keeps = false;
-    bool has_model = false;
+    bool has_model = o->model != NULL; /* also by a file */
     for (int i = 1; i < argc; ++i) {
         if (strncmp(argv[i], "--", 2) == 0) {
             const dsi_arg *row = NULL;
@@ -225,12 +225,14 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .out = &o->host,
          .value = "ADDRESS",
          .def = "127.0.0.1",
+         .given_out = &o->address_given,
          .doc = "Where to listen; 0.0.0.0: everywhere."},
         {.name = "port",
          .type = DSI_ARG_INT,
          .out = &o->port,
          .value = "N",
          .def = "8000",
+         .given_out = &o->address_given,
          .max = 65535,
          .doc = "0: any that is free; the first line says which."},
         {.name = "api_key_file",
@@ -431,6 +433,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
     if (*help_out) {
         return DS_OK;
     }
+    DS_TRY(deployment_read(ctx, o));
     if (is_front(o)) {
         return pass_flags(ctx, &spec, argc, argv, o);
     }
@@ -672,6 +675,7 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
                                          .gguf = unpacked_gguf(&p->unpacked),
                                          .adapter = p->adapter,
                                          .quantize = unpacked_quantize(&p->unpacked),
+                                         .keep_blocks = p->unpacked.keeps,
                                          .accelerator = o->accelerator,
                                          .comm = f->comm},
                               .rank_seconds = f->comm != NULL ? (double)o->rank_seconds : 0.0};
@@ -685,6 +689,10 @@ static ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, cons
     params.embeddings = !o->no_embeddings;
     params.adapters = o->max_loras;
     params.adapter_rank = o->max_loras > 0 ? o->max_lora_rank : 0;
+    status = status < 0 ? status : serve_flags_configure(ctx, &sizes, &params);
+    if (status >= 0 && sizes.offload.config != NULL) {
+        status = ds_generator_copy(ctx, sizes.offload.config, &params.source, o->model);
+    }
     status = status < 0 ? status : ds_serve_create(ctx, &params, &f->server);
     offload_flags_close(&sizes.offload);
     if (status < 0 || ds_comm_rank(f->comm) > 0) {
@@ -1046,6 +1054,7 @@ int main(int argc, char **argv)
     dsi_arg_list_free(&o.replica);
     dsi_arg_list_free(&o.upstream);
     dsi_words_free(&o.passed);
+    ds_config_destroy(&o.deployment);
     ds_ctx_destroy(&ctx);
     return code;
 }

@@ -25,11 +25,13 @@ typedef struct ds_config ds_config;
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* What a file is for. Only a training configuration can be resolved; the others are checked. */
+/* What a file is for. */
 typedef enum ds_config_kind {
-    DS_CONFIG_TRAINING,    /* of the training engine */
-    DS_CONFIG_INFERENCE,   /* of DeepSpeed's init_inference */
-    DS_CONFIG_INFERENCE_V2 /* of its ragged inference engine */
+    DS_CONFIG_TRAINING,     /* of the training engine */
+    DS_CONFIG_INFERENCE,    /* of DeepSpeed's init_inference */
+    DS_CONFIG_INFERENCE_V2, /* of its ragged inference engine */
+    DS_CONFIG_MII,          /* arguments of DeepSpeed-MII's serve and pipeline */
+    DS_CONFIG_ANY /* the one of these that most of its keys are of; see ds_config_get_kind */
 } ds_config_kind;
 
 typedef struct ds_config_params {
@@ -52,6 +54,9 @@ DS_API ds_status ds_config_load_file(ds_ctx *ctx, const char *path, const ds_con
                                      ds_config **config_out);
 DS_API ds_status ds_config_load_text(ds_ctx *ctx, const char *name, const char *text, size_t n,
                                      const ds_config_params *params, ds_config **config_out);
+
+/* What the file is for: never DS_CONFIG_ANY. */
+DS_API ds_config_kind ds_config_get_kind(const ds_config *config);
 
 /* Frees and nulls *config. Accepts NULL and *config == NULL. */
 DS_API void ds_config_destroy(ds_config **config);

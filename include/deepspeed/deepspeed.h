@@ -23,6 +23,7 @@
 #include <deepspeed/hf_export.h>
 #include <deepspeed/hub.h>
 #include <deepspeed/infer.h>
+#include <deepspeed/mii.h>
 #include <deepspeed/model.h>
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>

@@ -72,6 +72,10 @@ typedef struct ds_generator_params {
                    (runtime/hybrid_engine.py) */
     bool offload_kv; /* default false; true, of a server: keys and values are where `config` says of
                         weights, too: all of a layer's come and go in every step */
+    bool keep_blocks; /* default false; true: matrices that `weights` has in four or eight bits
+                         (GPTQ, AWQ, packed compressed-tensors) stay in blocks of Q4_0, Q5_0 or Q8_0
+                         where those are the same values; others are real numbers, as without. Not
+                         beside quantize, gguf, adapter and stages */
     /* Default NULL; a resolved training configuration: weights are on disk, or in host memory of
      * another device, as its zero_optimization.offload_param says (device, nvme_path, max_in_cpu,
      * buffer_count, buffer_size; param_persistence_threshold, prefetch_bucket_size,
@@ -83,6 +87,19 @@ typedef struct ds_generator_params {
     DS_RESERVED(1);
 } ds_generator_params;
 
+/* Sets what a resolved configuration says of `params`, which has a model, and a comm where ranks
+ * share the layers: of DeepSpeed's inference engines and MII (config.h) dtype, quantize,
+ * max_length, config and weights (a checkpoint of it), those fields that it speaks of; of training
+ * `config`. What is set is borrowed from the configuration. Errors: ERR_ARG (not resolved for the
+ * ranks of comm), ERR_CONFIG and ERR_LIMIT where the model is not what the file says. */
+DS_API ds_status ds_generator_configure(ds_ctx *ctx, const ds_config *config,
+                                        ds_generator_params *params);
+/* Of such params, and the model's folder: writes the copy of the weights that
+ * save_mp_checkpoint_path asks for, on rank 0: a model folder of real weights in params' dtype.
+ * Nothing where the file does not ask. Errors: those of ds_hf_export; ERR_UNSUPPORTED (weights that
+ * are quantized already). */
+DS_API ds_status ds_generator_copy(ds_ctx *ctx, const ds_config *config,
+                                   const ds_generator_params *params, const char *model_folder);
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;
  * ERR_ARG (not one of weights, checkpoint and engine; another model than the engine's; an adapter
  * without a folder, or beside something else than weights). */

@@ -44,7 +44,8 @@ DS_API ds_status ds_safetensors_open(ds_ctx *ctx, const char *path, ds_safetenso
  * model.safetensors.index.json lists, else pytorch_model.bin or the shards of its index (files of
  * torch.save, of which nothing is run: a tensor there is a view into the map). A missing shard, a
  * tensor that the index lists but no shard has, one that a shard has but the index does not list,
- * one that is in two shards: each an error that names it. Errors: as above. */
+ * one that is in two shards: each an error that names it. In the place of a folder also a file that
+ * describes a checkpoint as init_inference's `checkpoint` does. Errors: as above. */
 DS_API ds_status ds_safetensors_open_folder(ds_ctx *ctx, const char *folder,
                                             ds_safetensors **st_out);
 

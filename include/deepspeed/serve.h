@@ -62,9 +62,15 @@ typedef struct ds_serve_params {
      * is missing. Rank 0 then calls ds_serve_step at least four times as often, with nothing to do,
      * too. Default 0: for ever; a rank that died is noticed all the same */
     double rank_seconds;
-    DS_RESERVED(1);
+    int64_t max_tracked; /* sequences of ds_serve_put at a time; default 0: any number */
+    DS_RESERVED(4);
 } ds_serve_params;
 
+/* As ds_generator_configure: sets what a resolved configuration says of `params`, whose source has
+ * a model. Of the ragged engine's and of MII's also max_sequences, max_batch_tokens, max_tracked,
+ * kv_block and kv_tokens, for which the other fields must be set. Errors: as there; ERR_NOMEM where
+ * memory_config.size bytes cannot stay free; those of ds_serve_plan. */
+DS_API ds_status ds_serve_configure(ds_ctx *ctx, const ds_config *config, ds_serve_params *params);
 /* Builds plans, memory and weights. Errors: those of ds_generator_create; ERR_ARG names the field;
  * ERR_NOMEM before anything is loaded, with what is needed and what there is; ERR_UNSUPPORTED. */
 DS_API ds_status ds_serve_create(ds_ctx *ctx, const ds_serve_params *params,
@@ -111,8 +117,8 @@ DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
 /* Runs n sequences together: sequence uids[i] goes on by lengths[i] >= 1 ids, one after the other
  * in `ids`. An unknown uid begins a sequence. Behind it logits_out[i*V ...] are those of its last
  * id, borrowed until the next call. Errors: ERR_LIMIT (more sequences, ids or blocks than there is
- * room for; nothing is changed), ERR_ARG (a uid twice, or of submit; an id outside of the
- * vocabulary). */
+ * room for, or than max_tracked; nothing is changed), ERR_ARG (a uid twice, or of submit; an id
+ * outside of the vocabulary). */
 DS_API ds_status ds_serve_put(ds_server *server, size_t n, const uint64_t *uids,
                               const uint32_t *ids, const size_t *lengths, const float **logits_out);
 /* How many of max_tokens ids sequence uid could go on by with at most max_blocks more blocks, and
@@ -233,10 +239,11 @@ DS_API ds_status ds_serve_submit(ds_server *server, const ds_serve_request *requ
                                  uint64_t *uid_out);
 /* Queues a document of n >= 1 ids, at most max_length, whose vector is wanted: what the last layer
  * gives of its ids (behind the final norm), pooled. Its one event is a VECTOR, or an ERROR where
- * that is not finite; the vector's bits do not depend on what else runs. Errors: ERR_STATE without
- * ds_serve_params.embeddings; those of ds_serve_submit. */
+ * that is not finite; the vector's bits do not depend on what else runs. adapter: as of
+ * ds_serve_request. Errors: ERR_STATE without ds_serve_params.embeddings; those of ds_serve_submit.
+ */
 DS_API ds_status ds_serve_embed(ds_server *server, const uint32_t *ids, size_t n, ds_pool pool,
-                                uint64_t *uid_out);
+                                uint64_t adapter, uint64_t *uid_out);
 /* Runs one batch of what is queued and running. events: room for max_sequences * (1 + max_draft);
  * *n_out of them are filled, in the order of submission, those of a request in the order of its
  * text. Nothing to do: *n_out 0 and nothing runs (see n_running). */

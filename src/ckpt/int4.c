@@ -3,9 +3,12 @@
 #include "ckpt/int4.h"
 
 #include "ckpt/byte_weight.h"
+#include "ckpt/model_weights.h"
 #include "ckpt/quantized_config.h"
+#include "ckpt/stacked.h"
 #include "io/convert.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,37 +125,28 @@ ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form 
 
 /* ---- a matrix ---- */
 
-typedef struct matrix {
-    dsi_int4_form form;
-    const uint32_t *words;
-    const uint32_t *zeros; /* NULL: they are in the middle */
-    const int32_t *groups; /* [n_in]; NULL: neighbours */
-    float *scales;         /* [n_groups][n_out]; of PACKED [n_out][n_groups] */
-    int64_t n_in, n_out, n_groups;
-} matrix;
-
 /* The shapes that a form has. */
 typedef struct form_shapes {
     ds_shape words, scales, zeros;
 } form_shapes;
 
-static bool is_packed(const matrix *m)
+static bool is_packed(const dsi_int4_matrix *m)
 {
     return m->form == DSI_INT4_PACKED || m->form == DSI_INT4_PACKED8;
 }
 
 /* Numbers in a word, and their bits. */
-static int64_t per_word(const matrix *m)
+static int64_t per_word(const dsi_int4_matrix *m)
 {
     return m->form == DSI_INT4_PACKED8 ? 4 : A_WORD;
 }
 
-static uint32_t bits_of_word(const matrix *m)
+static uint32_t bits_of_word(const dsi_int4_matrix *m)
 {
     return m->form == DSI_INT4_PACKED8 ? 8 : 4;
 }
 
-static form_shapes shapes_of(const matrix *m)
+static form_shapes shapes_of(const dsi_int4_matrix *m)
 {
     const int64_t in = m->n_in;
     const int64_t out = m->n_out;
@@ -180,7 +174,7 @@ static bool is_real(const ds_safetensor *t, ds_shape shape)
 }
 
 /* The part whose dtype or shape is not that of the matrix; NULL: none. */
-static const ds_safetensor *find_wrong(const dsi_int4_parts *p, const matrix *m)
+static const ds_safetensor *find_wrong(const dsi_int4_parts *p, const dsi_int4_matrix *m)
 {
     const form_shapes s = shapes_of(m);
     const int64_t whole[2] = {m->n_out, m->n_in};
@@ -206,7 +200,7 @@ static const ds_safetensor *find_wrong(const dsi_int4_parts *p, const matrix *m)
     return NULL;
 }
 
-static ds_status check(ds_ctx *ctx, const dsi_int4_parts *p, ds_shape shape, matrix *m)
+static ds_status check(ds_ctx *ctx, const dsi_int4_parts *p, ds_shape shape, dsi_int4_matrix *m)
 {
     const ds_shape scales = p->scales->meta.shape;
     m->n_out = shape.n_dims == 2 ? shape.dims[0] : 0;
@@ -238,7 +232,7 @@ static uint32_t awq_shift(int64_t column)
     return 4u * nibbles[column % A_WORD];
 }
 
-static int32_t zero_of(const matrix *m, int64_t group, int64_t o)
+int32_t dsi_int4_zero(const dsi_int4_matrix *m, int64_t group, int64_t o)
 {
     if (m->zeros == NULL) {
         return 1 << (bits_of_word(m) - 1);
@@ -252,7 +246,7 @@ static int32_t zero_of(const matrix *m, int64_t group, int64_t o)
     return (int32_t)(m->zeros[at] >> shift & 15u) + (m->form == DSI_INT4_GPTQ);
 }
 
-static int32_t number_of(const matrix *m, int64_t i, int64_t o)
+int32_t dsi_int4_number(const dsi_int4_matrix *m, int64_t i, int64_t o)
 {
     switch (m->form) {
     case DSI_INT4_AWQ:
@@ -269,17 +263,17 @@ static int32_t number_of(const matrix *m, int64_t i, int64_t o)
     return (int32_t)(m->words[i / A_WORD * m->n_out + o] >> 4 * (i % A_WORD) & 15u);
 }
 
-static float scale_of(const matrix *m, int64_t group, int64_t o)
+float dsi_int4_scale(const dsi_int4_matrix *m, int64_t group, int64_t o)
 {
     return is_packed(m) ? m->scales[o * m->n_groups + group] : m->scales[group * m->n_out + o];
 }
 
 /* The first format cannot say 0: what is stored for it wraps to 15, and so would 16 be. */
-static ds_status check_zeros(ds_ctx *ctx, const dsi_int4_parts *p, const matrix *m)
+static ds_status check_zeros(ds_ctx *ctx, const dsi_int4_parts *p, const dsi_int4_matrix *m)
 {
     for (int64_t g = 0; m->form == DSI_INT4_GPTQ && g < m->n_groups; ++g) {
         for (int64_t o = 0; o < m->n_out; ++o) {
-            if (zero_of(m, g, o) == 16) {
+            if (dsi_int4_zero(m, g, o) == 16) {
                 return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                                "%s: tensor %s has a zero point, of group %lld and row %lld, that "
                                "checkpoint_format \"gptq\" cannot say; save the model as "
@@ -292,37 +286,77 @@ static ds_status check_zeros(ds_ctx *ctx, const dsi_int4_parts *p, const matrix 
 }
 
 /* A product of a scale and a small whole number is exact in fp32, so that it is rounded once. */
-static void fill_row(const matrix *m, int64_t o, float *row)
+static void fill_row(const dsi_int4_matrix *m, int64_t o, float *row)
 {
     const int64_t each = m->n_in / m->n_groups;
     for (int64_t i = 0; i < m->n_in; ++i) {
         const int64_t g = m->groups != NULL ? m->groups[i] : i / each;
-        row[i] = scale_of(m, g, o) * (float)(number_of(m, i, o) - zero_of(m, g, o));
+        row[i] =
+            dsi_int4_scale(m, g, o) * (float)(dsi_int4_number(m, i, o) - dsi_int4_zero(m, g, o));
     }
+}
+
+ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+                        ds_shape shape, dsi_int4_matrix *m)
+{
+    *m = (dsi_int4_matrix){.form = form};
+    DS_TRY(check(ctx, parts, shape, m));
+    m->words = (const uint32_t *)parts->words->data;
+    m->zeros = parts->zeros != NULL ? (const uint32_t *)parts->zeros->data : NULL;
+    m->groups = parts->groups != NULL ? (const int32_t *)parts->groups->data : NULL;
+    DS_TRY(check_zeros(ctx, parts, m));
+    const size_t n_scales = (size_t)(m->n_groups * m->n_out);
+    m->scales = malloc(n_scales * sizeof *m->scales);
+    if (m->scales == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", parts->words->name);
+    }
+    (void)dsi_convert(parts->scales->meta.dtype, parts->scales->data, DS_DTYPE_F32, m->scales,
+                      n_scales);
+    return DS_OK;
+}
+
+void dsi_int4_close(dsi_int4_matrix *m)
+{
+    free(m->scales);
+    m->scales = NULL;
+}
+
+bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
+                   const char *name, dsi_int4_parts *parts_out)
+{
+    static const char *const ends[2][5] = {
+        {"qweight", "scales", "qzeros", "g_idx", "?"},
+        {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
+    const ds_safetensor *found[5] = {NULL};
+    const size_t n = strlen(name);
+    const bool is_packed = form == DSI_INT4_PACKED || form == DSI_INT4_PACKED8;
+    if (form == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
+        return false;
+    }
+    for (int i = 0; i < 5; ++i) {
+        char part[DSI_STACKED_NAME_BYTES + 32];
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[is_packed][i]);
+        found[i] = i == 3 && form == DSI_INT4_AWQ ? NULL : dsi_weights_find(model, st, part);
+    }
+    *parts_out = (dsi_int4_parts){found[0], found[1], found[2], found[3], found[4]};
+    return found[0] != NULL && found[1] != NULL && (found[2] != NULL || is_packed);
 }
 
 ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
                           ds_shape shape, ds_safetensor *out)
 {
-    matrix m = {.form = form};
+    dsi_int4_matrix m;
     const ds_dtype dtype = parts->scales->meta.dtype;
-    DS_TRY(check(ctx, parts, shape, &m));
-    m.words = (const uint32_t *)parts->words->data;
-    m.zeros = parts->zeros != NULL ? (const uint32_t *)parts->zeros->data : NULL;
-    m.groups = parts->groups != NULL ? (const int32_t *)parts->groups->data : NULL;
-    DS_TRY(check_zeros(ctx, parts, &m));
+    DS_TRY(dsi_int4_open(ctx, form, parts, shape, &m));
     const size_t row_bytes = (size_t)m.n_in * ds_dtype_bytes(dtype);
-    const size_t n_scales = (size_t)(m.n_groups * m.n_out);
     unsigned char *data = aligned_alloc(64, ((size_t)m.n_out * row_bytes + 63) / 64 * 64);
     float *row = malloc((size_t)m.n_in * sizeof *row);
-    m.scales = malloc(n_scales * sizeof *m.scales);
-    if (data == NULL || row == NULL || m.scales == NULL) {
+    if (data == NULL || row == NULL) {
         free(data);
         free(row);
-        free(m.scales);
+        dsi_int4_close(&m);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", parts->words->name);
     }
-    (void)dsi_convert(dtype, parts->scales->data, DS_DTYPE_F32, m.scales, n_scales);
     size_t overflows = 0;
     for (int64_t o = 0; o < m.n_out; ++o) {
         fill_row(&m, o, row);
@@ -330,7 +364,7 @@ ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts 
             dsi_convert(DS_DTYPE_F32, row, dtype, data + (size_t)o * row_bytes, (size_t)m.n_in);
     }
     free(row);
-    free(m.scales);
+    dsi_int4_close(&m);
     if (overflows > 0) {
         free(data);
         return ds_fail(ctx, DS_ERR_NUMERIC, "%s: %zu values of %s are beyond the range of %s",

@@ -21,6 +21,7 @@
 #ifndef DSI_CKPT_INT4_H
 #define DSI_CKPT_INT4_H
 
+#include <deepspeed/model.h>
 #include <deepspeed/safetensors.h>
 #include <stdbool.h>
 
@@ -40,6 +41,26 @@ typedef struct dsi_int4_parts {
     const ds_safetensor *shape;          /* of PACKED, or NULL */
 } dsi_int4_parts;
 
+/* One matrix, opened. */
+typedef struct dsi_int4_matrix {
+    dsi_int4_form form;
+    const uint32_t *words;
+    const uint32_t *zeros; /* NULL: they are in the middle */
+    const int32_t *groups; /* [n_in]; NULL: neighbours */
+    float *scales;         /* [n_groups][n_out]; of PACKED [n_out][n_groups] */
+    int64_t n_in, n_out, n_groups;
+} dsi_int4_matrix;
+
+/* The parts of parameter `name`; false: it is not stored so. */
+bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
+                   const char *name, dsi_int4_parts *parts_out);
+/* Checks the parts; words, zeros and groups stay borrowed. Errors: those of dsi_int4_unpack. */
+ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+                        ds_shape shape, dsi_int4_matrix *m);
+void dsi_int4_close(dsi_int4_matrix *m);
+int32_t dsi_int4_number(const dsi_int4_matrix *m, int64_t in, int64_t out);
+int32_t dsi_int4_zero(const dsi_int4_matrix *m, int64_t group, int64_t out);
+float dsi_int4_scale(const dsi_int4_matrix *m, int64_t group, int64_t out);
 /* What quantization_config of the config.json beside the weights says; NONE without one of these
  * three. Errors: ERR_UNSUPPORTED names the field (other bits, other layouts), ERR_FORMAT. */
 ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out);

@@ -56,7 +56,8 @@ static const ds_safetensor *find_old(const ds_safetensors *st, const char *name)
 }
 
 /* The parameter's tensor. Where a tied model's file has the output projection alone, it is both. */
-static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st, const char *name)
+const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensors *st,
+                                      const char *name)
 {
     const ds_model_info *info = ds_model_get_info(model);
     const char *prefix = info->base_prefix;
@@ -73,7 +74,7 @@ static const ds_safetensor *find(const ds_model *model, const ds_safetensors *st
         tensor = ds_safetensors_find(st, head_name(model));
     }
     if (tensor == NULL && info->stored_tied && strcmp(name, head_name(model)) == 0) {
-        tensor = find(model, st, info->embedding);
+        tensor = dsi_weights_find(model, st, info->embedding);
     }
     return tensor;
 }
@@ -99,7 +100,7 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
 {
     const ds_model_info *info = ds_model_get_info(model);
     const ds_safetensor *head = ds_safetensors_find(st, head_name(model));
-    const ds_safetensor *embedding = find(model, st, info->embedding);
+    const ds_safetensor *embedding = dsi_weights_find(model, st, info->embedding);
     if (head == NULL || embedding == NULL || head == embedding) {
         return DS_OK;
     }
@@ -182,6 +183,7 @@ typedef struct matching {
     bool *used; /* of the stored tensors */
     dsi_weights *found;
     dsi_int4_form int4;
+    dsi_int4_blocks *kept; /* NULL: all are unpacked */
     dsi_byte_form bytes;
 } matching;
 
@@ -265,7 +267,9 @@ static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, b
     for (int i = 0; i < 2; ++i) {
         char name[DSI_STACKED_NAME_BYTES];
         const int length = snprintf(name, sizeof name, "%s%s", cell->name, ends[i]);
-        both[i] = length > 0 && (size_t)length < sizeof name ? find(m->model, m->st, name) : NULL;
+        both[i] = length > 0 && (size_t)length < sizeof name
+                      ? dsi_weights_find(m->model, m->st, name)
+                      : NULL;
     }
     *found_out = both[0] != NULL && both[1] != NULL;
     if (!*found_out) {
@@ -308,7 +312,7 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
     for (int i = 0; i < 2; ++i) {
         char part[DSI_STACKED_NAME_BYTES + 32];
         (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[i]);
-        found[i] = find(m->model, m->st, part);
+        found[i] = dsi_weights_find(m->model, m->st, part);
     }
     if (found[0] == NULL) {
         return ds_fail(m->ctx, DS_ERR_NOT_FOUND,
@@ -333,33 +337,25 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
 static ds_status match_int4(matching *m, const char *name, ds_shape shape,
                             const ds_safetensor **tensor_out)
 {
-    static const char *const ends[2][5] = {
-        {"qweight", "scales", "qzeros", "g_idx", "?"},
-        {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
-    const ds_safetensor *found[5] = {NULL};
-    const size_t n = strlen(name);
-    const bool is_packed = m->int4 == DSI_INT4_PACKED || m->int4 == DSI_INT4_PACKED8;
-    if (m->int4 == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
+    dsi_int4_parts parts;
+    if (!dsi_int4_find(m->model, m->st, m->int4, name, &parts)) {
         return DS_OK;
     }
-    for (int i = 0; i < 5; ++i) {
-        char part[DSI_STACKED_NAME_BYTES + 32];
-        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[is_packed][i]);
-        found[i] = i == 3 && m->int4 == DSI_INT4_AWQ ? NULL : find(m->model, m->st, part);
-    }
-    if (found[0] == NULL || found[1] == NULL || (found[2] == NULL && !is_packed)) {
-        return DS_OK;
-    }
-    const dsi_int4_parts parts = {found[0], found[1], found[2], found[3], found[4]};
-    unpacked_weight *u = NULL;
-    DS_TRY(add_unpacked(m, name, &u));
-    DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
-    u->tensor.name = u->name;
-    for (int i = 0; i < 5; ++i) {
+    const ds_safetensor *const found[] = {parts.words, parts.scales, parts.zeros, parts.groups,
+                                          parts.shape};
+    for (size_t i = 0; i < sizeof found / sizeof found[0]; ++i) {
         if (found[i] != NULL) {
             use(m, found[i]);
         }
     }
+    if (m->kept != NULL && dsi_int4_blocks_type(m->kept, name, shape) != DS_DTYPE_NONE) {
+        *tensor_out = parts.words; /* whoever keeps it knows what it is */
+        return DS_OK;
+    }
+    unpacked_weight *u = NULL;
+    DS_TRY(add_unpacked(m, name, &u));
+    DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
+    u->tensor.name = u->name;
     *tensor_out = &u->tensor;
     return DS_OK;
 }
@@ -374,7 +370,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
     char name[DSI_STACKED_NAME_BYTES];
     for (int64_t i = 0; i < n; ++i) {
         DS_TRY(dsi_stacked_name(m->ctx, cell->name, i, name));
-        parts[i] = find(m->model, m->st, name);
+        parts[i] = dsi_weights_find(m->model, m->st, name);
         if (parts[i] == NULL && dsi_is_new_head(cell->name)) {
             return !cell->frozen
                        ? DS_OK
@@ -436,7 +432,14 @@ static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weight
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, bool teacher, dsi_weights **weights_out)
 {
-    matching m = {.ctx = ctx, .model = model, .st = st};
+    return dsi_weights_match_kept(ctx, model, cells, st, teacher, NULL, weights_out);
+}
+
+ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                                 const ds_safetensors *st, bool teacher, dsi_int4_blocks *kept,
+                                 dsi_weights **weights_out)
+{
+    matching m = {.ctx = ctx, .model = model, .st = st, .kept = kept};
     DS_TRY(create(ctx, cells, &m.found));
     m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
     ds_status status =

@@ -3,6 +3,8 @@
 #ifndef DSI_CKPT_MODEL_WEIGHTS_H
 #define DSI_CKPT_MODEL_WEIGHTS_H
 
+#include "ckpt/int4_blocks.h"
+
 #include <deepspeed/model.h>
 #include <deepspeed/safetensors.h>
 #include <stdbool.h>
@@ -36,6 +38,14 @@ typedef struct dsi_weights dsi_weights;
  * that the model does not have): each names tensor and file. */
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, bool teacher, dsi_weights **weights_out);
+/* The same, but matrices that `kept` has stay as they are: of such the first part is the tensor of
+ * its words, and no other call of this file may read it. */
+ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
+                                 const ds_safetensors *st, bool teacher, dsi_int4_blocks *kept,
+                                 dsi_weights **weights_out);
+/* The tensor of a name, also under the names that files give it; NULL: there is none. */
+const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensors *st,
+                                      const char *name);
 void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
 /* Whether some are stored in four bits (int4.h): what is read is not what the file has. */
 bool dsi_weights_are_unpacked(const dsi_weights *weights);

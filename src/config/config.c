@@ -71,7 +71,10 @@ static void evaluate(ds_config *config, dsi_eval *eval)
     if (root == NULL) {
         return;
     }
-    if (config->params.kind == DS_CONFIG_TRAINING) {
+    config->kind =
+        config->params.kind == DS_CONFIG_ANY ? dsi_config_guess(root) : config->params.kind;
+    eval->root = dsi_config_roots[config->kind];
+    if (config->kind == DS_CONFIG_TRAINING) {
         dsi_config_migrate(eval, root);
         dsi_config_sections(eval, root);
         dsi_config_walk(eval, root);
@@ -82,7 +85,8 @@ static void evaluate(ds_config *config, dsi_eval *eval)
         dsi_config_rules(eval);
     } else {
         dsi_config_walk(eval, root);
-        dsi_config_inference_rules(eval);
+        dsi_config_store(eval);
+        dsi_config_inference_rules(eval, root);
     }
     publish_items(config, eval);
 }
@@ -121,13 +125,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
     memset(&config->diags, 0, sizeof config->diags);
     config->diags.name = config->name;
     config->diags.arena = arena;
-    static const dsi_section *const roots[] = {
-        [DS_CONFIG_TRAINING] = &dsi_section_root,
-        [DS_CONFIG_INFERENCE] = &dsi_section_inference,
-        [DS_CONFIG_INFERENCE_V2] = &dsi_section_inference_v2,
-    };
     dsi_eval eval = {
-        .root = roots[config->params.kind],
         .arena = arena,
         .diags = &config->diags,
         .allow_unknown_keys = config->params.allow_unknown_keys,
@@ -247,17 +245,47 @@ ds_status ds_config_check_file(ds_ctx *ctx, const char *path, const ds_config_pa
     return status;
 }
 
+/* Of init_inference: its `zero` as a configuration of training, which says where weights are. */
+static ds_status place_weights(ds_config *config, uint32_t world_size)
+{
+    const ds_config_inference *inference = &config->values.inference;
+    ds_config_destroy(&config->away);
+    const bool moves = dsi_node_find(inference->zero, "offload_param") != NULL;
+    if (config->kind != DS_CONFIG_INFERENCE || (!moves && !inference->host)) {
+        return DS_OK;
+    }
+    dsi_buf text = dsi_buf_make(DSI_READ_MAX_BYTES);
+    dsi_buf_puts(&text, "{\"train_micro_batch_size_per_gpu\": 1, \"zero_optimization\": ");
+    if (moves) {
+        dsi_node_json(&text, inference->zero);
+    } else {
+        dsi_buf_puts(&text, "{\"stage\": 3, \"offload_param\": {\"device\": \"cpu\"}}");
+    }
+    dsi_buf_putc(&text, '}');
+    ds_status status = text.failed
+                           ? ds_fail(config->ctx, DS_ERR_NOMEM, "no memory for zero")
+                           : ds_config_load_text(config->ctx, config->name, dsi_buf_text(&text),
+                                                 text.size, NULL, &config->away);
+    dsi_buf_free(&text);
+    config->is_resolved = false;
+    DS_TRY(status);
+    DS_TRY(ds_config_resolve(config->away, world_size, NULL));
+    config->is_resolved = true;
+    return DS_OK;
+}
+
 ds_status ds_config_resolve(ds_config *config, uint32_t world_size,
                             const ds_trainer_values *trainer)
 {
     if (world_size == 0) {
         return ds_fail(config->ctx, DS_ERR_ARG, "expected a world size of at least 1, found 0");
     }
-    if (config->params.kind != DS_CONFIG_TRAINING) {
-        return ds_fail(config->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: only a training configuration can be resolved", config->name);
+    if (config->kind != DS_CONFIG_TRAINING && trainer != NULL) {
+        return ds_fail(config->ctx, DS_ERR_ARG, "%s: a trainer's flags are for training alone",
+                       config->name);
     }
-    return run(config, world_size, trainer);
+    DS_TRY(run(config, world_size, trainer));
+    return place_weights(config, world_size);
 }
 
 void ds_config_destroy(ds_config **config_inout)
@@ -266,11 +294,27 @@ void ds_config_destroy(ds_config **config_inout)
     if (config == NULL) {
         return;
     }
+    ds_config_destroy(&config->away);
     dsi_arena_destroy(&config->arena);
     dsi_buf_free(&config->text);
     free(config->name);
     free(config);
     *config_inout = NULL;
+}
+
+ds_config_kind ds_config_get_kind(const ds_config *config)
+{
+    return config->kind;
+}
+
+const ds_config_inference *dsi_config_inference(const ds_config *config)
+{
+    return &config->values.inference;
+}
+
+const ds_config *dsi_config_away(const ds_config *config)
+{
+    return config->away;
 }
 
 const ds_config_values *dsi_config_values(const ds_config *config)

@@ -39,6 +39,7 @@ void dsi_config_visit(dsi_section_fn fn, void *arg)
     visit(&dsi_section_root, fn, arg);
     visit(&dsi_section_inference, fn, arg);
     visit(&dsi_section_inference_v2, fn, arg);
+    visit(&dsi_section_mii, fn, arg);
 }
 
 const char *dsi_force_text(const dsi_option *row)

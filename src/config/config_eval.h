@@ -81,7 +81,11 @@ bool dsi_config_autocast_travels(const dsi_eval *eval);
 void dsi_config_pipeline(dsi_eval *eval);
 void dsi_config_compression(dsi_eval *eval);
 void dsi_config_tensor(dsi_eval *eval);
-void dsi_config_inference_rules(dsi_eval *eval); /* in place of auto … rules */
+/* In place of batch and rules. */
+void dsi_config_inference_rules(dsi_eval *eval, const dsi_node *root);
+/* The table of each kind of file, and the kind that most of a file's keys are of. */
+extern const dsi_section *const dsi_config_roots[];
+ds_config_kind dsi_config_guess(const dsi_node *root);
 
 /* Checks a value against its row; gives the node to use (the same, or a converted one), or NULL
  * after an error. lax: DeepSpeed coerces in this section. Called by walk. */

@@ -11,14 +11,16 @@ struct ds_config {
     ds_ctx *ctx; /* borrowed */
     char *name;
     ds_config_params params;
-    dsi_buf text;     /* of the file */
-    dsi_arena *arena; /* of the newest evaluation: tree, items, messages */
+    ds_config_kind kind; /* params.kind, or what ANY came to */
+    dsi_buf text;        /* of the file */
+    dsi_arena *arena;    /* of the newest evaluation: tree, items, messages */
     dsi_diags diags;
     ds_config_values values;
     ds_config_item *items;
     const dsi_node **nodes; /* of each item, NULL: null */
     size_t n_items;
     bool is_resolved;
+    ds_config *away; /* of init_inference, with zero.offload_param: those of training; else NULL */
 };
 
 /* Returns the text of buf as a malloc'd string and frees buf. ERR_NOMEM. */

@@ -1,26 +1,254 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules of the files of inference engines. Called by config.c in place of those of training. */
+/* The files of inference engines: which one a file is of, their rules, and what their keys come to
+ * (ds_config_values.inference). Called by config.c in place of what training has. */
 #include "config/config_eval.h"
 
 #include <inttypes.h>
+#include <string.h>
 
-/* Of the inference engines' files; in a file of the other kind the items are absent. */
-static void inference_ragged(dsi_eval *eval)
+const dsi_section *const dsi_config_roots[] = {
+    [DS_CONFIG_TRAINING] = &dsi_section_root,
+    [DS_CONFIG_INFERENCE] = &dsi_section_inference,
+    [DS_CONFIG_INFERENCE_V2] = &dsi_section_inference_v2,
+    [DS_CONFIG_MII] = &dsi_section_mii,
+};
+
+static uint32_t n_strange(const dsi_section *section, const dsi_node *root)
 {
-    static const char *const limits[] = {"state_manager.max_tracked_sequences",
-                                         "state_manager.max_ragged_batch_size"};
-    const int64_t count = dsi_item_int(eval, "state_manager.max_ragged_sequence_count", 0);
+    uint32_t n = 0;
+    for (const dsi_node *child = root->first; child != NULL; child = child->next) {
+        bool known = false;
+        for (uint32_t i = 0; i < section->n_rows && !known; ++i) {
+            known = dsi_option_has_name(&section->rows[i], child->key);
+        }
+        n += known ? 0 : 1;
+    }
+    return n;
+}
+
+ds_config_kind dsi_config_guess(const dsi_node *root)
+{
+    static const ds_config_kind order[] = {DS_CONFIG_INFERENCE, DS_CONFIG_INFERENCE_V2,
+                                           DS_CONFIG_MII, DS_CONFIG_TRAINING};
+    ds_config_kind best = order[0];
+    for (size_t i = 1; i < sizeof order / sizeof order[0]; ++i) {
+        if (n_strange(dsi_config_roots[order[i]], root) < n_strange(dsi_config_roots[best], root)) {
+            best = order[i];
+        }
+    }
+    return best;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+/* Of several paths that mean one number the one that the file gives; NULL: none. */
+static const dsi_item *first_given(const dsi_eval *eval, const char *const *paths, size_t n)
+{
+    for (size_t i = 0; i < n; ++i) {
+        const dsi_item *item = dsi_item_find(eval, paths[i]);
+        if (dsi_item_given(item)) {
+            return item;
+        }
+    }
+    return NULL;
+}
+
+static void find_ranks(dsi_eval *eval, ds_config_inference *out)
+{
+    static const char *const paths[] = {
+        "tensor_parallel.tp_size",
+        "mp_size",
+        "model_config.tensor_parallel",
+        "tensor_parallel",
+        "model_config.inference_engine_config.tensor_parallel.tp_size",
+        "inference_engine_config.tensor_parallel.tp_size",
+    };
+    const dsi_item *item = first_given(eval, paths, sizeof paths / sizeof paths[0]);
+    if (item == NULL || !dsi_node_int(item->node, &out->ranks)) {
+        return;
+    }
+    const dsi_item *enabled = dsi_item_find(eval, "tensor_parallel.enabled");
+    if (dsi_item_given(enabled) && !enabled->node->as.truth) {
+        out->ranks = 1;
+    }
+    if (out->ranks > 1 && dsi_item_true(eval, "enable_cuda_graph")) {
+        dsi_item_error(eval, dsi_item_find(eval, "enable_cuda_graph"),
+                       "expected false with %s %" PRId64 ", as in DeepSpeed; remove it", item->path,
+                       out->ranks);
+    }
+    if (eval->world_size != 0 && out->ranks != (int64_t)eval->world_size) {
+        dsi_item_error(eval, item,
+                       "expected the number of ranks that are started, %" PRIu32 ", found %" PRId64
+                       "; start that many: deepspeed --num_gpus %" PRId64 " …",
+                       eval->world_size, out->ranks, out->ranks);
+    }
+}
+
+static void find_experts(dsi_eval *eval, ds_config_inference *out)
+{
+    static const char *const sizes[] = {"moe.ep_size", "ep_size"};
+    static const char *const counts[] = {"moe.moe_experts", "moe_experts"};
+    const dsi_item *size = first_given(eval, sizes, 2);
+    const dsi_item *count = first_given(eval, counts, 2);
+    int64_t ranks = 1;
+    if (size != NULL && dsi_node_int(size->node, &ranks) && ranks > 1 && eval->world_size != 0 &&
+        ranks != (int64_t)eval->world_size) {
+        dsi_item_error(eval, size,
+                       "expected 1, or the number of ranks that are started, %" PRIu32
+                       ", found %" PRId64,
+                       eval->world_size, ranks);
+    }
+    for (const dsi_node *n = count != NULL ? count->node->first : NULL; n != NULL; n = n->next) {
+        int64_t experts = 0;
+        (void)dsi_node_int(n, &experts);
+        if (n != count->node->first && experts != out->n_experts) {
+            dsi_item_error(eval, count,
+                           "expected the same number for all layers, found %" PRId64
+                           " and %" PRId64,
+                           out->n_experts, experts);
+            return;
+        }
+        out->n_experts = experts;
+    }
+    out->n_experts = out->n_experts == 1 ? 0 : out->n_experts; /* the default asks for nothing */
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* The type of blocks that `bits` are; NONE: there is none. */
+static ds_dtype blocks_of(int64_t bits, bool asymmetric)
+{
+    switch (bits) {
+    case 8:
+        return DS_DTYPE_Q8_0;
+    case 6:
+        return DS_DTYPE_Q6_K;
+    case 5:
+        return asymmetric ? DS_DTYPE_Q5_1 : DS_DTYPE_Q5_0;
+    case 4:
+        return asymmetric ? DS_DTYPE_Q4_1 : DS_DTYPE_Q4_0;
+    default:
+        return DS_DTYPE_NONE;
+    }
+}
+
+/* A switch of a section: true where the file does not say otherwise. */
+static bool is_on(const dsi_eval *eval, const char *path)
+{
+    const dsi_item *item = dsi_item_find(eval, path);
+    return item == NULL || item->node == NULL || item->node->as.truth;
+}
+
+static void find_int8(dsi_eval *eval, ds_config_inference *out)
+{
+    const char *type = dsi_item_text(eval, "quant.weight.q_type");
+    const bool asymmetric = type != NULL && strcmp(type, "asymmetric") == 0;
+    const int64_t bits = dsi_item_int(eval, "quant.weight.num_bits", 8);
+    if (!is_on(eval, "quant.enabled") || !is_on(eval, "quant.weight.enabled")) {
+        return;
+    }
+    out->quantize = blocks_of(bits, asymmetric);
+    if (out->quantize == DS_DTYPE_NONE) {
+        dsi_item_error(eval, dsi_item_find(eval, "quant.weight.num_bits"),
+                       "expected 4, 5, 6 or 8, found %" PRId64, bits);
+    }
+    if (asymmetric && bits > 5) {
+        dsi_item_notice(eval, dsi_item_find(eval, "quant.weight.q_type"),
+                        "no effect: %" PRId64 " bits are symmetric here, as DeepSpeed's int8 is",
+                        bits);
+    }
+    if (!is_on(eval, "quant.activation.enabled")) {
+        dsi_item_error(eval, dsi_item_find(eval, "quant.activation.enabled"),
+                       "expected true with dtype int8, whose products round what they read to "
+                       "bytes; or take dtype fp16");
+    }
+}
+
+/* Of init_inference. */
+static void find_dtype(dsi_eval *eval, ds_config_inference *out)
+{
+    enum { NAMES = 4 }; /* of a type, in the row's choices */
+    static const ds_dtype types[] = {DS_DTYPE_F16, DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    const dsi_item *item = dsi_item_find(eval, "dtype");
+    const int index = item != NULL && item->node != NULL
+                          ? dsi_choice_index(item->option->choices, item->node->as.text, false)
+                          : 0;
+    if (index < 0) {
+        return;
+    }
+    out->dtype = types[index / NAMES];
+    if (index / NAMES == 3) {
+        find_int8(eval, out);
+    } else if (dsi_item_find(eval, "quant.enabled") != NULL && is_on(eval, "quant.enabled")) {
+        dsi_item_notice(eval, dsi_item_find(eval, "quant.enabled"),
+                        "no effect with dtype %s, as in DeepSpeed: \"dtype\": \"int8\" asks for "
+                        "quantized weights",
+                        item->node->as.text);
+    }
+}
+
+/* Of the ragged engine and MII: "wf6af16". */
+static void find_mode(const dsi_eval *eval, ds_config_inference *out)
+{
+    static const char *const paths[] = {
+        "quantization.quantization_mode",
+        "quantization_mode",
+        "model_config.quantization_mode",
+        "inference_engine_config.quantization.quantization_mode",
+        "model_config.inference_engine_config.quantization.quantization_mode",
+    };
+    if (first_given(eval, paths, sizeof paths / sizeof paths[0]) != NULL) {
+        out->quantize = DS_DTYPE_Q6_K;
+        out->dtype = DS_DTYPE_F16;
+    }
+}
+
+static void find_weights(dsi_eval *eval, const dsi_node *root, ds_config_inference *out)
+{
+    static const char *const copies[] = {"save_mp_checkpoint_path",
+                                         "checkpoint_config.save_mp_checkpoint_path"};
+    static const char *const folders[] = {"checkpoint_config.base_dir", "base_dir"};
+    const dsi_item *copy = first_given(eval, copies, 2);
+    const dsi_item *base = first_given(eval, folders, 2);
+    const dsi_node *checkpoint = dsi_node_find(root, "checkpoint");
+    const bool described = checkpoint != NULL && checkpoint->kind != DSI_NODE_NULL;
+    out->copy = copy != NULL ? copy->node->as.text : NULL;
+    if (described) {
+        out->weights = eval->diags->name; /* safetensors_described.c reads it there */
+    } else if (out->checkpoint_dir != NULL) {
+        const bool joins =
+            base != NULL && base->node->as.text[0] != '\0' && out->checkpoint_dir[0] != '/';
+        out->weights = joins
+                           ? dsi_eval_text(eval, "%s/%s", base->node->as.text, out->checkpoint_dir)
+                           : out->checkpoint_dir;
+    }
+    if (described && out->checkpoint_dir != NULL) {
+        dsi_item_error(eval, dsi_item_find(eval, "checkpoint_config.checkpoint_dir"),
+                       "expected none beside checkpoint, found \"%s\"; remove one of them",
+                       out->checkpoint_dir);
+    }
+}
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+/* In a file of another kind the items are absent. */
+static void check_ragged(dsi_eval *eval, const char *prefix)
+{
+    static const char *const limits[] = {"max_tracked_sequences", "max_ragged_batch_size"};
+    const char *path = dsi_eval_text(eval, "%sstate_manager.max_ragged_sequence_count", prefix);
+    const int64_t count = dsi_item_int(eval, path, 0);
     for (size_t i = 0; i < 2; ++i) {
-        const int64_t limit = dsi_item_int(eval, limits[i], INT64_MAX);
+        const char *other = dsi_eval_text(eval, "%sstate_manager.%s", prefix, limits[i]);
+        const int64_t limit = dsi_item_int(eval, other, INT64_MAX);
         if (count > limit) {
-            dsi_item_error(eval, dsi_item_find(eval, "state_manager.max_ragged_sequence_count"),
-                           "expected at most %s = %" PRId64 ", found %" PRId64, limits[i], limit,
+            dsi_item_error(eval, dsi_item_find(eval, path),
+                           "expected at most %s = %" PRId64 ", found %" PRId64, other, limit,
                            count);
         }
     }
 }
 
-static void inference_injection(dsi_eval *eval)
+static void check_injection(dsi_eval *eval)
 {
     const dsi_item *policy = dsi_item_find(eval, "injection_policy");
     if (dsi_item_given(policy) && dsi_item_true(eval, "replace_with_kernel_inject")) {
@@ -30,8 +258,30 @@ static void inference_injection(dsi_eval *eval)
     }
 }
 
-void dsi_config_inference_rules(dsi_eval *eval)
+static void check_lengths(dsi_eval *eval, const ds_config_inference *out)
 {
-    inference_ragged(eval);
-    inference_injection(eval);
+    if (out->min_length > out->max_length) {
+        dsi_item_error(eval, dsi_item_find(eval, "min_out_tokens"),
+                       "expected at most max_out_tokens = %" PRId64 ", found %" PRId64,
+                       out->max_length, out->min_length);
+    }
+}
+
+void dsi_config_inference_rules(dsi_eval *eval, const dsi_node *root)
+{
+    ds_config_inference *out = &eval->values->inference;
+    check_ragged(eval, "");
+    check_ragged(eval, "inference_engine_config.");
+    check_ragged(eval, "model_config.inference_engine_config.");
+    find_ranks(eval, out);
+    if (eval->root == &dsi_section_inference) {
+        check_injection(eval);
+        check_lengths(eval, out);
+        find_dtype(eval, out);
+        find_experts(eval, out);
+        find_weights(eval, root, out);
+        out->zero = dsi_node_find(root, "zero");
+    } else {
+        find_mode(eval, out);
+    }
 }

@@ -261,6 +261,27 @@ typedef struct ds_config_hybrid {
 
 struct ds_elastic_params; /* see elasticity.h */
 
+/* Of files of inference engines: what they ask of a server or a generator. 0, NONE and NULL: the
+ * file does not say it. */
+typedef struct ds_config_inference {
+    ds_dtype dtype;    /* of the arithmetic */
+    ds_dtype quantize; /* of the linear layers' matrices */
+    int64_t ranks;     /* that share the layers */
+    int64_t n_experts;
+    int64_t max_length, min_length;
+    int64_t max_sequences, max_batch_tokens, max_tracked;
+    int allocates;   /* kv_size are blocks; else bytes that stay free */
+    int64_t kv_size; /* 0: keys and values are not spoken of */
+    bool offload_kv;
+    bool host; /* weights stay in the host's memory */
+    const char *model, *tokenizer, *deployment, *address, *hostfile;
+    bool restful;
+    int64_t port, replicas;
+    const char *weights; /* a folder; or the file itself, where it has a `checkpoint` */
+    const char *checkpoint_dir, *copy;
+    const struct dsi_node *zero; /* zero_optimization */
+} ds_config_inference;
+
 typedef struct ds_config_values {
     ds_config_batch batch;
     uint32_t world_size;
@@ -321,9 +342,14 @@ typedef struct ds_config_values {
     bool throughput_timer;
     bool dataloader_drop_last;
     int64_t data_seed; /* data_efficiency.seed */
+    ds_config_inference inference;
 } ds_config_values;
 
 /* NULL before the first successful ds_config_resolve. */
 const ds_config_values *dsi_config_values(const ds_config *config);
+/* Of a file of an inference engine, resolved or not. */
+const ds_config_inference *dsi_config_inference(const ds_config *config);
+/* Of a resolved file of init_inference: where its `zero` puts the weights; NULL: in memory. */
+const ds_config *dsi_config_away(const ds_config *config);
 
 #endif

@@ -105,8 +105,9 @@ struct dsi_section {
 #define DSI_WITH(f)       .flags = (f)
 #define DSI_NOTE(text)    .note = text
 
-/* The roots: of a training configuration, and of the two inference engines' files. */
-extern const dsi_section dsi_section_root, dsi_section_inference, dsi_section_inference_v2;
+/* The roots: of a training configuration, of the two inference engines' files, and of MII's. */
+extern const dsi_section dsi_section_root, dsi_section_inference, dsi_section_inference_v2,
+    dsi_section_mii;
 
 /* Sections, in the files table_*.c. */
 extern const dsi_section dsi_section_optimizer, dsi_section_scheduler, dsi_section_zero,

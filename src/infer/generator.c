@@ -197,7 +197,14 @@ static ds_status check_quantize(ds_ctx *ctx, const ds_generator_params *params)
                        "q5_1, q4_k, q5_k or q6_k",
                        ds_dtype_name(params->quantize));
     }
-    if ((params->quantize != DS_DTYPE_NONE || params->gguf != NULL) &&
+    if (params->keep_blocks && (params->weights == NULL || params->model == NULL ||
+                                params->quantize != DS_DTYPE_NONE || params->gguf != NULL)) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "ds_generator_params: keep_blocks goes with a model and its weights, without "
+            "quantize and gguf");
+    }
+    if ((params->quantize != DS_DTYPE_NONE || params->gguf != NULL || params->keep_blocks) &&
         (params->checkpoint != NULL || params->engine != NULL || params->adapter != NULL ||
          params->stages > 1)) {
         return ds_fail(ctx, DS_ERR_ARG,
@@ -255,12 +262,14 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
 static ds_dtype type_of(const void *user, const char *path, ds_shape shape)
 {
     const ds_generator *g = user;
-    return dsi_gguf_blocks_type(g->gguf, path, shape);
+    return g->gguf != NULL ? dsi_gguf_blocks_type(g->gguf, path, shape)
+                           : dsi_int4_blocks_type(g->int4, path, shape);
 }
 
 const ds_weight_types *dsi_generator_types(const ds_generator *g)
 {
-    return g->gguf != NULL && g->quantize == DS_DTYPE_NONE ? &g->types : NULL;
+    const bool has = g->gguf != NULL || g->int4 != NULL;
+    return has && g->quantize == DS_DTYPE_NONE ? &g->types : NULL;
 }
 
 int64_t dsi_generator_longest(const ds_generator_params *params, const ds_model_info *info)
@@ -324,6 +333,10 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
     }
     if (params->gguf != NULL) {
         DS_TRY(dsi_gguf_blocks_open(g->ctx, params->gguf, &g->gguf));
+        g->types = (ds_weight_types){type_of, g};
+    }
+    if (params->keep_blocks) {
+        DS_TRY(dsi_int4_blocks_open(g->ctx, params->model, params->weights, &g->int4));
         g->types = (ds_weight_types){type_of, g};
     }
     DS_TRY(dsi_generator_offload_open(g, params));
@@ -404,6 +417,7 @@ void ds_generator_destroy(ds_generator **generator)
     dsi_generator_close_weights(g);
     dsi_generator_offload_close(g);
     dsi_gguf_blocks_close(&g->gguf);
+    dsi_int4_blocks_close(&g->int4);
     ds_cells_destroy(&g->cells);
     free(g->shared);
     free(g->ids);

@@ -4,6 +4,7 @@
 #define DSI_INFER_GENERATOR_H
 
 #include "ckpt/gguf_blocks.h"
+#include "ckpt/int4_blocks.h"
 #include "compile/slot_graph.h"
 #include "exec/exec.h"
 #include "infer/sampler.h"
@@ -71,7 +72,8 @@ struct ds_generator {
     double surprise;                /* of mirostat; NAN: the text begins */
     const ds_adapter *adapter;      /* NULL: none */
     dsi_gguf_blocks *gguf; /* whose blocks are taken as they are; NULL: none, or all are read */
-    ds_weight_types types; /* of gguf */
+    dsi_int4_blocks *int4; /* likewise, of a folder's matrices of whole numbers */
+    ds_weight_types types; /* of gguf or int4 */
     void *source;          /* what the mapped weights live in; closed by weights.c */
     /* Layers shared by ranks (generator_ranks.c); NULL on one rank. */
     dsi_comm *comm;
@@ -245,6 +247,9 @@ ds_status dsi_generator_fill(ds_generator *generator, ds_cell cell, dsi_generato
 void dsi_generator_close_weights(ds_generator *generator);
 /* The same of a live engine, after everything else. own: how that went on this rank. Collective. */
 ds_status dsi_generator_take_engine(ds_generator *generator, ds_status own);
+/* A whole number of the model by one of its names in config.json, NULL at the end; 0: it has none.
+ */
+ds_status dsi_model_constant(const ds_model *model, const char *const *names, int64_t *value_out);
 /* max_length where it is said, else the hybrid engine's max_out_tokens or the model's positions. */
 int64_t dsi_generator_longest(const ds_generator_params *params, const ds_model_info *info);
 /* Before memory is allocated: has the engine's memory used where it can be. */

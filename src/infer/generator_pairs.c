@@ -9,12 +9,13 @@
 
 ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *params)
 {
-    const char *what = g->paged.blocks > 0 ? "many sequences at once (ds_serve); ds_generate "
-                                             "has one"
-                       : ds_comm_size(params->comm) > 1 ? "ranks that share the layers"
-                       : params->quantize != DS_DTYPE_NONE || params->gguf != NULL
-                           ? "quantized weights"
-                           : NULL;
+    const char *what =
+        g->paged.blocks > 0              ? "many sequences at once (ds_serve); ds_generate "
+                                           "has one"
+        : ds_comm_size(params->comm) > 1 ? "ranks that share the layers"
+        : params->quantize != DS_DTYPE_NONE || params->gguf != NULL || params->keep_blocks
+            ? "quantized weights"
+            : NULL;
     return what == NULL ? DS_OK
                         : ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
                                   "%s: generation from a source is not built for %s",

@@ -111,7 +111,7 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     if (s->bound == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
     }
-    DS_TRY(dsi_weights_match(g->ctx, g->model, g->cells, s->st, false, &s->weights));
+    DS_TRY(dsi_weights_match_kept(g->ctx, g->model, g->cells, s->st, false, g->int4, &s->weights));
     DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const dsi_weight weight = weight_of(s, c);
@@ -231,7 +231,10 @@ static int64_t next_of_row(walk *w, int64_t n, int64_t *at_out)
 /* What blocks are read from. */
 typedef struct block_source {
     ds_ctx *ctx;
-    const dsi_gguf_blocks *kept; /* the file's, taken as they are; NULL: rounded */
+    const dsi_gguf_blocks *kept; /* the file's, taken as they are */
+    dsi_int4_blocks *int4;       /* the folder's; both NULL: rounded */
+    const char *name;            /* of the parameter */
+    uint8_t *row;                /* room for one of int4 */
     const dsi_weight *weight;
     ds_meta meta; /* of the whole */
 } block_source;
@@ -253,11 +256,16 @@ static ds_status next_blocks(const block_source *s, walk *w, int64_t n, float *r
             memcpy(blocks + dsi_block_row_bytes(s->meta.dtype, done),
                    row + dsi_block_row_bytes(s->meta.dtype, at % k),
                    dsi_block_row_bytes(s->meta.dtype, part));
+        } else if (s->int4 != NULL) {
+            dsi_int4_blocks_row(s->int4, s->name, at / k, s->row);
+            memcpy(blocks + dsi_block_row_bytes(s->meta.dtype, done),
+                   s->row + dsi_block_row_bytes(s->meta.dtype, at % k),
+                   dsi_block_row_bytes(s->meta.dtype, part));
         } else {
             DS_TRY(dsi_weight_read(s->ctx, s->weight, at, part, DS_DTYPE_F32, rows + done));
         }
     }
-    if (s->kept == NULL) {
+    if (s->kept == NULL && s->int4 == NULL) {
         dsi_blocks_quantize(s->meta.dtype, rows, n, blocks);
     }
     return DS_OK;
@@ -273,12 +281,23 @@ static ds_status read_blocks(ds_generator *g, ds_cell c, const dsi_weight *weigh
     const dsi_part part = dsi_generator_part(g, c);
     const bool kept = g->gguf != NULL && weight->n == 1 &&
                       dsi_gguf_blocks_row(g->gguf, weight->parts[0]->name, meta, 0) != NULL;
-    const block_source from = {g->ctx, kept ? g->gguf : NULL, weight, meta};
+    const char *name = ds_cells_get(g->cells, c)->name;
+    const bool whole =
+        g->int4 != NULL && dsi_int4_blocks_type(g->int4, name, meta.shape) == meta.dtype;
+    block_source from = {.ctx = g->ctx,
+                         .kept = kept ? g->gguf : NULL,
+                         .int4 = whole ? g->int4 : NULL,
+                         .name = name,
+                         .weight = weight,
+                         .meta = meta};
     walk w = {.own = &part, .shape = meta.shape};
     const int64_t k = own.dims[1];
     const size_t row_bytes = dsi_block_row_bytes(meta.dtype, k);
-    float *rows = malloc((size_t)(DSI_BLOCK_ROWS * k) * sizeof *rows + DSI_BLOCK_ROWS * row_bytes);
+    const size_t of_row = dsi_block_row_bytes(meta.dtype, meta.shape.dims[1]);
+    float *rows =
+        malloc((size_t)(DSI_BLOCK_ROWS * k) * sizeof *rows + DSI_BLOCK_ROWS * row_bytes + of_row);
     uint8_t *blocks = (uint8_t *)(rows + DSI_BLOCK_ROWS * k);
+    from.row = blocks + DSI_BLOCK_ROWS * row_bytes;
     ds_status status = rows != NULL ? DS_OK : ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for rows");
     for (int64_t r = 0; r < own.dims[0] && status >= 0; r += DSI_BLOCK_ROWS) {
         const int64_t n = own.dims[0] - r < DSI_BLOCK_ROWS ? own.dims[0] - r : DSI_BLOCK_ROWS;
@@ -288,8 +307,8 @@ static ds_status read_blocks(ds_generator *g, ds_cell c, const dsi_weight *weigh
             data += dsi_panel_bytes(meta.dtype, k);
         }
     }
-    s->n_kept += kept;
-    s->n_rounded += !kept;
+    s->n_kept += kept || whole;
+    s->n_rounded += !kept && !whole;
     free(rows);
     return status;
 }
@@ -349,6 +368,13 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
                g->quantize != DS_DTYPE_NONE ? ds_dtype_name(g->quantize) : "the file's types",
                (long long)s->n_kept, (long long)s->n_rounded);
         dsi_gguf_blocks_close(&g->gguf); /* all of it is woven */
+    }
+    if (g->int4 != NULL) {
+        ds_log(g->ctx, DS_LOG_JOB,
+               "matrices in blocks: %lld as the folder has them; %lld others "
+               "are real numbers",
+               (long long)s->n_kept, (long long)dsi_int4_blocks_n_real(g->int4));
+        dsi_int4_blocks_close(&g->int4);
     }
     return DS_OK;
 }

@@ -6,6 +6,7 @@
 #include "io/json_load.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define INDEX_BYTES ((size_t)256 << 20) /* ceiling of an index file */
@@ -97,10 +98,16 @@ static ds_status list_shards(ds_ctx *ctx, const char *path, json_t *map, const c
 static bool is_torch(const char *name)
 {
     const size_t n = strlen(name);
-    return n > 4 && strcmp(name + n - 4, ".bin") == 0;
+    static const char *const endings[] = {".bin", ".pt", ".pth"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; ++i) {
+        const size_t m = strlen(endings[i]);
+        is = is || (n > m && strcmp(name + n - m, endings[i]) == 0);
+    }
+    return is;
 }
 
-static ds_status add_file(ds_safetensors *st, const char *path)
+ds_status dsi_safetensors_add_any(ds_safetensors *st, const char *path)
 {
     return is_torch(path) ? dsi_safetensors_add_torch(st, path, 0)
                           : dsi_safetensors_add_file(st, path, 0);
@@ -118,7 +125,7 @@ static ds_status add_shard(ds_safetensors *st, const char *folder, const char *i
         status = ds_fail(st->ctx, DS_ERR_NOT_FOUND, "%s: shard %s is missing in %s", index, name,
                          folder);
     } else {
-        status = add_file(st, path);
+        status = dsi_safetensors_add_any(st, path);
     }
     free(path);
     return status;
@@ -174,11 +181,13 @@ undo_root:
     return status;
 }
 
-static ds_status open_single(ds_ctx *ctx, const char *path, ds_safetensors **st_out)
+static ds_status open_single(ds_ctx *ctx, const char *folder, const char *path,
+                             ds_safetensors **st_out)
 {
+    (void)folder;
     ds_safetensors *st = NULL;
     DS_TRY(dsi_safetensors_create(ctx, 1, &st));
-    ds_status status = add_file(st, path);
+    ds_status status = dsi_safetensors_add_any(st, path);
     if (status == DS_OK) {
         status = dsi_safetensors_index(st);
     }
@@ -190,23 +199,36 @@ static ds_status open_single(ds_ctx *ctx, const char *path, ds_safetensors **st_
     return DS_OK;
 }
 
+static ds_status open_described(ds_ctx *ctx, const char *folder, const char *path,
+                                ds_safetensors **st_out)
+{
+    (void)folder;
+    return dsi_safetensors_described(ctx, path, st_out);
+}
+
 ds_status ds_safetensors_open_folder(ds_ctx *ctx, const char *folder, ds_safetensors **st_out)
 {
+    typedef ds_status (*open_fn)(ds_ctx * ctx, const char *folder, const char *path,
+                                 ds_safetensors **st_out);
     static const struct {
         const char *name;
-        bool index;
-    } rows[] = {{"model.safetensors", false},
-                {"model.safetensors.index.json", true},
-                {"pytorch_model.bin", false},
-                {"pytorch_model.bin.index.json", true}};
+        open_fn open;
+    } rows[] = {{"model.safetensors", open_single},
+                {"model.safetensors.index.json", open_shards},
+                {"pytorch_model.bin", open_single},
+                {"pytorch_model.bin.index.json", open_shards},
+                {"ds_inference_config.json", open_described}};
+    struct stat s;
+    if (stat(folder, &s) == 0 && S_ISREG(s.st_mode)) {
+        return dsi_safetensors_described(ctx, folder, st_out);
+    }
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         char *path = dsi_path_join(folder, rows[i].name);
         if (path == NULL) {
             return ds_fail(ctx, DS_ERR_NOMEM, "out of memory opening %s", folder);
         }
         if (access(path, F_OK) == 0) {
-            const ds_status status = rows[i].index ? open_shards(ctx, folder, path, st_out)
-                                                   : open_single(ctx, path, st_out);
+            const ds_status status = rows[i].open(ctx, folder, path, st_out);
             free(path);
             return status;
         }

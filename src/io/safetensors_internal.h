@@ -43,6 +43,10 @@ ds_status dsi_safetensors_create(ds_ctx *ctx, size_t max_files, ds_safetensors *
 ds_status dsi_safetensors_add_file(ds_safetensors *st, const char *path, uint32_t map_flags);
 /* Maps one more file of torch.save, whose value is a dict of tensors, as torch_weights.c says. */
 ds_status dsi_safetensors_add_torch(ds_safetensors *st, const char *path, uint32_t map_flags);
+/* The one of the two that the file's name says. */
+ds_status dsi_safetensors_add_any(ds_safetensors *st, const char *path);
+/* The files that a description of a checkpoint lists: safetensors_described.c. */
+ds_status dsi_safetensors_described(ds_ctx *ctx, const char *path, ds_safetensors **st_out);
 /* Room for n more entries behind those that are there. */
 ds_status dsi_safetensors_grow(ds_safetensors *st, size_t n);
 /* Sorts by name; a name twice is an error. */

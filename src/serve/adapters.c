@@ -50,8 +50,9 @@ ds_status ds_serve_adapter_load(ds_server *s, const char *folder, uint64_t *id_o
     int32_t slot = 0;
     DS_TRY(dsi_serve_check_leads(s));
     while (slot < s->n_slots &&
-           (s->slots[slot].id != 0 && !(s->slots[slot].leaves && !has_slot(&s->running, slot) &&
-                                        !has_slot(&s->waiting, slot)))) {
+           (s->slots[slot].id != 0 &&
+            !(s->slots[slot].leaves && !has_slot(&s->running, slot) &&
+              !has_slot(&s->waiting, slot) && !has_slot(&s->embedding, slot)))) {
         ++slot;
     }
     if (slot == s->n_slots) {

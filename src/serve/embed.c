@@ -21,9 +21,10 @@ int64_t dsi_embed_width(const ds_generator *g)
 }
 
 ds_status ds_serve_embed(ds_server *s, const uint32_t *ids, size_t n, ds_pool pool,
-                         uint64_t *uid_out)
+                         uint64_t adapter, uint64_t *uid_out)
 {
     DS_TRY(dsi_serve_check_leads(s));
+    DS_TRY(dsi_serve_adapter_check(s, adapter));
     if (s->width == 0) {
         return ds_fail(s->ctx, DS_ERR_STATE,
                        "ds_serve_embed: the server was made without ds_serve_params.embeddings");
@@ -46,6 +47,7 @@ ds_status ds_serve_embed(ds_server *s, const uint32_t *ids, size_t n, ds_pool po
     dsi_beams_clear(s, false);
     dsi_sequence *q = NULL;
     DS_TRY(dsi_sequence_create(s, s->last_uid + 1, ids, n, (int64_t)n, &q));
+    dsi_serve_adapter_begin(s, q, adapter);
     q->embeds = true;
     q->pool = pool;
     q->pooled = malloc((size_t)s->width * sizeof *q->pooled);

@@ -44,6 +44,8 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
+    DS_TRY(bound(s->ctx, "max_tracked", p->max_tracked, 0, INT64_MAX));
+    s->max_tracked = or_default(p->max_tracked, INT64_MAX);
     if (!(p->rank_seconds >= 0.0 && p->rank_seconds <= 1e6)) {
         return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_params: rank_seconds is %g, expected 0 to 1e6",
                        p->rank_seconds);
@@ -259,6 +261,7 @@ static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, c
 {
     int64_t tokens = 0;
     int64_t blocks = 0;
+    int64_t tracked = s->put.n;
     if (n == 0 || n > (size_t)s->max_sequences) {
         return ds_fail(s->ctx, DS_ERR_LIMIT, "ds_serve_put: %zu sequences, 1 to %lld are possible",
                        n, (long long)s->max_sequences);
@@ -272,6 +275,7 @@ static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, c
                                (unsigned long long)uids[i]);
             }
         }
+        tracked += q == NULL ? 1 : 0;
         q = q != NULL ? q : &fresh;
         if (lengths[i] == 0 || lengths[i] > (size_t)(s->max_length - q->n_ids)) {
             return ds_fail(s->ctx, DS_ERR_LIMIT,
@@ -282,6 +286,12 @@ static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, c
         }
         tokens += (int64_t)lengths[i];
         blocks += dsi_sequence_lacks(s, q, (int64_t)lengths[i]);
+    }
+    if (tracked > s->max_tracked) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT,
+                       "ds_serve_put: %lld sequences would be tracked, max_tracked is %lld: flush "
+                       "one first",
+                       (long long)tracked, (long long)s->max_tracked);
     }
     if (tokens > s->max_batch_tokens || blocks > dsi_block_pool_n_free(s->pool)) {
         return ds_fail(s->ctx, DS_ERR_LIMIT,
@@ -337,6 +347,10 @@ void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_
 {
     const dsi_sequence fresh = {0};
     const dsi_sequence *q = dsi_sequences_find(&s->put, uid);
+    if (q == NULL && s->put.n >= s->max_tracked) {
+        *n_tokens_out = *n_blocks_out = 0;
+        return;
+    }
     q = q != NULL ? q : &fresh;
     const int64_t room = (q->n_blocks + max_blocks) * s->block - q->n_computed;
     int64_t n = max_tokens < s->max_length - q->n_ids ? max_tokens : s->max_length - q->n_ids;

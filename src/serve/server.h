@@ -76,7 +76,7 @@ struct ds_server {
     ds_ctx *ctx;
     ds_generator *generator;
     dsi_block_pool *pool;
-    int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size, max_draft;
+    int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size, max_draft, max_tracked;
     bool cache;
     bool follows; /* a rank above 0: ds_serve_follow alone */
     uint64_t last_uid;

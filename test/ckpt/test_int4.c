@@ -2,17 +2,22 @@
 /* Folders of GPTQ, AWQ and compressed-tensors against the same as real numbers, made by the
  * packages' formulas in torch (test/golden/int4/make.py), likewise those of eight bits: every bit
  * of every weight, and of the logits; what is refused. */
+#include "base/blocks.h"
+#include "base/half.h"
+#include "ckpt/int4_blocks.h"
 #include "ckpt/model_weights.h"
 #include "common/check.h"
 #include "common/golden.h"
 #include "common/scratch.h"
 
-#include <deepspeed/infer.h>
+#include <deepspeed/serve.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PATH_BYTES = 1024, VOCAB = 48 };
+static bool keeps; /* whether the next generators keep blocks */
 
 static const char *golden(const char *name, char path[PATH_BYTES])
 {
@@ -26,7 +31,8 @@ static ds_status open_generator(ds_ctx *ctx, const char *folder, ds_dtype dtype,
     char path[PATH_BYTES + 16];
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     DS_TRY(ds_model_from_config(ctx, path, model));
-    const ds_generator_params params = {.model = *model, .weights = folder, .dtype = dtype};
+    const ds_generator_params params = {
+        .model = *model, .weights = folder, .dtype = dtype, .keep_blocks = keeps};
     return ds_generator_create(ctx, &params, generator);
 }
 
@@ -112,9 +118,10 @@ static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
 
 static void like_real_numbers(void **state)
 {
-    static const char *const names[] = {
-        "gptq",   "gptq_v2",   "awq",         "packed",  "packed_zero", "fp8",     "fp8_whole",
-        "fbgemm", "float_row", "float_block", "int_row", "int_group",   "packed8", "packed8_zero"};
+    static const char *const names[] = {"gptq",        "gptq_v2",      "awq",       "packed",
+                                        "packed_zero", "fp8",          "fp8_whole", "fbgemm",
+                                        "float_row",   "float_block",  "int_row",   "int_group",
+                                        "packed8",     "packed8_zero", "gptq_run"};
     static const ds_dtype dtypes[] = {DS_DTYPE_NONE, DS_DTYPE_F32, DS_DTYPE_BF16};
     ds_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
@@ -135,6 +142,113 @@ static void like_real_numbers(void **state)
         trained_from(ctx, folder, trained[0], 32 * 64);
         trained_from(ctx, plain, trained[1], 32 * 64);
         assert_memory_equal(trained[0], trained[1], sizeof trained[0]);
+    }
+}
+
+/* Of a row of blocks what the products read. */
+static void read_row(ds_dtype type, const uint8_t *row, int64_t k, float *out)
+{
+    const int64_t bytes = dsi_block_bytes(type);
+    for (int64_t i = 0; i < k; ++i) {
+        const uint8_t *block = row + i / DSI_BLOCK * bytes;
+        const int64_t at = i % DSI_BLOCK;
+        const uint8_t *q = block + bytes - (type == DS_DTYPE_Q8_0 ? 32 : 16);
+        uint16_t scale = 0;
+        uint32_t fifth = 0;
+        memcpy(&scale, block, sizeof scale);
+        memcpy(&fifth, block + 2, type == DS_DTYPE_Q5_0 ? sizeof fifth : 0);
+        const int nibble = q[at % 16] >> (at < 16 ? 0 : 4) & 15;
+        const int value = type == DS_DTYPE_Q8_0   ? (int8_t)q[at]
+                          : type == DS_DTYPE_Q4_0 ? nibble - 8
+                                                  : (nibble | (int)(fifth >> at & 1u) << 4) - 16;
+        out[i] = dsi_f16_to_f32(scale) * (float)value;
+    }
+}
+
+/* Blocks are the values that the package rounds to fp16; how many matrices have `type`. */
+static int same_blocks(ds_ctx *ctx, const char *folder, const char *plain, ds_dtype type)
+{
+    ds_model *model = NULL;
+    ds_safetensors *real = NULL;
+    dsi_int4_blocks *blocks = NULL;
+    char path[PATH_BYTES + 16];
+    int n = 0;
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, plain, &real));
+    CHECK_OK(ctx, dsi_int4_blocks_open(ctx, model, folder, &blocks));
+    for (size_t i = 0; i < ds_safetensors_count(real); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(real, i);
+        const ds_dtype found = dsi_int4_blocks_type(blocks, t->name, t->meta.shape);
+        for (int64_t r = 0; found != DS_DTYPE_NONE && r < t->meta.shape.dims[0]; ++r) {
+            const int64_t k = t->meta.shape.dims[1];
+            uint8_t row[128];
+            float values[64];
+            uint16_t rounded[64];
+            dsi_int4_blocks_row(blocks, t->name, r, row);
+            read_row(found, row, k, values);
+            for (int64_t j = 0; j < k; ++j) {
+                rounded[j] = dsi_f32_to_f16(values[j] + 0.0f); /* the package has no -0 */
+            }
+            assert_memory_equal(rounded, (const uint16_t *)t->data + r * k,
+                                (size_t)k * sizeof *rounded);
+        }
+        n += found == type ? 1 : 0;
+    }
+    dsi_int4_blocks_close(&blocks);
+    ds_safetensors_close(&real);
+    ds_model_destroy(&model);
+    return n;
+}
+
+static void stays_in_blocks(void **state)
+{
+    enum { LINEAR = 7 };
+    static const struct {
+        const char *name;
+        ds_dtype type; /* of all linear layers; NONE: real numbers */
+    } rows[] = {{"gptq", DS_DTYPE_NONE},        {"gptq_v2", DS_DTYPE_NONE},
+                {"gptq_run", DS_DTYPE_Q5_0},    {"awq_run", DS_DTYPE_Q5_0},
+                {"packed_run", DS_DTYPE_Q4_0},  {"packed_zero", DS_DTYPE_Q5_0},
+                {"packed8_run", DS_DTYPE_Q8_0}, {"packed8_zero", DS_DTYPE_NONE}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        char folder[PATH_BYTES];
+        char plain[PATH_BYTES + 8];
+        char path[PATH_BYTES + 16];
+        float kept[VOCAB];
+        float real[VOCAB];
+        float most = 0.0f;
+        ds_model *model = NULL;
+        ds_serve_needs needs[2];
+        (void)golden(rows[i].name, folder);
+        (void)snprintf(plain, sizeof plain, "%s/plain", folder);
+        if (rows[i].type != DS_DTYPE_NONE) {
+            assert_int_equal(same_blocks(*state, folder, plain, rows[i].type), LINEAR);
+        }
+        /* products round what they read to bytes: within 3 % of the largest logit */
+        keeps = true;
+        (void)logits_of(*state, folder, DS_DTYPE_F32, kept);
+        keeps = false;
+        (void)logits_of(*state, plain, DS_DTYPE_F32, real);
+        for (int k = 0; k < VOCAB; ++k) {
+            most = fabsf(real[k]) > most ? fabsf(real[k]) : most;
+        }
+        for (int k = 0; k < VOCAB; ++k) {
+            assert_true(fabsf(kept[k] - real[k]) <= 0.03f * most);
+        }
+        assert_int_equal(memcmp(kept, real, sizeof kept) == 0, rows[i].type == DS_DTYPE_NONE);
+        /* and so are they planned */
+        (void)snprintf(path, sizeof path, "%s/config.json", folder);
+        CHECK_OK(*state, ds_model_from_config(*state, path, &model));
+        for (int k = 0; k < 2; ++k) {
+            const ds_serve_params params = {.source = {.model = model,
+                                                       .weights = folder,
+                                                       .dtype = DS_DTYPE_F16,
+                                                       .keep_blocks = k == 1}};
+            CHECK_OK(*state, ds_serve_plan(*state, &params, &needs[k]));
+        }
+        assert_int_equal(needs[1].weights < needs[0].weights, rows[i].type != DS_DTYPE_NONE);
+        ds_model_destroy(&model);
     }
 }
 
@@ -234,6 +348,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(like_real_numbers, ctx),
+        cmocka_unit_test_prestate(stays_in_blocks, ctx),
         cmocka_unit_test_prestate(refusals, ctx),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

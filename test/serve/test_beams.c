@@ -216,7 +216,7 @@ static void ends_beside_a_document(void **state)
     CHECK_OK(ctx, ds_serve_submit(server, &r, &uid[1]));
     for (int step = 0; step < MOST_STEPS && left > 0; ++step) {
         if (step == 3) {
-            CHECK_OK(ctx, ds_serve_embed(server, ids, LONG, DS_POOL_LAST, &uid[2]));
+            CHECK_OK(ctx, ds_serve_embed(server, ids, LONG, DS_POOL_LAST, 0, &uid[2]));
             CHECK_FAILS(ctx, ds_serve_update(server), DS_ERR_STATE, "4 sequences");
         }
         CHECK_OK(ctx, ds_serve_step(server, events, &n));

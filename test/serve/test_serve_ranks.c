@@ -297,7 +297,7 @@ static void take_numbers(ds_ctx *ctx, ds_server *server, const parity_case *p, v
     memcpy(out->logits, logits, (size_t)p->vocab * sizeof *logits);
     CHECK_OK(ctx, ds_serve_flush(server, 5));
     CHECK_OK(ctx, ds_serve_flush(server, 6));
-    CHECK_OK(ctx, ds_serve_embed(server, ids, VECTOR_IDS, DS_POOL_MEAN, &uid));
+    CHECK_OK(ctx, ds_serve_embed(server, ids, VECTOR_IDS, DS_POOL_MEAN, 0, &uid));
     step_until(ctx, server, &e);
     ds_serve_stats stats;
     ds_serve_get_stats(server, &stats);

@@ -809,7 +809,12 @@ def loras():
     expect(s.post("/v1/completions", model="c", prompt="a")[0] == 404)
     expect(s.post("/v1/completions", model="m", lora="c", prompt="a")[0] == 404)
     expect(s.post("/v1/completions", model="a", lora="b", prompt="a")[0] == 400)
-    expect(s.post("/v1/embeddings", model="a", input="a")[0] == 400)
+    vectors = {n: s.post("/v1/embeddings", model=n, input=[prompt, "the quick"])[1] for n in ("m", "a", "b")}
+    expect(all(v["model"] == n for n, v in vectors.items()), vectors)
+    own = {n: v["data"][0]["embedding"] for n, v in vectors.items()}
+    expect(len({str(v) for v in own.values()}) == 3)
+    expect(s.post("/v1/embeddings", model="a", input=["the quick", prompt])[1]["data"][1]["embedding"] == own["a"])
+    expect(s.post("/v1/embeddings", model="c", input="a")[0] == 404)
     expect(s.post("/v1/load_lora_adapter", lora_name="c", lora_path="lora1")[0] == 200)
     expect(of(s, "c") == want["a"])
     for fields, what in ((dict(lora_name="c", lora_path="lora1"), "there already"), (dict(lora_name="d", lora_path="lora1"), "slots"), (dict(lora_name="d"), "folder"),
@@ -828,6 +833,7 @@ def loras():
     whole = Server("--dtype", "f32", "--adapter", "lora1", template=())  # one for all that is served, vectors too
     expect(of(whole, None) == want["a"])
     vector = whole.post("/v1/embeddings", model="m", input=prompt)[1]["data"][0]["embedding"]
+    expect(max(abs(x - y) for x, y in zip(vector, own["a"])) < 1e-5 < max(abs(x - y) for x, y in zip(vector, own["b"])))
     merged = subprocess.run([PROGRAM, "--model", MODEL, "--adapter", "lora1", "--lora", "b=lora2"], capture_output=True, text=True, check=False)
     expect(merged.returncode == 1 and "source.adapter" in merged.stderr, merged)
     plain = Server("--dtype", "f32", template=())

@@ -24,6 +24,7 @@ typedef struct generate_options {
     double length_penalty;
     double temperature, top_p, min_p, typical_p, tau, eta;
     bool chat, stats, no_echo;
+    bool shaped; /* --dtype or --max_length is given */
     packing_flags packing;
     offload_flags offload;
     unpacked combined; /* of several adapters */
@@ -47,6 +48,9 @@ ds_status generate_check_input(ds_ctx *ctx, const generate_options *o);
 ds_status generate_prompt(ds_ctx *ctx, const generate_options *o, dsi_buf *prompt);
 /* Positions to reserve: what the prompt and the new tokens need, within the model's. */
 int64_t generate_positions(const generate_options *o, const ds_model *model, size_t n_prompt);
+/* What the flags, and the file of --deepspeed_config, say of a generator of `length` positions. */
+ds_status generate_params(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+                          int64_t length, ds_generator_params *params_out);
 /* The folder that o->unpacked has is gone then. */
 ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out);

@@ -10,21 +10,13 @@ static ds_status open_server(ds_ctx *ctx, generate_options *o, const generate_pa
                              int64_t length, ds_server **server_out)
 {
     enum { BLOCK = 64 };
-    const int64_t whole = (length + BLOCK - 1) / BLOCK * BLOCK;
-    const ds_serve_params params = {
-        .source = {.model = parts->model,
-                   .config = o->offload.config,
-                   .adapter = parts->adapter,
-                   .weights = o->model,
-                   .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype) : DS_DTYPE_NONE,
-                   .quantize = unpacked_quantize(&o->unpacked),
-                   .gguf = unpacked_gguf(&o->unpacked),
-                   .max_length = length,
-                   .accelerator = o->accelerator},
-        .max_sequences = o->num_beams,
-        .max_batch_tokens = 256,
-        .kv_tokens = o->num_beams * whole};
-    const ds_status status = ds_serve_create(ctx, &params, server_out);
+    ds_serve_params params = {.max_sequences = o->num_beams, .max_batch_tokens = 256};
+    ds_status status = generate_params(ctx, o, parts, length, &params.source);
+    if (status >= 0) {
+        const int64_t whole = (params.source.max_length + BLOCK - 1) / BLOCK * BLOCK;
+        params.kv_tokens = o->num_beams * whole;
+        status = ds_serve_create(ctx, &params, server_out);
+    }
     unpacked_remove(&o->unpacked);
     return status;
 }

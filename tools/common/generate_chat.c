@@ -47,9 +47,9 @@ static ds_status converse(ds_ctx *ctx, generate_options *o, const generate_parts
                           chat_talk *talk, bool *interrupted)
 {
     DS_TRY(generate_check_input(ctx, o));
-    const int64_t length = talk_positions(o, all->model);
+    DS_TRY(generate_open(ctx, o, all, talk_positions(o, all->model), &talk->generator));
+    const int64_t length = ds_generator_max_length(talk->generator);
     const int64_t quarter = length / 4;
-    DS_TRY(generate_open(ctx, o, all, length, &talk->generator));
     talk->form.length = length;
     talk->form.room = o->max_new_tokens < quarter ? o->max_new_tokens : quarter;
     return chat_talk_run(ctx, talk, interrupted);

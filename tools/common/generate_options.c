@@ -85,6 +85,7 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .out = &o->dtype,
          .value = "f32|bf16|f16",
          .choices = "f32|bf16|f16",
+         .given_out = &o->shaped,
          .doc = "Arithmetic; default: as the weights are stored."},
         {.name = "quantize",
          .type = DSI_ARG_TEXT,
@@ -141,6 +142,7 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .out = &o->max_length,
          .value = "N",
          .def = "0",
+         .given_out = &o->shaped,
          .max = 1e9,
          .doc =
              "Positions of the KV cells; default: what is needed; of a conversation 4096, at most "
@@ -308,24 +310,44 @@ ds_sampling generate_sampling(const generate_options *o)
                          .seed = (uint64_t)o->seed};
 }
 
+ds_status generate_params(ds_ctx *ctx, const generate_options *o, const generate_parts *parts,
+                          int64_t length, ds_generator_params *params_out)
+{
+    const bool infers = offload_flags_infer(&o->offload);
+    const ds_config *config = o->offload.config;
+    ds_generator_params params = {.model = parts->model,
+                                  .config = infers ? NULL : config,
+                                  .adapter = parts->adapter,
+                                  .weights = o->model,
+                                  .checkpoint = o->checkpoint,
+                                  .tag = o->tag,
+                                  .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
+                                                            : DS_DTYPE_NONE,
+                                  .quantize = unpacked_quantize(&o->unpacked),
+                                  .gguf = unpacked_gguf(&o->unpacked),
+                                  .keep_blocks = o->unpacked.keeps,
+                                  .max_length = length,
+                                  .accelerator = o->accelerator,
+                                  .comm = o->comm,
+                                  .stages = (uint32_t)o->stages};
+    if (infers && o->shaped) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s says it; leave --dtype and --max_length",
+                       o->offload.config_path);
+    }
+    if (infers) {
+        DS_TRY(ds_generator_configure(ctx, config, &params));
+        DS_TRY(ds_generator_copy(ctx, config, &params, o->model));
+    }
+    *params_out = params;
+    return DS_OK;
+}
+
 ds_status generate_open(ds_ctx *ctx, generate_options *o, const generate_parts *parts,
                         int64_t length, ds_generator **generator_out)
 {
-    const ds_generator_params params = {.model = parts->model,
-                                        .config = o->offload.config,
-                                        .adapter = parts->adapter,
-                                        .weights = o->model,
-                                        .checkpoint = o->checkpoint,
-                                        .tag = o->tag,
-                                        .dtype = o->dtype != NULL ? ds_dtype_from_name(o->dtype)
-                                                                  : DS_DTYPE_NONE,
-                                        .quantize = unpacked_quantize(&o->unpacked),
-                                        .gguf = unpacked_gguf(&o->unpacked),
-                                        .max_length = length,
-                                        .accelerator = o->accelerator,
-                                        .comm = o->comm,
-                                        .stages = (uint32_t)o->stages};
-    const ds_status status = ds_generator_create(ctx, &params, generator_out);
+    ds_generator_params params;
+    ds_status status = generate_params(ctx, o, parts, length, &params);
+    status = status < 0 ? status : ds_generator_create(ctx, &params, generator_out);
     unpacked_remove(&o->combined);
     unpacked_remove(&o->unpacked);
     return status;

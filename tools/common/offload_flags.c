@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 
+#include <deepspeed/context.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -44,10 +45,20 @@ ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, const char *model, u
                    : ds_fail(ctx, DS_ERR_ARG,
                              "--nvme_path, --max_in_cpu and --offload_kv go with --offload_param");
     }
+    const ds_config_params any = {.kind = DS_CONFIG_ANY};
     DS_TRY(f->config_path != NULL
-               ? ds_config_load_file(ctx, f->config_path, NULL, &f->config)
+               ? ds_config_load_file(ctx, f->config_path, &any, &f->config)
                : load_flags(ctx, f, f->nvme_path != NULL ? f->nvme_path : model, &f->config));
-    return ds_config_resolve(f->config, ranks, NULL);
+    DS_TRY(ds_config_resolve(f->config, ranks, NULL));
+    for (size_t i = 0; offload_flags_infer(f) && i < ds_config_n_notices(f->config); ++i) {
+        ds_log(ctx, DS_LOG_JOB, "%s", ds_config_notice(f->config, i));
+    }
+    return DS_OK;
+}
+
+bool offload_flags_infer(const offload_flags *f)
+{
+    return f->config != NULL && ds_config_get_kind(f->config) != DS_CONFIG_TRAINING;
 }
 
 void offload_flags_close(offload_flags *f)

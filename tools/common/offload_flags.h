@@ -42,14 +42,17 @@ typedef struct offload_flags {
     {                                                                                              \
         .name = "deepspeed_config", .type = DSI_ARG_TEXT, .out = &(f)->config_path,                \
         .value = "FILE",                                                                           \
-        .doc = "The same from a DeepSpeed configuration: its zero_optimization.offload_param and " \
-               "aio."                                                                              \
+        .doc = "A configuration of DeepSpeed's inference engines (init_inference's, the ragged "   \
+               "one's) or MII's, in force as docs/config.md says; or of training: its "            \
+               "zero_optimization.offload_param and aio say where weights are."                    \
     }
 
 /* Makes the configuration that they ask for, for `ranks` ranks; model: the folder where weights are
  * by default, NULL: none; the caller closes the flags also
  * after an error. Errors: those of ds_config; ERR_ARG (flags that contradict each other). */
 ds_status offload_flags_open(ds_ctx *ctx, offload_flags *flags, const char *model, uint32_t ranks);
+/* Whether the file is an inference engine's: it goes through ds_generator_configure. */
+bool offload_flags_infer(const offload_flags *flags);
 void offload_flags_close(offload_flags *flags);
 
 #endif

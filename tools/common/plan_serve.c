@@ -215,7 +215,7 @@ static ds_status fill_params(serve_run *r)
             return ds_fail(r->ctx, DS_ERR_ARG, "--quantize: there is no type \"%s\"", o->quantize);
         }
     }
-    return DS_OK;
+    return serve_flags_configure(r->ctx, &o->sizes, &r->params);
 }
 
 static bool fits(const serve_run *r, uint64_t total)
@@ -470,7 +470,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
     DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
     DS_TRY(output_free(ctx, o->json, "{\n  \"ds_plan_serve\": ", o->overwrite));
-    ds_status status = offload_flags_open(ctx, &o->sizes.offload, o->model, 1);
+    ds_status status = offload_flags_open(ctx, &o->sizes.offload, o->model, (uint32_t)o->ranks);
     status = status < 0 ? status : report(&r, code);
     offload_flags_close(&o->sizes.offload);
     ds_model_destroy(&r.model);

@@ -11,7 +11,7 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
     const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
     params->source.dtype = flags->dtype != NULL ? ds_dtype_from_name(flags->dtype) : DS_DTYPE_NONE;
     params->source.max_length = flags->max_length > 0 ? flags->max_length : otherwise;
-    params->source.config = flags->offload.config;
+    params->source.config = offload_flags_infer(&flags->offload) ? NULL : flags->offload.config;
     params->source.offload_kv = flags->offload.kv;
     params->max_sequences = flags->max_sequences;
     params->max_batch_tokens = flags->max_batch_tokens;
@@ -21,4 +21,19 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
                                                             : ds_dtype_from_name(flags->kv_type);
     params->no_prefix_cache = flags->no_prefix_cache;
     params->max_draft = flags->draft;
+}
+
+ds_status serve_flags_configure(ds_ctx *ctx, const serve_flags *flags, ds_serve_params *params)
+{
+    const ds_config *config = flags->offload.config;
+    if (!offload_flags_infer(&flags->offload)) {
+        return DS_OK;
+    }
+    const bool of_engine = ds_config_get_kind(config) != DS_CONFIG_INFERENCE;
+    if (flags->shaped || (flags->sized && of_engine)) {
+        return ds_fail(ctx, DS_ERR_ARG, "%s says it; leave %s", flags->offload.config_path,
+                       flags->shaped ? "--dtype and --max_length"
+                                     : "--max_sequences, --max_batch_tokens and --kv_tokens");
+    }
+    return ds_serve_configure(ctx, config, params);
 }

@@ -13,6 +13,7 @@ typedef struct serve_flags {
     const char *dtype, *kv_type;
     int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft;
     bool no_prefix_cache;
+    bool shaped, sized; /* given: --dtype or --max_length; sizes of batches or of keys and values */
     offload_flags offload; /* opened by the tool */
 } serve_flags;
 
@@ -20,7 +21,7 @@ typedef struct serve_flags {
 #define SERVE_DTYPE_ROW(f)                                                                         \
     {                                                                                              \
         .name = "dtype", .type = DSI_ARG_TEXT, .out = &(f)->dtype, .value = "f32|bf16|f16",        \
-        .choices = "f32|bf16|f16",                                                                 \
+        .choices = "f32|bf16|f16", .given_out = &(f)->shaped,                                      \
         .doc = "Arithmetic; default: as the weights are stored, or config.json says."              \
     }
 
@@ -31,6 +32,7 @@ typedef struct serve_flags {
      .value = "N",                                                                                 \
      .def = "0",                                                                                   \
      .max = 1e9,                                                                                   \
+     .given_out = &(f)->shaped,                                                                    \
      .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},          \
         {.name = "max_sequences",                                                                  \
          .type = DSI_ARG_INT,                                                                      \
@@ -39,6 +41,7 @@ typedef struct serve_flags {
          .def = "16",                                                                              \
          .min = 1,                                                                                 \
          .max = 4096,                                                                              \
+         .given_out = &(f)->sized,                                                                 \
          .doc = "Texts in a batch."},                                                              \
         {.name = "max_batch_tokens",                                                               \
          .type = DSI_ARG_INT,                                                                      \
@@ -47,6 +50,7 @@ typedef struct serve_flags {
          .def = "512",                                                                             \
          .min = 1,                                                                                 \
          .max = 65536,                                                                             \
+         .given_out = &(f)->sized,                                                                 \
          .doc = "Tokens of a batch: one of each running text, the rest of prompts."},              \
         {.name = "kv_tokens",                                                                      \
          .type = DSI_ARG_INT,                                                                      \
@@ -54,6 +58,7 @@ typedef struct serve_flags {
          .value = "N",                                                                             \
          .def = "0",                                                                               \
          .max = 1e9,                                                                               \
+         .given_out = &(f)->sized,                                                                 \
          .doc = "Positions that all texts have together; default: four times --max_length."},      \
         {.name = "kv_type",                                                                        \
          .type = DSI_ARG_TEXT,                                                                     \
@@ -80,5 +85,8 @@ typedef struct serve_flags {
 
 /* What they say of params, whose source has a model. */
 void serve_flags_set(const serve_flags *flags, ds_serve_params *params);
+/* Behind all that sets params: what the file of --deepspeed_config says, where it is an inference
+ * engine's. Errors: ERR_ARG (a flag beside it); those of ds_serve_configure. */
+ds_status serve_flags_configure(ds_ctx *ctx, const serve_flags *flags, ds_serve_params *params);
 
 #endif

@@ -63,10 +63,8 @@ ds_status unpacked_open(ds_ctx *ctx, unpacked *u, const char **model, const char
                         bool no_tokenizer)
 {
     if (*model == NULL || !unpacked_is_file(*model)) {
-        return !of_file(u) ? DS_OK
-                           : ds_fail(ctx, DS_ERR_ARG,
-                                     "--quantize file takes the types of a GGUF file, and --model "
-                                     "is none; name a type, such as q8_0");
+        u->keeps = of_file(u); /* of a folder's own blocks */
+        return DS_OK;
     }
     u->file = *model;
     DS_TRY(unpack(ctx, u, *dtype, no_tokenizer));

@@ -12,14 +12,16 @@
 #define UNPACKED_QUANTIZE_DOC                                                                      \
     "Round the matrices of linear layers to blocks of 32 or 256 values as they are read, and "     \
     "what "                                                                                        \
-    "they are multiplied with to bytes. file: of a GGUF file, each matrix as it is there."
+    "they are multiplied with to bytes. file: each matrix as it is there, of a GGUF file or of a " \
+    "folder of GPTQ, AWQ or packed compressed-tensors."
 
 /* What is asked of a model, and what came of it. Texts are borrowed from argv. */
 typedef struct unpacked {
     const char *file;     /* the GGUF file; NULL: the model is a folder */
     const char *quantize; /* as --quantize says; NULL: real numbers */
-    char folder[2100];    /* "": none, or gone */
-    sigset_t before;      /* the signals that were held before */
+    bool keeps;        /* a folder's matrices in blocks stay so: ds_generator_params.keep_blocks */
+    char folder[2100]; /* "": none, or gone */
+    sigset_t before;   /* the signals that were held before */
 } unpacked;
 
 /* An empty folder for `what`, which the signals that end a program do not leave behind: they are

@@ -37,9 +37,6 @@ bool api_check_model(api_reader *r, json_t *v)
         return api_wrong(r, "model", "a name");
     }
     const front_adapter *adapter = lora_find(r->f, json_string_value(v));
-    if (adapter != NULL && r->j->embeds) {
-        return api_unsupported(r, "model", "vectors are of the model itself, not of an adapter");
-    }
     if (adapter != NULL) {
         return choose_adapter(r, "model", adapter);
     }

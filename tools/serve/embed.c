@@ -152,7 +152,8 @@ void embed_end(job *j)
         tokens += j->choices[i].n_ids;
     }
     dsi_buf_puts(out, "],\"model\":");
-    put_clean(out, j->f->name, strlen(j->f->name));
+    const char *name = j->model != NULL ? j->model : j->f->name;
+    put_clean(out, name, strlen(name));
     dsi_buf_printf(out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}\n", tokens,
                    tokens);
 }

@@ -32,7 +32,9 @@ static void submit(engine *e, job *j)
             continue; /* of an encoder: see encode_one */
         }
         if (j->embeds) {
-            if (ds_serve_embed(f->server, c->ids, c->n_ids, f->sentence.pool, &c->uid) < 0) {
+            const uint64_t own = j->request.adapter;
+            if (ds_serve_embed(f->server, c->ids, c->n_ids, f->sentence.pool,
+                               own != 0 ? lora_slot_now(f, own) : 0, &c->uid) < 0) {
                 job_fail(j, MHD_HTTP_BAD_REQUEST, "invalid_request_error", ds_ctx_error(f->ctx));
             }
             continue;

@@ -33,7 +33,9 @@ typedef struct front front;
 typedef struct serve_options {
     const char *model, *model_revision, *adapter, *chat_template, *host, *served_name;
     const char *pooling, *normalize, *draft_model;
-    dsi_arg_list lora; /* NAME=FOLDER */
+    ds_config *deployment; /* the file of --deepspeed_config, whose texts flags may be */
+    bool address_given;    /* --host or --port */
+    dsi_arg_list lora;     /* NAME=FOLDER */
     int64_t max_loras, max_lora_rank;
     const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
     const char *model_asked; /* --model as it was given */
@@ -163,6 +165,10 @@ struct front {
     uint64_t secret; /* seeds of requests that name none */
     front_metrics metrics;
 };
+
+/* ---- deployment.c: a file of MII's as flags ---- */
+/* The caller destroys o->deployment, also after an error. */
+ds_status deployment_read(ds_ctx *ctx, serve_options *o);
 
 /* ---- calls.c: calls of tools in an answer ---- */
 typedef enum call_state {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes gptq, gptq_v2, awq, packed and packed_zero: small Llama folders whose linear layers are in four bits, each with `plain`, the same as real numbers by
 the packages' own formulas in torch; the same of eight bits: fp8, fp8_whole, fbgemm, float_row, float_block, int_row, int_group, packed8 and
-packed8_zero. Needs torch, safetensors, compressed-tensors (0.20), transformers. Usage: make.py [SEED] (in this folder)
+packed8_zero; and gptq_run, awq_run, packed_run and packed8_run, in groups of 32, which can stay in blocks. Needs torch, safetensors, compressed-tensors (0.20), transformers. Usage: make.py [SEED] (in this folder)
 With a SEED sizes, groups and orders are drawn: for test/long/int4_random.sh.
 
 GPTQModel (qlinear/torch.py): numbers are shifted out of int32, w = scales[g_idx] * (q - zeros[g_idx]), in the scales' dtype.
@@ -137,7 +137,7 @@ def write(name, quantization, make):
 
 def gptq_folder(name, v2, order, size):
     config = dict(quant_method="gptq", bits=4, group_size=size, sym=False, lm_head=False, meta=dict(quantizer=["by hand"]), desc_act=order,
-                  checkpoint_format=name)
+                  checkpoint_format="gptq_v2" if v2 else "gptq")
     if v2:
         config["pack_dtype"] = "int32"
     write(name, config, lambda n_out, n_in: gptq(n_out, n_in, v2, order, size))
@@ -178,3 +178,9 @@ compressed("int_group", "int-quantized", EIGHT | dict(strategy="group", group_si
            dtype=torch.bfloat16)
 compressed("packed8", "pack-quantized", EIGHT | dict(strategy="group", group_size=GROUP, symmetric=True))
 compressed("packed8_zero", "pack-quantized", EIGHT | dict(strategy="channel", symmetric=False), dtype=torch.bfloat16)
+if not draw:
+    GROUP = 32
+    gptq_folder("gptq_run", True, False, GROUP)
+    write("awq_run", dict(quant_method="awq", bits=4, group_size=GROUP, zero_point=True, version="gemm", modules_to_not_convert=None), awq)
+    compressed("packed_run", "pack-quantized", dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP))
+    compressed("packed8_run", "pack-quantized", EIGHT | dict(strategy="group", group_size=GROUP, symmetric=True))
