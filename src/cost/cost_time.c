@@ -2,6 +2,8 @@
 /* Times of computation, moves and collectives from a profile. See device.h for the formulas. */
 #include "cost/device.h"
 
+#include "base/processor.h"
+
 #include <math.h>
 
 static dsi_peak peak_of(ds_dtype dtype)
@@ -62,19 +64,28 @@ double dsi_time_disk(const dsi_device *device, bool write, double bytes, uint32_
     return device->disk_latency + bytes * (double)(local_ranks > 0 ? local_ranks : 1) / rate;
 }
 
-dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks)
+dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks, uint32_t threads)
 {
     dsi_device own = *device;
-    const double n = (double)(local_ranks > 0 ? local_ranks : 1);
+    const uint32_t ranks = local_ranks > 0 ? local_ranks : 1;
+    const double n = (double)ranks;
     if (device->shared) {
+        own.cores = (dsi_cores){device->cores.n, threads, ranks};
+        const double share = dsi_cores_share(&own.cores, ranks);
         for (int i = 0; i < DSI_PEAK_COUNT; ++i) {
-            own.peak[i] /= n;
+            own.peak[i] *= share;
         }
         own.memory_bytes /= n;
-        own.memory_bandwidth /= n;
+        own.memory_bandwidth *= share;
         own.node.bandwidth /= n;
         own.shared = false;
         own.in_place = true;
     }
     return own;
+}
+
+uint32_t dsi_device_cores(const dsi_device *device)
+{
+    return device != NULL && device->shared && device->cores.n > 0 ? device->cores.n
+                                                                   : dsi_processor_n_cores();
 }

@@ -16,6 +16,7 @@
 
 #include "base/buf.h"
 #include "comm/comm.h"
+#include "cost/cores.h"
 #include "cost/op_class.h"
 
 /* Rows of peak[] and rates[]. */
@@ -45,8 +46,9 @@ typedef struct dsi_device {
     double memory_bytes;
     double memory_bandwidth; /* bytes/s */
     dsi_rate rates[DSI_PEAK_COUNT][DS_CLASS_COUNT];
-    bool shared; /* the figures above are of a whole node, divided among its ranks (processors);
-                    else of one rank's device */
+    bool shared;     /* the figures above are of a whole node, divided among its ranks (processors);
+                        else of one rank's device */
+    dsi_cores cores; /* of a shared profile: those that the figures are of, and who has them */
 
     bool in_place; /* ranks of a node read one another's memory: one meeting, no hops */
 
@@ -84,8 +86,11 @@ ds_status dsi_device_parse(ds_ctx *ctx, const char *label, const char *text, siz
 /* The profile as JSON that dsi_device_parse gives back. */
 void dsi_device_print(const dsi_device *device, dsi_buf *text);
 
-/* The figures of one rank when `local_ranks` ranks share a node: divides a `shared` profile. */
-dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks);
+/* The figures of one rank of `threads` threads (0: its share of the cores) when `local_ranks` ranks
+ * share a node and all compute: divides a `shared` profile. */
+dsi_device dsi_device_of_rank(const dsi_device *device, uint32_t local_ranks, uint32_t threads);
+/* Cores of a node: the profile's where it says them (NULL: no profile), else this machine's. */
+uint32_t dsi_device_cores(const dsi_device *device);
 
 /* FLOP/s of a dtype's arithmetic. */
 double dsi_device_peak(const dsi_device *device, ds_dtype dtype);

@@ -25,6 +25,7 @@ const dsi_profile_row dsi_device_rows[] = {
     REAL(NULL, "slowdown", slowdown, 0.0, 0.9, false),
     {NULL, "ranks_per_node", DSI_ROW_COUNT, offsetof(dsi_device, ranks_per_node), 0, 1.0, 65536.0,
      false},
+    {NULL, "cores", DSI_ROW_COUNT, offsetof(dsi_device, cores.n), 0, 0.0, 65536.0, false},
     REAL("peak", "f32", peak[DSI_PEAK_F32], 1e6, 1e21, true),
     REAL("peak", "bf16", peak[DSI_PEAK_BF16], 1e6, 1e21, true),
     REAL("peak", "f16", peak[DSI_PEAK_F16], 1e6, 1e21, true),

@@ -15,6 +15,7 @@ const dsi_device
             .memory_bytes = 2.53e+10,
             .memory_bandwidth = 4.02e+10,
             .shared = true,
+            .cores = {.n = 2},
             .in_place = true,
             .ranks_per_node = 2,
             .node = {.name = "shm",

@@ -55,6 +55,8 @@ static void describe(dsi_measure_session *s)
                    "measured: %.0f ranks of %u threads, %.100s kernels", s->n_ranks,
                    ds_ctx_n_threads(s->ctx), dsi_isa_print(dsi_cpu_isa()).text);
     d->shared = true;
+    d->cores.n = (uint32_t)s->n_active * ds_ctx_n_threads(s->ctx);
+    d->cores.n = d->cores.n < dsi_processor_n_cores() ? d->cores.n : dsi_processor_n_cores();
     d->ranks_per_node = (uint32_t)s->n_ranks;
     d->memory_bytes = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }

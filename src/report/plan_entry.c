@@ -69,8 +69,9 @@ static dsi_report_request request_of(const ds_plan_params *params, const dsi_dev
     const uint32_t n_ranks = dsi_config_values(params->config)->world_size;
     const uint32_t n_nodes = params->n_nodes > 0 ? params->n_nodes : 1;
     const uint32_t local = (n_ranks + n_nodes - 1) / n_nodes;
-    const uint32_t share = dsi_processor_n_cores() / local;
-    const size_t own = device != NULL ? (size_t)dsi_device_of_rank(device, local).memory_bytes : 0;
+    const uint32_t share = dsi_device_cores(device) / local;
+    const size_t own =
+        device != NULL ? (size_t)dsi_device_of_rank(device, local, 0).memory_bytes : 0;
     return (dsi_report_request){
         .model = params->model,
         .config = params->config,

@@ -220,7 +220,7 @@ static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
     const dsi_train_spec *train = &r->spec.train;
     const uint32_t n_nodes = request->n_nodes > 0 ? request->n_nodes : 1;
     const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
-    r->device = dsi_device_of_rank(request->device, local);
+    r->device = dsi_device_of_rank(request->device, local, request->n_threads);
     DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.residencies, &r->sim_steps));
     const dsi_schedule pipe = dsi_rank_schedule(&r->spec);
     dsi_sim_spec spec = {

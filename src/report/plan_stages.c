@@ -65,6 +65,16 @@ static void add_ways(dsi_stage_clock *clock, const dsi_plan_report *r, const dsi
     }
 }
 
+/* Ranks of a stage follow one another, and so do those of a host. */
+static dsi_stage_cores stage_cores(const dsi_plan_report *r, uint32_t n_stages)
+{
+    const dsi_cores *cores = &r->device.cores;
+    const uint32_t n = r->request.n_ranks / n_stages;
+    const bool known = r->timeline != NULL && cores->n > 0;
+    return (dsi_stage_cores){
+        .cores = *cores, .together = known && n > 0 ? cores->ranks / n : 0, .n_ranks = n};
+}
+
 void dsi_stage_clock_add(dsi_stage_clock *clock, const dsi_plan_report *r)
 {
     const dsi_schedule s = dsi_rank_schedule(&r->spec);
@@ -85,6 +95,7 @@ void dsi_stage_clock_add(dsi_stage_clock *clock, const dsi_plan_report *r)
         rest += dsi_timeline_repeats(r->timeline, p) * r->timeline->phases[p].seconds;
     }
     clock->rest = rest > clock->rest ? rest : clock->rest;
+    clock->shared = stage_cores(r, s.n_ranks);
 }
 
 ds_status dsi_stage_clock_step(ds_ctx *ctx, const dsi_stage_clock *clock, const dsi_schedule *s,
@@ -101,7 +112,8 @@ ds_status dsi_stage_clock_step(ds_ctx *ctx, const dsi_stage_clock *clock, const 
             all.stages[stage] = clock->stages[clock->known[second] ? second : first];
         }
     }
-    DS_TRY(dsi_schedule_seconds(ctx, s, all.stages, all.ways, &micro));
+    const dsi_stage_times times = {all.stages, all.ways, clock->shared};
+    DS_TRY(dsi_schedule_seconds(ctx, s, &times, &micro));
     *step_out = micro + clock->rest;
     return DS_OK;
 }

@@ -15,6 +15,7 @@ typedef struct dsi_stage_clock {
     bool known[DSI_STAGES_MOST];         /* per stage */
     dsi_stage_way ways[DSI_STAGES_MOST]; /* from each to the next; without a device none */
     double rest;                         /* of the slowest rank: behind the micro-batches */
+    dsi_stage_cores shared;              /* with a device: cores of a host */
 } dsi_stage_clock;
 
 /* Adds what the rank of a report takes. */

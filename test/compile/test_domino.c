@@ -11,6 +11,7 @@
 #include "common/small_run.h"
 
 #include "compile/rank_plan.h"
+#include "op/ops.h"
 #include "plan/plan_sim.h"
 
 #include <math.h>
@@ -274,6 +275,40 @@ static void hides_collectives(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+/* Half 2 adds its gradients to those of half 1: that is no other kernel, which on a processor would
+ * be the reference's, at a hundredth of the speed. */
+static void same_kernels(void **state)
+{
+    ds_ctx *ctx = NULL;
+    const char *name = NULL;
+    dsi_rank_plan plan;
+    uint32_t n_add = 0;
+    (void)state;
+    assert_int_equal(ds_ctx_create(NULL, &ctx), DS_OK);
+    char *folder = make_folder();
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    run r = {.tp = 2, .n_data = 1, .domino = true, .dtype = DS_DTYPE_BF16};
+    dsi_engine_spec spec = spec_of(&r);
+    spec.train.batch = SMALL_BATCH;
+    spec.train.seq_length = SMALL_SEQ;
+    CHECK_OK(ctx, dsi_zero_set_ranks(ctx, &spec.zero, 2));
+    const dsi_rank_request request = {.model = model, .spec = &spec, .n_threads = 1};
+    CHECK_OK(ctx, dsi_rank_plan_build(ctx, &request, &plan));
+    for (uint32_t s = 0; s < plan.train_plan->n_steps; ++s) {
+        const dsi_step *step = &plan.train_plan->steps[s];
+        if (step->op == &dsi_op_linear_dw) {
+            name = name != NULL ? name : step->kernel->name;
+            assert_string_equal(step->kernel->name, name);
+            n_add += step->n_in > 2 ? 1 : 0;
+        }
+    }
+    assert_true(n_add > 0);
+    dsi_rank_plan_free(&plan);
+    ds_model_destroy(&model);
+    scratch_remove(folder);
+    ds_ctx_destroy(&ctx);
+}
+
 /* What it does not go with is refused by name. */
 static void refused(void **state)
 {
@@ -302,6 +337,7 @@ int main(void)
         cmocka_unit_test(near_whole_batches),
         cmocka_unit_test(same_bits),
         cmocka_unit_test(hides_collectives),
+        cmocka_unit_test(same_kernels),
         cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

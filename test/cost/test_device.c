@@ -196,23 +196,55 @@ static void shared_nodes(void **state)
                     .memory_bytes = 8e9,
                     .memory_bandwidth = 6e10,
                     .node = {.bandwidth = 2e10}};
-    const dsi_device one = dsi_device_of_rank(&d, 2);
+    const dsi_device one = dsi_device_of_rank(&d, 2, 0);
     near(one.peak[DSI_PEAK_BF16], 2e12);
     near(one.memory_bytes, 4e9);
     near(one.memory_bandwidth, 3e10);
     near(one.node.bandwidth, 1e10);
-    const dsi_device same = dsi_device_of_rank(&one, 2); /* divided once */
+    const dsi_device same = dsi_device_of_rank(&one, 2, 0); /* divided once */
     near(same.peak[DSI_PEAK_BF16], 2e12);
     d.shared = false;
-    near(dsi_device_of_rank(&d, 2).peak[DSI_PEAK_BF16], 4e12);
+    near(dsi_device_of_rank(&d, 2, 0).peak[DSI_PEAK_BF16], 4e12);
+}
+
+/* A rank of few threads has so many cores; more threads than cores share them; a rank that waits
+ * leaves its share to the others. */
+static void cores_are_shared(void **state)
+{
+    (void)state;
+    dsi_device d = {.peak = {2e12, 4e12, 2e12},
+                    .shared = true,
+                    .cores = {.n = 2},
+                    .memory_bytes = 8e9,
+                    .memory_bandwidth = 6e10};
+    near(dsi_device_of_rank(&d, 1, 2).peak[DSI_PEAK_BF16], 4e12);
+    near(dsi_device_of_rank(&d, 1, 0).peak[DSI_PEAK_BF16], 4e12);
+    near(dsi_device_of_rank(&d, 1, 1).peak[DSI_PEAK_BF16], 2e12);
+    near(dsi_device_of_rank(&d, 1, 1).memory_bandwidth, 3e10);
+    near(dsi_device_of_rank(&d, 1, 1).memory_bytes, 8e9);
+    near(dsi_device_of_rank(&d, 1, 8).peak[DSI_PEAK_BF16], 4e12);
+    const dsi_device quarter = dsi_device_of_rank(&d, 4, 1);
+    near(quarter.peak[DSI_PEAK_BF16], 1e12);
+    near(quarter.memory_bandwidth, 1.5e10);
+    near(dsi_cores_speed(&quarter.cores, 4), 1.0);
+    near(dsi_cores_speed(&quarter.cores, 3), 4.0 / 3.0);
+    near(dsi_cores_speed(&quarter.cores, 2), 2.0);
+    near(dsi_cores_speed(&quarter.cores, 1), 2.0);
+    const dsi_device half = dsi_device_of_rank(&d, 2, 1);
+    near(dsi_cores_speed(&half.cores, 1), 1.0);
+    d.cores.n = 0; /* not known: a fixed share */
+    const dsi_device unknown = dsi_device_of_rank(&d, 4, 1);
+    near(unknown.peak[DSI_PEAK_BF16], 1e12);
+    near(dsi_cores_speed(&unknown.cores, 1), 1.0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shipped),      cmocka_unit_test(names), cmocka_unit_test(bases),
-        cmocka_unit_test(errors),       cmocka_unit_test(files), cmocka_unit_test(work),
-        cmocka_unit_test(shared_nodes),
+        cmocka_unit_test(shipped),      cmocka_unit_test(names),
+        cmocka_unit_test(bases),        cmocka_unit_test(errors),
+        cmocka_unit_test(files),        cmocka_unit_test(work),
+        cmocka_unit_test(shared_nodes), cmocka_unit_test(cores_are_shared),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

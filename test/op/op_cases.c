@@ -174,6 +174,10 @@ const op_case op_cases[] = {
      DW(.transposed = 0, .with_bias = 1, .out_dtype = DS_DTYPE_F16), .flags = OP_F16},
     {&dsi_op_linear_dw, "own dtype", "act[40,33] act[40,96]",
      DW(.transposed = 1, .out_dtype = DS_DTYPE_BF16), .flags = OP_BF16},
+    {&dsi_op_linear_dw, "own dtype, adds", "act[130,64] act[130,83] f32[83,64] f32[83]",
+     DW(.transposed = 0, .with_bias = 1, .out_dtype = DS_DTYPE_BF16), .flags = OP_BF16},
+    {&dsi_op_linear_dw, "own dtype, adds, f16", "act[1029,131] act[1029,40] f32[131,40]",
+     DW(.transposed = 1, .out_dtype = DS_DTYPE_F16), .flags = OP_F16},
     /* embedding */
     {&dsi_op_bmm, "odd", "act[3,7,33] act[3,33,17]", BMM(0)},
     {&dsi_op_bmm, "a transposed", "act[2,3,9,7] act[2,3,9,35]", BMM(.a_transposed = 1)},

@@ -156,7 +156,8 @@ static void check_order(const dsi_schedule *s, const dsi_schedule_times *t, doub
         const double v = s->n_chunks;
         stages[i] = (dsi_schedule_times){t->forward / v, t->backward / v, t->weights / v};
     }
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, stages, NULL, &seconds));
+    const dsi_stage_times times = {.stages = stages};
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, s, &times, &seconds));
     assert_true(fabs(seconds - expected) < 1e-9);
 }
 
@@ -172,12 +173,41 @@ static void messages_take_time(void **state)
     double seconds = 0.0;
     double none = 0.0;
     (void)state;
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    const dsi_stage_times at_once = {.stages = stages};
+    const dsi_stage_times late = {.stages = stages, .ways = ways};
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &late, &seconds));
     assert_true(fabs(seconds - (P * 3.0 + 9.0 + 4.5)) < 1e-9);
     s.n_micro = 8;
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, NULL, &none));
-    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, stages, ways, &seconds));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &at_once, &none));
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &late, &seconds));
     assert_true(seconds > none + 13.5 - 1e-9 && seconds < none + 8 * 13.5);
+}
+
+/* Two ranks of each stage on two cores: while one stage waits the other has both, so that no core
+ * idles and a step takes as long as its work; with a core a rank it has the bubble. */
+static void waiting_stages_leave_their_cores(void **state)
+{
+    enum { P = 2, MICRO = 8 };
+    const dsi_schedule_times stages[P] = {{1.0, 2.0, 0.0}, {1.0, 2.0, 0.0}};
+    dsi_schedule s = {DSI_SCHEDULE_1F1B, P, 1, 1};
+    dsi_stage_times times = {
+        .stages = stages,
+        .shared = {.cores = {.n = 2, .threads = 1, .ranks = 4}, .together = 2, .n_ranks = 2}};
+    double seconds = 0.0;
+    (void)state;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &times, &seconds));
+    assert_true(fabs(seconds - 3.0) <
+                1e-9); /* phases of both, one after the other, twice as fast */
+    s.n_micro = MICRO;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &times, &seconds));
+    assert_true(fabs(seconds - MICRO * 3.0) < 1e-9);
+    times.shared.cores.n = 4;
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &times, &seconds));
+    assert_true(fabs(seconds - (MICRO + P - 1) * 3.0) < 1e-9);
+    times.shared.cores.n = 2;
+    times.shared.together = 1; /* a host for each stage */
+    CHECK_OK(ctx, dsi_schedule_seconds(ctx, &s, &times, &seconds));
+    assert_true(fabs(seconds - (MICRO + P - 1) * 3.0) < 1e-9);
 }
 
 static void check_formulas(const dsi_schedule *s)
@@ -504,6 +534,7 @@ int main(void)
         cmocka_unit_test(makespans),
         cmocka_unit_test(far_messages),
         cmocka_unit_test(messages_take_time),
+        cmocka_unit_test(waiting_stages_leave_their_cores),
         cmocka_unit_test(lists_that_block),
         cmocka_unit_test(mutated_lists),
         cmocka_unit_test(what_is_refused),

@@ -92,7 +92,7 @@ static ds_status find_memory(plan_run *run)
         run->request.device = &run->device;
     }
     if (o->memory == NULL && o->device != NULL) {
-        const dsi_device rank = dsi_device_of_rank(&run->device, (uint32_t)ranks_of_a_node(o));
+        const dsi_device rank = dsi_device_of_rank(&run->device, (uint32_t)ranks_of_a_node(o), 0);
         bytes = (uint64_t)rank.memory_bytes;
         (void)snprintf(run->memory_of, sizeof run->memory_of, "a rank of %s", run->device.name);
     } else if (o->memory != NULL) {
@@ -111,9 +111,9 @@ static ds_status find_memory(plan_run *run)
     return DS_OK;
 }
 
-static uint32_t threads_of(const plan_options *o)
+static uint32_t threads_of(const plan_options *o, const dsi_device *device)
 {
-    const int64_t cores = (int64_t)dsi_processor_n_cores();
+    const int64_t cores = (int64_t)dsi_device_cores(device);
     const int64_t share = cores / ranks_of_a_node(o);
     return (uint32_t)(o->threads > 0 ? o->threads : share > 0 ? share : 1);
 }
@@ -189,7 +189,7 @@ ds_status plan_run_open(ds_ctx *ctx, const plan_options *options, const char *co
     run->request.stage =
         options->pipeline_stage < 0 ? DSI_STAGE_LARGEST : (uint32_t)options->pipeline_stage;
     run->request.accelerator = options->accelerator;
-    run->request.n_threads = threads_of(options);
+    run->request.n_threads = threads_of(options, run->request.device);
     run->request.frozen = options->freeze.items;
     run->request.n_frozen = (uint32_t)options->freeze.n;
     run->request.adapter = run->adapter;

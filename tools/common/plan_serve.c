@@ -177,7 +177,7 @@ static ds_status find_memory(serve_run *r)
     const serve_options *o = r->o;
     if (o->device != NULL) {
         DS_TRY(dsi_device_load(r->ctx, o->device, &r->device));
-        r->device = dsi_device_of_rank(&r->device, (uint32_t)o->ranks);
+        r->device = dsi_device_of_rank(&r->device, (uint32_t)o->ranks, (uint32_t)o->threads);
         r->memory = (uint64_t)r->device.memory_bytes;
         (void)snprintf(r->memory_of, sizeof r->memory_of, "of %s", r->device.name);
     }

@@ -2,8 +2,8 @@
 /* Matrix products on the CPU, with what surrounds them fused into the store. Called by the kernels
  * of linear, linear_dw, cross entropy and attention.
  *
- *   v       = alpha · Σ_k A[m,k]·B[k,n]  (+ C[m,n] when accumulate)  + bias[n]      all in fp32
- *   pre     = v rounded to C's dtype, when `pre` is given; v goes on from the rounded value
+ *   v       = alpha · Σ_k A[m,k]·B[k,n]  (+ addend[m,n] when accumulate)  + bias[n]      all in
+ * fp32 pre     = v rounded to C's dtype, when `pre` is given; v goes on from the rounded value
  *   C[m,n]  = activation(v) + residual[m,n], rounded once to C's dtype
  *
  * Invariants:
@@ -12,7 +12,8 @@
  * not, for any n_threads and any pool. The split of the work depends on the fields that are not
  * pointers.
  * 2. No allocation: packed panels live in `work`, dsi_gemm_work_bytes() bytes, aligned to 64.
- * 3. C, pre and residual may be any row stride >= n; residual may be C itself (same stride), else
+ * 3. C, pre and residual may be any row stride >= n; residual may be C itself (same stride), the
+ *    addend where C is in F32; else
  *    nothing that is written overlaps anything that is read.
  * 4. m, n or k may be 0: k = 0 gives the epilogue of a zero sum.
  * 5. Values beyond the edges of A and B are never read into a result (they may be NaN); no byte
@@ -42,7 +43,8 @@ typedef struct dsi_gemm_params {
     bool a_transposed;
     bool b_transposed;
     bool b_packed;
-    bool accumulate; /* only with C in F32, no pre, no residual */
+    bool accumulate;     /* no pre, no residual */
+    const float *addend; /* of accumulate: (m,n) with C's stride; NULL: C, which is in F32 */
     float alpha;
     const void *bias;    /* (n) or NULL */
     ds_dtype bias_dtype; /* NONE without bias: it is part of the shape of the work */

@@ -33,7 +33,7 @@ static void finish(const dsi_gemm_params *p, int64_t i, int64_t j, float sum)
     const int64_t at = i * p->ldc + j;
     float v = p->alpha * sum;
     if (p->accumulate) {
-        v += ((const float *)p->c)[at];
+        v += (p->addend != NULL ? p->addend : (const float *)p->c)[at];
     }
     if (p->bias != NULL) {
         v += dsi_gemm_load(p->bias, p->bias_dtype, j);

@@ -27,7 +27,8 @@ DSI_INLINE vf gemm_value(const dsi_gemm_params *p, ds_dtype c_dtype, vf sum, int
 {
     vf v = vf_mul(sum, vf_set(p->alpha));
     if (p->accumulate) {
-        v = vf_add(v, gemm_get(p->c, DS_DTYPE_F32, i * p->ldc + j, n));
+        const void *addend = p->addend != NULL ? (const void *)p->addend : p->c;
+        v = vf_add(v, gemm_get(addend, DS_DTYPE_F32, i * p->ldc + j, n));
     }
     if (p->bias != NULL) {
         v = vf_add(v, gemm_get(p->bias, p->bias_dtype, j, n));

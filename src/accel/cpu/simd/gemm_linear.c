@@ -68,6 +68,7 @@ typedef struct column_job {
     size_t n_rows, n_columns;
     void *sum;
     ds_dtype sum_type;
+    const float *addend; /* to the finished sums; NULL: nothing */
 } column_job;
 
 DSI_INLINE void sum_strip(const column_job *job, ds_dtype type, size_t column)
@@ -83,7 +84,11 @@ DSI_INLINE void sum_strip(const column_job *job, ds_dtype type, size_t column)
         }
     }
     for (size_t j = 0; j < STRIP_VECTORS; ++j) {
-        vf_put(job->sum, job->sum_type, column + j * VF_WIDTH, sums[j]);
+        const size_t at = column + j * VF_WIDTH;
+        if (job->addend != NULL) {
+            sums[j] = vf_add(sums[j], vf_get(job->addend, DS_DTYPE_F32, at));
+        }
+        vf_put(job->sum, job->sum_type, at, sums[j]);
     }
 }
 
@@ -95,6 +100,9 @@ DSI_INLINE void sum_rest(const column_job *job, ds_dtype type, size_t column)
         vf sum = vf_set(0.0f);
         for (size_t row = 0; row < job->n_rows; ++row) {
             sum = vf_add(sum, vf_get_n(job->dy, type, row * job->n_columns + column, n));
+        }
+        if (job->addend != NULL) {
+            sum = vf_add(sum, vf_get_n(job->addend, DS_DTYPE_F32, column, n));
         }
         vf_put_n(job->sum, job->sum_type, column, sum, n);
     }
@@ -112,15 +120,12 @@ static void column_task(void *arg, uint32_t task, uint32_t thread)
     }
 }
 
-/* ---- linear_dw: x, dy, [dw_in] → dw, [dbias]
+/* ---- linear_dw: x, dy, [dw_in], [dbias_in] → dw, [dbias]
  * ------------------------------------------------------- */
 static bool linear_dw_supports(const ds_kernel_sig *sig)
 {
-    const bool accumulates = sig->n_in > 2 && sig->in[2].dtype != DS_DTYPE_NONE;
-    const bool adds_bias = sig->n_in > 3 && sig->in[3].dtype != DS_DTYPE_NONE;
     return gemm_dtype(sig->in[0].dtype) && gemm_dtype(sig->in[1].dtype) &&
-           gemm_dtype(sig->out[0].dtype) && !adds_bias &&
-           (!accumulates || sig->out[0].dtype == DS_DTYPE_F32);
+           gemm_dtype(sig->out[0].dtype);
 }
 
 static dsi_gemm_params linear_dw_params(const ds_kernel_sig *sig, ds_isa isa)
@@ -160,14 +165,16 @@ static ds_status linear_dw_run(const ds_kernel_call *call, ds_isa isa)
     p.a = call->in[left].data;
     p.b = call->in[1 - left].data;
     p.c = call->out[0].data;
-    if (p.accumulate && call->in[2].data != call->out[0].data) {
-        memcpy(call->out[0].data, call->in[2].data, ds_meta_bytes(call->out[0].meta));
-    }
+    p.addend = p.accumulate ? call->in[2].data : NULL;
     dsi_gemm(dsi_ctx_pool(call->ctx), &p, call->work);
     if (call->out[1].data != NULL) {
-        column_job job = {call->in[1].data,  call->in[1].meta.dtype,
-                          (size_t)p.k,       (size_t)ds_shape_last(call->in[1].meta.shape),
-                          call->out[1].data, call->out[1].meta.dtype};
+        column_job job = {.dy = call->in[1].data,
+                          .type = call->in[1].meta.dtype,
+                          .n_rows = (size_t)p.k,
+                          .n_columns = (size_t)ds_shape_last(call->in[1].meta.shape),
+                          .sum = call->out[1].data,
+                          .sum_type = call->out[1].meta.dtype,
+                          .addend = call->sig->n_in > 3 ? call->in[3].data : NULL};
         ds_parallel(call->ctx, column_task, &job, (uint32_t)((job.n_columns + STRIP - 1) / STRIP));
     }
     return DS_OK;
