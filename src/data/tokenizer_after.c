@@ -267,7 +267,7 @@ static ds_status read_pair(ds_tokenizer *tok, const char *path, const json_t *js
     uint32_t n_texts[2] = {0, 0};
     size_t i;
     const json_t *one;
-    if (!json_is_array(pair)) {
+    if (json_array_size(pair) == 0) { /* of a list alone it is more */
         return DS_OK;
     }
     json_array_foreach(pair, i, one)
