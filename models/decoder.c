@@ -339,6 +339,18 @@ static ds_value decoder_layer(ds_nn *nn, const position_job *job, ds_value x,
                  : ds_nn_add(nn, sum, m);
 }
 
+/* (B,T,C) by the input of types; or of the first type (C). */
+static ds_value of_types(ds_nn *nn, const ds_decoder_config *c, ds_value table)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    if (t->task_params == NULL || t->task_params->token_types == 0) {
+        return ds_nn_reshape(nn, ds_nn_slice(nn, table, 0, 0, 1), ds_shape_1d(c->hidden_size));
+    }
+    const ds_value ids =
+        ds_nn_input(nn, "token_type_ids", DS_DTYPE_I32, ds_shape_2d(t->batch, t->seq_length));
+    return ds_nn_embedding_sum(nn, table, ids, DS_NONE, DS_NONE);
+}
+
 /* (B,T,C) */
 static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_value ids,
                       ds_value positions)
@@ -370,8 +382,7 @@ static ds_value embed(ds_nn *nn, const ds_decoder_config *c, ds_value table, ds_
         const ds_value types =
             ds_nn_param_at(nn, names->token_types, ds_shape_2d(c->token_types, c->hidden_size),
                            (ds_init){DS_INIT_NORMAL, c->initializer_range}, false);
-        x = ds_nn_add(
-            nn, x, ds_nn_reshape(nn, ds_nn_slice(nn, types, 0, 0, 1), ds_shape_1d(c->hidden_size)));
+        x = ds_nn_add(nn, x, of_types(nn, c, types));
     }
     return times(nn, x, scale);
 }
@@ -446,7 +457,9 @@ static void decoder_trace(ds_nn *nn, const void *opaque)
         ds_nn_pop(nn);
     }
     x = norm(nn, c, c->names->final_norm, x);
-    x = ds_nn_trace(nn)->task == DS_TASK_HIDDEN ? x : times(nn, x, 1.0 / c->logits_divisor);
+    const uint32_t task = ds_nn_trace(nn)->task;
+    x = task == DS_TASK_HIDDEN || task == DS_TASK_CONTRAST ? x
+                                                           : times(nn, x, 1.0 / c->logits_divisor);
     if (c->embedding_width != c->hidden_size) {
         x = project(nn, c, c->names->project_out, x, c->embedding_width, false);
     }

@@ -261,6 +261,7 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     info->embedding = c->names->embedding;
     info->head = c->names->head;
     info->encoder = c->encoder;
+    info->token_types = c->names->token_types != NULL ? c->token_types : 0;
     return DS_OK;
 }
 

@@ -71,10 +71,16 @@ void ds_encoder_head(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value
         ds_nn_output(nn, "hidden", ds_nn_cast(nn, x, DS_DTYPE_F32));
         return;
     }
-    if (t->n_classes < 2) {
+    if (t->task == DS_TASK_CONTRAST) {
+        ds_model_contrast(nn, x);
+        return;
+    }
+    const uint32_t problem = t->task_params != NULL ? t->task_params->problem : DS_PROBLEM_CLASSES;
+    const bool learns = t->mode != DS_TRACE_GENERATE;
+    if (t->n_classes < (learns && problem == DS_PROBLEM_CLASSES ? 2u : 1u)) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
-                   "the number of classes is %u; expected 2 or more (regression, of 1, is not "
-                   "built)",
+                   "the number of classes is %u; expected 2 or more, or 1 of regression or of many "
+                   "labels",
                    t->n_classes);
         return;
     }
@@ -87,6 +93,10 @@ void ds_encoder_head(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value
     const ds_value logits = class_logits(nn, c, x);
     if (t->mode == DS_TRACE_GENERATE) {
         ds_nn_output(nn, "logits", logits);
+        return;
+    }
+    if (problem != DS_PROBLEM_CLASSES) {
+        ds_model_values_loss(nn, logits);
         return;
     }
     (void)ds_nn_cross_entropy(

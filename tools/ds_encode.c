@@ -34,6 +34,7 @@ typedef struct session {
     ds_encoder *encoder;
     json_t *config; /* config.json */
     uint32_t task, n_classes;
+    uint32_t problem; /* a ds_problem, of classes of texts */
     sentence_form form;
     uint32_t *ids; /* [max_length] */
 } session;
@@ -41,7 +42,8 @@ typedef struct session {
 static const char about[] =
     "Reads texts with an encoder (BERT, RoBERTa, ModernBERT, that of T5) and prints a line of JSON "
     "for each: a vector of it, "
-    "the probabilities of its classes, or the class of each token. What a folder was trained for "
+    "the probabilities of its classes, its numbers, or the class of each token. What a folder was "
+    "trained for "
     "is "
     "said by \"architectures\" in its config.json; --task embedding takes any.";
 
@@ -74,6 +76,19 @@ static uint32_t count_classes(const json_t *config)
     const size_t n = json_object_size(json_object_get(config, "id2label"));
     const json_int_t said = json_integer_value(json_object_get(config, "num_labels"));
     return n > 0 ? (uint32_t)n : said > 0 && said <= MOST_CLASSES ? (uint32_t)said : 2;
+}
+
+/* As transformers takes it. */
+static uint32_t problem_of(const session *s)
+{
+    const char *name = json_string_value(json_object_get(s->config, "problem_type"));
+    if (s->task != DS_TASK_SEQUENCE_CLASSES) {
+        return DS_PROBLEM_CLASSES;
+    }
+    return name == NULL                                      ? s->n_classes == 1
+           : strcmp(name, "regression") == 0                 ? DS_PROBLEM_REGRESSION
+           : strcmp(name, "multi_label_classification") == 0 ? DS_PROBLEM_MULTI_LABEL
+                                                             : DS_PROBLEM_CLASSES;
 }
 
 /* Its classes, whatever head config.json says the model has. */
@@ -109,6 +124,7 @@ static ds_status open_session(session *s)
     s->task = task_of(s);
     s->n_classes = s->task == DS_TASK_HIDDEN ? 0 : count_classes(s->config);
     DS_TRY(o->adapter != NULL ? open_adapter(s) : DS_OK);
+    s->problem = problem_of(s);
     s->form.pool = DS_POOL_MEAN;
     if (s->task == DS_TASK_HIDDEN) {
         DS_TRY(sentence_folder(s->ctx, o->model, o->pooling, &s->form));
@@ -204,6 +220,28 @@ static json_t *class_of(const session *s, const float *z, size_t n)
                      "scores", scores);
 }
 
+/* Of each class by itself: its number, or the chance that it holds. */
+static json_t *values_of(const session *s, const float *z, size_t n)
+{
+    json_t *labels = json_array();
+    json_t *scores = json_object();
+    const bool chances = s->problem == DS_PROBLEM_MULTI_LABEL;
+    for (size_t i = 0; i < n; ++i) {
+        json_t *name = name_of(s, i);
+        const double value = chances ? 1.0 / (1.0 + exp(-(double)z[i])) : (double)z[i];
+        (void)json_object_set_new(scores, json_string_value(name), json_real(value));
+        if (chances && value >= 0.5) {
+            (void)json_array_append(labels, name);
+        }
+        json_decref(name);
+    }
+    if (chances) {
+        return json_pack("{s:o, s:o}", "labels", labels, "scores", scores);
+    }
+    json_decref(labels);
+    return json_pack("{s:o}", "values", scores);
+}
+
 /* Of tokens that are no special ones. */
 static json_t *classes_of(const session *s, const float *z, size_t n_tokens, size_t n)
 {
@@ -239,14 +277,14 @@ static ds_status tokenize(session *s, const char *text, size_t n, size_t *n_out)
     return DS_OK;
 }
 
-static ds_status encode(session *s, const char *text, size_t n)
+/* n tokens of s->ids to a line. */
+static ds_status put_line(session *s, const uint8_t *types, size_t n_tokens)
 {
     ds_tensor rows;
-    size_t n_tokens = 0;
-    DS_TRY(tokenize(s, text, n, &n_tokens));
-    DS_TRY(ds_encoder_run(s->encoder, s->ids, n_tokens, &rows));
+    DS_TRY(ds_encoder_run_typed(s->encoder, s->ids, types, n_tokens, &rows));
     const size_t width = (size_t)rows.meta.shape.dims[1];
-    json_t *line = s->task == DS_TASK_HIDDEN ? vector_of(s, width)
+    json_t *line = s->task == DS_TASK_HIDDEN          ? vector_of(s, width)
+                   : s->problem != DS_PROBLEM_CLASSES ? values_of(s, rows.data, width)
                    : s->task == DS_TASK_SEQUENCE_CLASSES
                        ? class_of(s, rows.data, width)
                        : classes_of(s, rows.data, n_tokens, width);
@@ -260,23 +298,42 @@ static ds_status encode(session *s, const char *text, size_t n)
     return DS_OK;
 }
 
+static ds_status encode(session *s, const char *text, size_t n)
+{
+    size_t n_tokens = 0;
+    DS_TRY(tokenize(s, text, n, &n_tokens));
+    return put_line(s, NULL, n_tokens);
+}
+
+static ds_status encode_pair(session *s, const dsi_text_columns *texts)
+{
+    const ds_two_texts pair = {
+        .text = {json_string_value(texts->first), json_string_value(texts->second)},
+        .n = {json_string_length(texts->first), json_string_length(texts->second)},
+        .max_length = (size_t)ds_encoder_max_length(s->encoder)};
+    ds_tokens tokens;
+    DS_TRY(
+        ds_tokenizer_encode_pair(s->tokenizer, s->scratch, &pair, DS_ENCODE_ADD_SPECIAL, &tokens));
+    if (tokens.n == 0) {
+        return ds_fail(s->ctx, DS_ERR_ARG, "a pair of texts without any token");
+    }
+    memcpy(s->ids, tokens.ids, tokens.n * sizeof *s->ids);
+    return put_line(s, tokens.types, tokens.n);
+}
+
 static ds_status encode_row(session *s, json_t *row, const char *line)
 {
-    const json_t *text = json_object_get(row, "text");
-    const char *key = NULL;
-    json_t *value = NULL;
-    json_object_foreach(row, key, value)
-    {
-        if (dsi_schema_is_pair(key) && !json_is_null(value)) {
-            return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
-                           "%s: \"%s\": pairs of texts are not built, one text a row is: %.60s",
-                           s->o->file, key, line);
-        }
+    const ds_dataset_params params = {0};
+    dsi_line read = {0};
+    dsi_text_columns texts;
+    const dsi_schema_row r = {.params = &params, .columns = row, .row = row, .line = &read};
+    if (!json_is_object(row) || !dsi_schema_texts(&r, &texts)) {
+        return ds_fail(s->ctx, DS_ERR_FORMAT, "%s: %s: %.60s", s->o->file,
+                       json_is_object(row) ? read.message : "a row must be a JSON object", line);
     }
-    return json_is_string(text)
-               ? encode(s, json_string_value(text), json_string_length(text))
-               : ds_fail(s->ctx, DS_ERR_FORMAT, "%s: a row without \"text\", a string: %.60s",
-                         s->o->file, line);
+    return texts.second != NULL
+               ? encode_pair(s, &texts)
+               : encode(s, json_string_value(texts.first), json_string_length(texts.first));
 }
 
 /* A line of a file: a text, or of .jsonl a row with one. */
@@ -350,7 +407,10 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, options *o, dsi_args 
          .type = DSI_ARG_TEXT,
          .out = &o->file,
          .value = "FILE",
-         .doc = "A text a line, or of .jsonl rows with \"text\"; - is standard input."},
+         .doc =
+             "A text a line, or of .jsonl rows with \"text\", or two texts that are read "
+             "together: \"text\" and \"text_pair\", \"sentence1\" and \"sentence2\", \"premise\" "
+             "and \"hypothesis\"; - is standard input."},
         {.name = "task",
          .type = DSI_ARG_TEXT,
          .out = &o->task,

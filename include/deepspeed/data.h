@@ -44,9 +44,13 @@ typedef enum ds_dataset_rows {
     DS_ROWS_LABELLED,
     DS_ROWS_CLASSES,       /* of encoders: a text and its class, the target of its first token */
     DS_ROWS_TOKEN_CLASSES, /* words with a class each, the target of their first tokens */
-    DS_ROWS_SOURCES /* of ds_model_info.pairs: "prompt" and "completion", texts that are tokenized
+    DS_ROWS_SOURCES, /* of ds_model_info.pairs: "prompt" and "completion", texts that are tokenized
                        apart. seq_length holds both; a row's input_ids have the source from the
                        document's beginning on, its targets the target, pad_id and -100 the rest */
+    DS_ROWS_VALUES,  /* of encoders: a text and n_classes numbers, or the names of those of the
+                        classes that hold; of ds_problem but CLASSES */
+    DS_ROWS_CONTRAST /* "anchor", "positive" and n_negatives negatives, texts that are documents of
+                        their own; a draw is all of them */
 } ds_dataset_rows;
 
 /* What rows of instruction, input and output become: Stanford's Alpaca prompt, whatever the
@@ -95,7 +99,8 @@ typedef struct ds_dataset_params {
     const char *const *classes; /* of rows with classes: their names, n_classes of them; default
                                    NULL: rows give numbers */
     uint64_t n_classes;         /* their number, 255 at most; default 0: not known */
-    DS_RESERVED(4);
+    uint64_t n_negatives;       /* of DS_ROWS_CONTRAST, 64 at most; default 0 */
+    DS_RESERVED(3);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {
@@ -167,10 +172,12 @@ typedef struct ds_loader_params {
     int64_t pad_id;            /* of DS_ROWS_SOURCES: stands behind sources; default 0 */
     uint64_t alone;            /* default 0: samples are packed; 1: each has a row of its own, as in
                                   transformers without packing. Not of text */
-    DS_RESERVED(4);
+    uint64_t pool; /* of DS_ROWS_CONTRAST: a ds_pool (deepspeed/encoder.h), but not MAX */
+    DS_RESERVED(3);
 } ds_loader_params;
 
 struct ds_loader_preference;
+struct ds_loader_task;
 
 /* One batch of this rank, all i32 (B,T) owned by the loader until the next call; with masking the
  * targets are what an encoder's input `labels` takes. Of pairs (2B,T), the chosen ones first. A row
@@ -179,7 +186,9 @@ typedef struct ds_loader_batch {
     ds_tensor input_ids, targets, positions, first;
     uint64_t n_tokens;                             /* not padding */
     const struct ds_loader_preference *preference; /* of preferences; else NULL */
-    DS_RESERVED(7);
+    const struct ds_loader_task
+        *task; /* of rows of classes, of values and of contrast; else NULL */
+    DS_RESERVED(6);
 } ds_loader_batch;
 
 /* What a batch of preferences has besides, under the names of deepspeed/preference.h; data NULL:
@@ -194,6 +203,16 @@ typedef struct ds_loader_preference {
                                           own `preference` */
     DS_RESERVED(8);
 } ds_loader_preference;
+
+/* What a batch has for an encoder's task, under the names of the engine's inputs; data NULL: the
+ * rows have none. */
+typedef struct ds_loader_task {
+    ds_tensor token_type_ids;  /* i32 (B,T), of CLASSES and VALUES: 1 in the second of two texts */
+    ds_tensor labels, counted; /* of VALUES: f32 (B,T,n_classes) and (B,T); of CONTRAST: labels i32
+                                  (B), -100 of rows that are none */
+    ds_tensor pool;            /* of CONTRAST: f32 (rows,T) */
+    DS_RESERVED(8);
+} ds_loader_task;
 
 /* A reader over a dataset (borrowed). Errors: ERR_ARG when the dataset cannot fill one row, or the
  * rank is not below the number of ranks. */

@@ -50,6 +50,12 @@ DS_API int64_t ds_encoder_width(const ds_encoder *encoder);
 DS_API ds_status ds_encoder_run(ds_encoder *encoder, const uint32_t *ids, size_t n,
                                 ds_tensor *rows_out);
 
+/* The same of tokens with types (transformers' token_type_ids, as ds_tokenizer_encode_pair gives
+ * them); NULL, or a model that has one type: all are of the first. ERR_ARG also on a type that the
+ * model does not have. */
+DS_API ds_status ds_encoder_run_typed(ds_encoder *encoder, const uint32_t *ids,
+                                      const uint8_t *types, size_t n, ds_tensor *rows_out);
+
 /* How the rows of a document's n tokens become one. Source: sentence-transformers'
  * 1_Pooling/config.json, whose name is behind each. */
 typedef enum ds_pool {

@@ -83,7 +83,8 @@ typedef struct ds_engine_params {
     uint32_t n_classes; /* of it */
     const ds_distillation *distillation; /* default NULL; or a teacher (deepspeed/distillation.h).
                                             Copied; its teacher must outlive the engine */
-    DS_RESERVED(2);
+    const ds_task_params *task_params;   /* default NULL; what the task has besides. Copied */
+    DS_RESERVED(1);
 } ds_engine_params;
 
 /* A named tensor of a batch, or a gradient of a named output. */

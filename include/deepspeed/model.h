@@ -47,7 +47,8 @@ typedef struct ds_model_info {
                   document's beginning on; pad_id fills up the shorter source, -100 shorter labels.
                   GENERATE gives the next token, of a source that the task HIDDEN read before */
     int64_t pad_id, start_id; /* of pairs; start_id: what comes before the first label */
-    DS_RESERVED(3);
+    int64_t token_types; /* rows of the table of token types (BERT's segments); default 0: none */
+    DS_RESERVED(2);
 } ds_model_info;
 
 /* Reads a config.json. Errors: ERR_NOT_FOUND, ERR_FORMAT, ERR_UNSUPPORTED naming the architecture

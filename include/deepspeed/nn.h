@@ -37,8 +37,45 @@ typedef enum ds_task {
     DS_TASK_HIDDEN,           /* none: what the last layer gives; GENERATE alone, and of a decoder
                                  with `paged` alone */
     DS_TASK_SEQUENCE_CLASSES, /* a class of each document, learned and read at its first token */
-    DS_TASK_TOKEN_CLASSES     /* a class of each token */
+    DS_TASK_TOKEN_CLASSES,    /* a class of each token */
+    DS_TASK_CONTRAST          /* TRAIN, EVAL: an embedding of each row, learned from pairs that
+                                 belong together (ds_contrast); of decoders too */
 } ds_task;
+
+/* What SEQUENCE_CLASSES learns of its n_classes logits: transformers' problem_type. */
+typedef enum ds_problem {
+    DS_PROBLEM_CLASSES, /* "single_label_classification": one class, softmax; `labels` i32 (B,T) */
+    DS_PROBLEM_REGRESSION,  /* "regression": numbers, the mean of squared differences; n_classes may
+                               be 1. `labels` f32 (B,T,n_classes), `counted` f32 (B,T): 1 at each
+                               document's first token, else 0 */
+    DS_PROBLEM_MULTI_LABEL, /* "multi_label_classification": each class holds or not, 1 or 0 or a
+                               chance between; logistic loss. Inputs as of REGRESSION */
+    DS_PROBLEMS
+} ds_problem;
+
+/* A loss of embeddings: of a batch of B anchors, each with what belongs to it, all else in the
+ * batch does not. Rows are B anchors, B positives, then B of each further negative; embedding e of
+ * a row is the sum of its tokens' outputs weighed by the input `pool` f32 (rows,T); the loss is the
+ * mean over anchors i of the cross entropy of scale·cos(e_i, e_j) over all rows j that are no
+ * anchors, the class being i's positive. A row whose weights are all 0 is none. A rank's negatives
+ * are those of its own micro-batch. Source: sentence-transformers' MultipleNegativesRankingLoss;
+ * van den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018 (scale =
+ * 1/temperature).
+ */
+typedef struct ds_contrast {
+    double scale;         /* above 0; sentence-transformers: 20 */
+    uint32_t n_negatives; /* further negatives of each anchor; default 0 */
+    DS_RESERVED(4);
+} ds_contrast;
+
+/* What a task has besides. */
+typedef struct ds_task_params {
+    uint32_t token_types; /* default 0: all tokens are of the first type; 1: an input
+                             token_type_ids, i32 (B,T), of models with a table of them */
+    uint32_t problem;     /* a ds_problem; default CLASSES */
+    ds_contrast contrast; /* of CONTRAST */
+    DS_RESERVED(4);
+} ds_task_params;
 
 /* Keys and values of many sequences in blocks of shared cells: the trace's batch is 1, its tokens
  * are those of any sequences in a row. The attention of each takes keys and values from the blocks
@@ -101,7 +138,7 @@ typedef struct ds_trace {
                                      the life of the tracer; default NULL */
     int64_t sequence_form;        /* TRAIN, EVAL: a ds_sequence_form; with sequence_ranks */
     uint32_t task;                /* a ds_task; default TOKENS */
-    uint32_t n_classes;           /* of the tasks with classes, 2 or more */
+    uint32_t n_classes;  /* of the tasks with classes, 2 or more; of regression 1 or more */
     int64_t token_ranks; /* of expert_ranks, those that have the same tokens: each sends its share
                             of them; default 0: none */
     const struct ds_distillation *distillation; /* TRAIN: the loss is made with the logits of a
@@ -111,7 +148,9 @@ typedef struct ds_trace {
     int64_t sequence_chunk; /* TRAIN, EVAL: positions of the chunks that sequences are computed in,
                                so that dropout knows its rows, and q, k and v are three tensors;
                                default 0: in one piece */
-    DS_RESERVED(1);
+    const ds_task_params *task_params; /* borrowed for the life of the tracer; default NULL: all of
+                                          them are their defaults */
+    DS_RESERVED(4);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

@@ -48,13 +48,22 @@ typedef struct ds_token_range {
     size_t begin, end;
 } ds_token_range;
 
-/* The result of an encode. Both arrays belong to the scratch and last until its next use. */
+/* The result of an encode. The arrays belong to the scratch and last until its next use. */
 typedef struct ds_tokens {
     const uint32_t *ids;
     const ds_token_range *ranges; /* NULL without DS_ENCODE_RANGES */
     size_t n;
-    DS_RESERVED(4);
+    const uint8_t *types; /* of ds_tokenizer_encode_pair, transformers' token_type_ids; else NULL */
+    DS_RESERVED(3);
 } ds_tokens;
+
+/* Two texts that are read together. */
+typedef struct ds_two_texts {
+    const char *text[2];
+    size_t n[2];       /* bytes */
+    size_t max_length; /* most tokens, special ones included: ends are cut off as transformers'
+                          "longest_first" does; default 0: any number */
+} ds_two_texts;
 
 /* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with the
  * small files beside them, as transformers' AutoTokenizer reads the folder), a tokenizer.json or a
@@ -78,6 +87,13 @@ DS_API void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch);
 DS_API ds_status ds_tokenizer_encode(const ds_tokenizer *tok, ds_tokenizer_scratch *scratch,
                                      const char *text, size_t n, uint32_t flags,
                                      ds_tokens *tokens_out);
+
+/* Encodes a pair as transformers' tokenizer(a, b): ids and types as the file's post-processor has
+ * pairs (BERT: [CLS] a [SEP] b [SEP], the second of type 1). flags: not DS_ENCODE_RANGES. Errors:
+ * as above for each text; ERR_ARG (max_length has no room for the special tokens). */
+DS_API ds_status ds_tokenizer_encode_pair(const ds_tokenizer *tok, ds_tokenizer_scratch *scratch,
+                                          const ds_two_texts *pair, uint32_t flags,
+                                          ds_tokens *tokens_out);
 
 /* Decodes n ids; one below the vocabulary's size that no token has gives no text. With byte
  * fallback and DS_DECODE_REPAIR, bytes that follow each other and are no UTF-8 as a whole become

@@ -122,11 +122,12 @@ bool dsi_is_new_head(const char *name)
            strstr(name, ".pooler.dense.") != NULL;
 }
 
-/* Of a reward model made of a language model. */
+/* Of a reward model made of a language model, or of one that learns embeddings (ds_contrast). */
 static bool is_left_head(const ds_model *model, const ds_cells *cells, const char *name)
 {
     return strcmp(name, head_name(model)) == 0 &&
-           ds_cells_find(cells, DS_CELL_PARAM, DSI_SCORE_HEAD) != DS_NONE;
+           (ds_cells_find(cells, DS_CELL_PARAM, DSI_SCORE_HEAD) != DS_NONE ||
+            ds_cells_find(cells, DS_CELL_INPUT, "train/pool") != DS_NONE);
 }
 
 static bool is_tied_head(const ds_model *model, const char *name)

@@ -344,6 +344,31 @@ static ds_status read_preference(ds_ctx *ctx, const ds_engine_params *params, ds
     return DS_OK;
 }
 
+static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_params *out)
+{
+    enum { MOST_NEGATIVES = 64 };
+    *out = params->task_params != NULL ? *params->task_params : (ds_task_params){0};
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_task_params", out));
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_contrast", &out->contrast));
+    if (params->task != DS_TASK_CONTRAST) {
+        return DS_OK;
+    }
+    const ds_contrast *c = &out->contrast;
+    if (!(c->scale > 0.0) || !isfinite(c->scale) || c->n_negatives > MOST_NEGATIVES) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the loss of embeddings: scale is %g, n_negatives %u; expected above 0, and "
+                       "%d at most",
+                       c->scale, c->n_negatives, MOST_NEGATIVES);
+    }
+    const char *other = params->adapter != NULL        ? "an adapter (--lora)"
+                        : params->distillation != NULL ? "distillation"
+                        : params->preference != NULL   ? "a preference loss"
+                                                       : NULL;
+    return other == NULL ? DS_OK
+                         : ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                                   "the loss of embeddings beside %s is not built", other);
+}
+
 /* A packed matrix is not shared by tensor-parallel ranks. */
 static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
                                const dsi_engine_spec *spec)
@@ -488,6 +513,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.loss_user = params->loss_user;
     spec->train.task = params->task;
     spec->train.n_classes = params->n_classes;
+    DS_TRY(read_task(ctx, params, &spec->train.task_params));
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
     DS_TRY(read_distillation(ctx, params, v, &spec->train.distillation));
     if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {

@@ -623,6 +623,9 @@ static ds_status build_all(builder *b)
 
 int64_t dsi_train_rows(const dsi_train_spec *spec)
 {
+    if (spec->task == DS_TASK_CONTRAST) {
+        return (2 + (int64_t)spec->task_params.contrast.n_negatives) * spec->batch;
+    }
     return ds_preference_is_paired(spec->preference.loss) ? 2 * spec->batch : spec->batch;
 }
 
@@ -642,6 +645,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,
+                      .task_params = &spec->task_params,
                       .distillation = mode == DS_TRACE_TRAIN && spec->distillation.teacher != NULL
                                           ? &spec->distillation
                                           : NULL,

@@ -102,6 +102,7 @@ typedef struct dsi_train_spec {
     ds_preference preference;     /* loss NONE: cross entropy */
     ds_distillation distillation; /* teacher NULL: none */
     uint32_t task, n_classes;     /* of ds_trace */
+    ds_task_params task_params;   /* likewise */
     int64_t accumulation;
     ds_optimizer_kind optimizer; /* not NONE */
     double eps;
@@ -129,7 +130,7 @@ typedef struct dsi_train_spec {
     void *loss_user;
 } dsi_train_spec;
 
-/* Rows of a micro-batch: two for a pair of preferences. */
+/* Rows of a micro-batch: two for a pair of preferences, and those of ds_contrast. */
 int64_t dsi_train_rows(const dsi_train_spec *spec);
 /* The trace of a micro-batch. It refers to the specification. */
 ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode);

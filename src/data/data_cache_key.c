@@ -275,6 +275,7 @@ static ds_status hash_rules(ds_ctx *ctx, const ds_dataset_params *params, XXH3_s
     add_number(hash, params->append_eos);
     add_number(hash, params->alpaca);
     add_number(hash, params->n_classes);
+    add_number(hash, params->n_negatives);
     for (uint64_t i = 0; params->classes != NULL && i < params->n_classes; ++i) {
         add_text(hash, params->classes[i]);
     }
@@ -304,7 +305,9 @@ static ds_status make_key(ds_ctx *ctx, const ds_dataset_params *params, XXH3_sta
                                        [DS_ROWS_LABELLED] = "-labelled",
                                        [DS_ROWS_CLASSES] = "-classes",
                                        [DS_ROWS_TOKEN_CLASSES] = "-token_classes",
-                                       [DS_ROWS_SOURCES] = "-sources"};
+                                       [DS_ROWS_SOURCES] = "-sources",
+                                       [DS_ROWS_VALUES] = "-values",
+                                       [DS_ROWS_CONTRAST] = "-contrast"};
     (void)snprintf(key->samples, sizeof key->samples, "%s-%lld-%s%s", name,
                    (long long)params->seq_length, too_long[params->too_long], rows[params->rows]);
     return DS_OK;

@@ -84,6 +84,43 @@ static void keep_last(const dsi_document *document, uint64_t n)
     counted[n - 1] = n > 1 ? counted[document->n - 1] : counted[0];
 }
 
+/* Where the part that begins at `at` ends: the next begins with a flag. */
+static uint64_t part_end(const dsi_document *document, uint64_t at)
+{
+    const uint8_t *next = memchr(document->counted + at + 1, 1, document->n - at - 1);
+    return next != NULL ? (uint64_t)(next - document->counted) : document->n;
+}
+
+/* A draw of contrast: a document for each part, all of it or nothing. */
+static ds_status take_parts(const reading *r, const dsi_document *document)
+{
+    const uint64_t most = (uint64_t)r->params->seq_length;
+    uint64_t end = 0;
+    bool too_long = false;
+    for (uint64_t at = 0; at < document->n; at = end) {
+        end = part_end(document, at);
+        too_long = too_long || end - at > most;
+    }
+    if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
+        r->take->info.n_dropped += 1;
+        return DS_OK;
+    }
+    for (uint64_t at = 0; at < document->n; at = end) {
+        end = part_end(document, at);
+        dsi_document part = *document;
+        part.ids += at;
+        part.counted += at;
+        part.n = end - at;
+        const uint64_t n = part.n > most ? most : part.n;
+        if (n < part.n && document->ends) {
+            keep_last(&part, n);
+        }
+        r->take->info.n_truncated += n < part.n;
+        DS_TRY(dsi_take_add(r->take, part.ids, part.counted, n, false));
+    }
+    return DS_OK;
+}
+
 /* Takes one document: cuts or drops a sample that is too long, drops one that teaches nothing. */
 static ds_status take_document(void *user, const dsi_document *document)
 {
@@ -94,10 +131,11 @@ static ds_status take_document(void *user, const dsi_document *document)
         DS_TRY(take_kind(r->ctx, r->take, r->path, true));
         return dsi_take_preference(r->ctx, r->params, r->path, r->take, document);
     }
-    const bool too_long = document->sample && document->n > (uint64_t)r->params->seq_length;
+    const uint64_t most = (uint64_t)r->params->seq_length + dsi_values_head(r->params);
+    const bool too_long = document->sample && document->n > most;
     const bool sources = r->params->rows == DS_ROWS_SOURCES;
     const bool classes = r->params->rows >= DS_ROWS_CLASSES && !sources;
-    const uint64_t n = too_long ? (uint64_t)r->params->seq_length : document->n;
+    const uint64_t n = too_long ? most : document->n;
     DS_TRY(r->status);
     DS_TRY(take_kind(r->ctx, r->take, r->path, document->sample));
     if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
@@ -109,6 +147,9 @@ static ds_status take_document(void *user, const dsi_document *document)
                        "%s: plain text has no classes, which this objective needs; give rows",
                        r->path);
     }
+    if (r->params->rows == DS_ROWS_CONTRAST) {
+        return take_parts(r, document);
+    }
     if (sources && !document->sample) {
         return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
                        "%s: plain text has no targets, which this model needs; give rows of "
@@ -119,7 +160,7 @@ static ds_status take_document(void *user, const dsi_document *document)
         info->n_uncounted += 1;
         return DS_OK;
     }
-    info->n_truncated += too_long;
+    info->n_truncated += too_long || document->cut;
     if (classes && too_long && document->ends) {
         keep_last(document, n);
     }
@@ -219,6 +260,17 @@ ds_status dsi_take_files(ds_ctx *ctx, const ds_dataset_params *params, dsi_take 
     reading r = {.ctx = ctx, .params = params, .take = take};
     DS_TRY(check_pairs(ctx, params));
     take->info.rows = (uint8_t)params->rows;
+    if (params->rows == DS_ROWS_VALUES &&
+        (params->n_classes < 1 || params->n_classes > UINT8_MAX)) {
+        return ds_fail(ctx, DS_ERR_ARG, "rows of values: n_classes is %llu; expected 1 to %d",
+                       (unsigned long long)params->n_classes, UINT8_MAX);
+    }
+    if (params->n_negatives > DSI_MOST_NEGATIVES ||
+        (params->n_negatives > 0 && params->rows != DS_ROWS_CONTRAST)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "n_negatives is %llu; expected %d at most, of rows of contrast",
+                       (unsigned long long)params->n_negatives, DSI_MOST_NEGATIVES);
+    }
     if (params->too_long == DS_TOO_LONG_KEEP_END && params->rows == DS_ROWS_TEXT) {
         return ds_fail(ctx, DS_ERR_ARG, "the end of a too long row is kept of preferences only");
     }

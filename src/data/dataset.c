@@ -94,6 +94,8 @@ static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
 {
     dsi_take take = {.add = add_to_memory, .reference = add_reference, .user = dataset};
     dataset->info.rows = (uint8_t)params->rows;
+    dataset->n_head = (uint32_t)dsi_values_head(params);
+    dataset->n_parts = 2 + (uint32_t)params->n_negatives;
     for (uint32_t i = 0; i < params->n_files && params->rows != DS_ROWS_TEXT; ++i) {
         if (dsi_take_is_indexed(params->files[i])) {
             return ds_fail(

@@ -17,6 +17,8 @@ struct ds_dataset {
     uint64_t n_docs;
     uint64_t longest; /* tokens; no document is longer */
     ds_dataset_info info;
+    uint32_t n_head;      /* of VALUES: entries before a document's tokens (schema_texts.c) */
+    uint32_t n_parts;     /* of CONTRAST: documents of a draw */
     float *reference;     /* of preferences: two of each draw; NULL: none yet */
     uint64_t n_reference; /* numbers in it */
 };
@@ -33,7 +35,9 @@ static inline uint64_t dsi_dataset_begin(const ds_dataset *dataset, uint64_t d)
 /* Documents of a draw: two of a pair. */
 static inline uint64_t dsi_dataset_each(const ds_dataset *dataset)
 {
-    return dataset->info.rows == DS_ROWS_PAIRS ? 2 : 1;
+    return dataset->info.rows == DS_ROWS_PAIRS      ? 2
+           : dataset->info.rows == DS_ROWS_CONTRAST ? dataset->n_parts
+                                                    : 1;
 }
 
 /* The document that token `at` is in; first <= at < end. */

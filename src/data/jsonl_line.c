@@ -41,6 +41,8 @@ void dsi_line_tokenize(const ds_dataset_params *params, ds_tokenizer_scratch *sc
         (void)dsi_schema_no_memory(&r);
     } else if (params->rows == DS_ROWS_SOURCES) {
         (void)dsi_schema_sources(&r, scratch);
+    } else if (params->rows == DS_ROWS_CONTRAST) {
+        (void)dsi_schema_contrast(&r, scratch);
     } else if (params->rows >= DS_ROWS_CLASSES) {
         (void)dsi_schema_classes(&r, scratch);
     } else {

@@ -93,10 +93,13 @@ static ds_status set_lanes(ds_loader *loader, const ds_dataset *const *datasets,
     return DS_OK;
 }
 
-/* bytes: of a row for each draw. */
-static ds_status allocate(ds_loader *loader, size_t bytes)
+/* bytes: of a row for each draw. first: the first data set. */
+static ds_status allocate(ds_loader *loader, const ds_dataset *first, size_t bytes)
 {
     loader->lanes = calloc(loader->n_lanes, 2 * sizeof *loader->lanes);
+    if (loader->lanes != NULL) {
+        loader->lanes[0].dataset = first;
+    }
     loader->data = malloc(bytes * (size_t)dsi_loader_rows_each(loader));
     return loader->data != NULL && loader->lanes != NULL
                ? DS_OK
@@ -127,12 +130,15 @@ ds_status ds_loader_create_mixed(ds_ctx *ctx, const ds_dataset *const *datasets,
     loader->params.n_ranks = params->n_ranks == 0 ? 1 : params->n_ranks;
     loader->params.n_vocab = params->n_vocab == 0 ? (int64_t)INT32_MAX + 1 : params->n_vocab;
     loader->samples = datasets[0]->info.samples;
-    ds_status status = allocate(loader, bytes);
+    ds_status status = allocate(loader, datasets[0], bytes);
     if (status >= 0) {
         status = set_lanes(loader, datasets, weights);
     }
     if (status >= 0) {
         status = dsi_loader_open_preference(loader);
+    }
+    if (status >= 0) {
+        status = dsi_loader_open_task(loader);
     }
     if (status < 0) {
         ds_loader_destroy(&loader);
@@ -152,6 +158,7 @@ void ds_loader_destroy(ds_loader **loader)
 {
     if (loader != NULL && *loader != NULL) {
         dsi_loader_close_preference(*loader);
+        dsi_loader_close_task(*loader);
         free((*loader)->lanes);
         free((*loader)->data);
         free(*loader);
@@ -199,6 +206,11 @@ static void begin_epoch(ds_loader *loader)
     }
 }
 
+static bool is_contrast(const ds_loader *loader)
+{
+    return loader->lanes[0].dataset->info.rows == DS_ROWS_CONTRAST;
+}
+
 /* index below 0: another rank's. False: the epoch is over, and another is not to begin. */
 static bool fill_row(ds_loader *loader, int64_t index, bool once)
 {
@@ -212,6 +224,8 @@ static bool fill_row(ds_loader *loader, int64_t index, bool once)
     }
     if (loader->preference != NULL) {
         dsi_loader_draw_preference(loader, index);
+    } else if (is_contrast(loader)) {
+        dsi_loader_draw_contrast(loader, index);
     } else if (loader->samples) {
         dsi_loader_row_samples(loader, row);
     } else {
@@ -228,6 +242,7 @@ static bool fill_batch(ds_loader *loader, bool once)
     bool any = false;
     loader->batch_tokens = 0;
     loader->bad = DSI_NO_TOKEN;
+    dsi_loader_clear_task(loader);
     for (uint32_t rank = 0; rank < p->n_ranks; ++rank) {
         for (int64_t i = 0; i < p->batch; ++i) {
             const bool own = rank == p->rank;
@@ -235,6 +250,8 @@ static bool fill_batch(ds_loader *loader, bool once)
                 any = true;
             } else if (own && loader->preference != NULL) {
                 dsi_loader_clear_preference(loader, i);
+            } else if (own && is_contrast(loader)) {
+                dsi_loader_clear_contrast(loader, i);
             } else if (own) {
                 dsi_loader_clear_row(dsi_loader_row_at(loader, i), 0, p->seq_length);
             }
@@ -253,7 +270,8 @@ static ds_loader_batch view(ds_loader *loader)
                              .positions = {row.positions, meta},
                              .first = {row.first, meta},
                              .n_tokens = loader->batch_tokens,
-                             .preference = dsi_loader_view_preference(loader)};
+                             .preference = dsi_loader_view_preference(loader),
+                             .task = dsi_loader_view_task(loader)};
 }
 
 static ds_status check_ids(const ds_loader *loader)
@@ -303,7 +321,7 @@ ds_status ds_loader_next_once(ds_loader *loader, ds_loader_batch *batch_out, boo
 uint64_t ds_loader_epoch_rows(const ds_loader *loader)
 {
     ds_loader at = *loader;
-    if (!loader->samples || loader->preference != NULL) {
+    if (!loader->samples || loader->preference != NULL || is_contrast(loader)) {
         return dsi_loader_draws(loader);
     }
     at.lanes += loader->n_lanes;

@@ -39,6 +39,7 @@ struct ds_loader {
     uint64_t epoch;
     uint64_t next;                          /* draw of the epoch */
     struct dsi_preference_rows *preference; /* NULL: rows are not of preferences */
+    struct dsi_task_rows *task;             /* NULL: rows are of no task of encoders */
 };
 
 #define DSI_NO_TOKEN UINT64_MAX
@@ -77,6 +78,25 @@ void dsi_loader_draw_preference(ds_loader *loader, int64_t index);
 void dsi_loader_clear_preference(ds_loader *loader, int64_t index);
 /* What the batch has besides. */
 const ds_loader_preference *dsi_loader_view_preference(ds_loader *loader);
+
+/* Which draw of its data the lane's next one is. */
+uint64_t dsi_loader_draw_of(const ds_loader *loader, const dsi_lane *lane);
+
+/* ---- tasks of encoders: loader_task.c ---- */
+
+/* Checks that data sets are alike, and makes room. */
+ds_status dsi_loader_open_task(ds_loader *loader);
+void dsi_loader_close_task(ds_loader *loader);
+/* All of the batch to nothing; before it is filled. */
+void dsi_loader_clear_task(ds_loader *loader);
+/* Of n tokens of CLASSES or VALUES, from `begin` of the store on, at `origin` of a row: targets,
+ * types and numbers. */
+void dsi_loader_place_texts(ds_loader *loader, const ds_dataset *dataset, dsi_row row,
+                            int64_t origin, uint64_t begin, int64_t n);
+/* As of preferences, of CONTRAST. */
+void dsi_loader_draw_contrast(ds_loader *loader, int64_t index);
+void dsi_loader_clear_contrast(ds_loader *loader, int64_t index);
+const ds_loader_task *dsi_loader_view_task(const ds_loader *loader);
 
 /* ---- masking: loader_mask.c ---- */
 

@@ -33,7 +33,10 @@ static bool of_pairs(const ds_loader *loader)
 
 int64_t dsi_loader_rows_each(const ds_loader *loader)
 {
-    return of_pairs(loader) ? 2 : 1;
+    return of_pairs(loader) ? 2
+           : loader->lanes != NULL && loader->lanes[0].dataset->info.rows == DS_ROWS_CONTRAST
+               ? loader->lanes[0].dataset->n_parts
+               : 1;
 }
 
 /* Data sets of the loss's kind of rows, and the other way round. */
@@ -44,7 +47,9 @@ static ds_status check_rows(const ds_loader *loader)
                                         [DS_ROWS_LABELLED] = "labelled answers (DS_ROWS_LABELLED)",
                                         [DS_ROWS_CLASSES] = "classes",
                                         [DS_ROWS_TOKEN_CLASSES] = "classes",
-                                        [DS_ROWS_SOURCES] = "sources"};
+                                        [DS_ROWS_SOURCES] = "sources",
+                                        [DS_ROWS_VALUES] = "values",
+                                        [DS_ROWS_CONTRAST] = "anchors and positives"};
     const ds_preference *p = loader->params.preference;
     const uint8_t want = p == NULL          ? DS_ROWS_TEXT
                          : of_pairs(loader) ? DS_ROWS_PAIRS
@@ -262,12 +267,17 @@ static void place(ds_loader *loader, const ds_dataset *dataset, uint64_t draw, i
     }
 }
 
+uint64_t dsi_loader_draw_of(const ds_loader *loader, const dsi_lane *lane)
+{
+    const uint64_t n = ds_dataset_n_draws(lane->dataset);
+    return loader->params.shuffle ? dsi_permute(lane->next, n, lane->seed, lane->epoch)
+                                  : lane->next;
+}
+
 void dsi_loader_draw_preference(ds_loader *loader, int64_t index)
 {
     dsi_lane *lane = dsi_loader_lane(loader);
-    const uint64_t n = ds_dataset_n_draws(lane->dataset);
-    const uint64_t draw =
-        loader->params.shuffle ? dsi_permute(lane->next, n, lane->seed, lane->epoch) : lane->next;
+    const uint64_t draw = dsi_loader_draw_of(loader, lane);
     if (index >= 0) {
         place(loader, lane->dataset, draw, index);
     }

@@ -5,7 +5,8 @@
 
 static int64_t length_of(const ds_dataset *dataset, uint64_t d)
 {
-    return (int64_t)(dsi_dataset_begin(dataset, d + 1) - dsi_dataset_begin(dataset, d));
+    return (int64_t)(dsi_dataset_begin(dataset, d + 1) - dsi_dataset_begin(dataset, d)) -
+           (int64_t)dataset->n_head;
 }
 
 ds_status dsi_loader_check_samples(const ds_loader *loader, const dsi_lane *lane)
@@ -38,7 +39,7 @@ static uint64_t sample_of(const ds_loader *loader, const dsi_lane *lane)
                : lane->next;
 }
 
-/* In the place of flags stand classes and one more (schema_classes.c). */
+/* In the place of flags of words stand classes and one more (schema_classes.c). */
 static void place_classes(const ds_dataset *dataset, dsi_row row, int64_t origin, uint64_t begin,
                           int64_t n)
 {
@@ -69,7 +70,7 @@ static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t
 {
     const ds_dataset *dataset = lane->dataset;
     const dsi_store *tokens = dataset->tokens;
-    const uint64_t begin = dsi_dataset_begin(dataset, d);
+    const uint64_t begin = dsi_dataset_begin(dataset, d) + dataset->n_head;
     const int64_t n = length_of(dataset, d);
     for (int64_t i = 0; i < n; ++i) {
         const uint64_t next = begin + (uint64_t)i + 1;
@@ -81,6 +82,8 @@ static void place(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t
     }
     if (dataset->info.rows == DS_ROWS_SOURCES) {
         place_source(loader, tokens, row, origin, begin, n);
+    } else if (loader->task != NULL) {
+        dsi_loader_place_texts(loader, dataset, row, origin, begin, n);
     } else if (dataset->info.rows >= DS_ROWS_CLASSES) {
         place_classes(dataset, row, origin, begin, n);
     }

@@ -102,7 +102,9 @@ static ds_status check_schema(ds_ctx *ctx, const char *place, batch *b, const ds
         [DS_ROWS_CLASSES] = "but this objective needs rows of a text and its class",
         [DS_ROWS_TOKEN_CLASSES] = "but this objective needs rows of words and their classes",
         [DS_ROWS_SOURCES] = "but this model needs a source and its target, \"prompt\" and "
-                            "\"completion\""};
+                            "\"completion\"",
+        [DS_ROWS_VALUES] = "but this objective needs rows of a text and its numbers or classes",
+        [DS_ROWS_CONTRAST] = "but this objective needs \"anchor\" and \"positive\""};
     const uint64_t rows = b->params->rows;
     if (!sink->any_schema && !is_wanted(rows, line->schema)) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED, "%s: a row of the schema %s, %s", place,
@@ -156,6 +158,7 @@ static ds_status deliver_line(ds_ctx *ctx, const char *place, batch *b, const ds
                                    .counted = line->sample ? line->counted : NULL,
                                    .n = line->n,
                                    .sample = line->sample,
+                                   .cut = line->cut,
                                    .ends = line->ends,
                                    .schema = line->schema,
                                    .n_chosen = line->n_chosen,

@@ -33,6 +33,7 @@ typedef struct dsi_document {
     const uint8_t *counted;
     uint64_t n;
     bool sample, joins;
+    bool cut;               /* its end was cut off, to params->seq_length */
     bool ends;              /* of classes: the last token stands behind the text, as [SEP] */
     dsi_schema schema;      /* of a row */
     uint64_t n_chosen;      /* of a preference: tokens of the chosen answer's document, which the
@@ -69,6 +70,7 @@ typedef struct dsi_line {
     uint64_t n_chosen; /* of a preference: prompt and chosen answer, then prompt and rejected one */
     dsi_schema schema;
     bool sample;
+    bool cut;           /* its end was cut off, to params->seq_length */
     bool ends;          /* of classes: the last token is what the tokenizer puts behind a text */
     bool label;         /* of an unpaired preference */
     bool has_reference; /* of a preference: */
@@ -88,6 +90,14 @@ void dsi_line_free(dsi_line *line);
  * its columns (`columns`: the lines' together). schema/schema_columns.c. */
 ds_status dsi_columns_check(ds_ctx *ctx, const char *column_map);
 ds_status dsi_columns_seen(ds_ctx *ctx, const char *path, const char *column_map, uint32_t columns);
+
+/* Entries before the tokens of a document of VALUES; 0: other rows. */
+static inline uint64_t dsi_values_head(const ds_dataset_params *params)
+{
+    return params->rows == DS_ROWS_VALUES ? params->n_classes * sizeof(float) : 0;
+}
+
+enum { DSI_MOST_NEGATIVES = 64 };
 
 bool dsi_path_ends(const char *path, const char *end);
 

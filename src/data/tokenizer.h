@@ -214,7 +214,9 @@ typedef struct dsi_decode_step {
 } dsi_decode_step;
 
 typedef struct dsi_template_piece {
-    bool sequence; /* the text; otherwise ids */
+    bool sequence; /* a text; otherwise ids */
+    bool second;   /* of a pair: the second text */
+    uint8_t type;  /* of its tokens, of a pair */
     const uint32_t *ids;
     uint32_t n_ids;
 } dsi_template_piece;
@@ -282,6 +284,8 @@ struct ds_tokenizer {
     bool falls_back;      /* one of the steps is BYTE_FALLBACK */
     dsi_template_piece template_pieces[DSI_TOK_MAX_TEMPLATE];
     uint32_t n_template; /* 0: only the text */
+    dsi_template_piece pair_pieces[DSI_TOK_MAX_TEMPLATE];
+    uint32_t n_pair; /* 0: one text behind the other, of types 0 and 1 */
 
     uint32_t n_ids; /* vocabulary and added tokens */
     int64_t bos, pad, unk, mask;
@@ -370,6 +374,10 @@ struct ds_tokenizer_scratch {
     void *match;          /* pcre2_match_data */
     size_t match_account; /* what matching may still cost in this text (tokenizer_match.c) */
     size_t made_account;  /* bytes that stages may still make of this text */
+    uint32_t *pair;       /* the ids of two texts, before the template (tokenizer_pair.c) */
+    size_t pair_capacity;
+    uint8_t *types; /* of a pair's ids */
+    size_t types_capacity;
 };
 
 /* Grows an array of `size`-byte elements to hold `need`; false records ERR_NOMEM in the scratch. */
@@ -399,6 +407,8 @@ static inline ds_token_range dsi_view_range(dsi_view view)
 }
 
 void dsi_tok_emit(ds_tokenizer_scratch *s, uint32_t id, ds_token_range range);
+/* Appends the ids of a text without what stands around it. flags: of ds_tokenizer_encode. */
+void dsi_tok_append(ds_tokenizer_scratch *s, const char *text, size_t n, uint32_t flags);
 
 /* Notes in joins which neighbours a merge product has inside. */
 void dsi_joins_add(unsigned char *joins, const unsigned char *text, size_t n);

@@ -145,26 +145,46 @@ ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_
 
 /* ---- post-processors ---- */
 
-static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_t *json,
-                                const json_t *specials)
+/* What is read of a template: "single" or "pair". */
+typedef struct template_reader {
+    const char *path, *key;
+    const json_t *specials;
+    bool pair;
+    dsi_template_piece *pieces;
+    uint32_t n;
+} template_reader;
+
+static ds_status template_piece(ds_tokenizer *tok, template_reader *r, const json_t *json)
 {
-    if (tok->n_template == DSI_TOK_MAX_TEMPLATE) {
+    const char *path = r->path;
+    const json_t *specials = r->specials;
+    if (r->n == DSI_TOK_MAX_TEMPLATE) {
         return ds_fail(tok->ctx, DS_ERR_LIMIT, "%s: a template of more than %d pieces", path,
                        DSI_TOK_MAX_TEMPLATE);
     }
-    dsi_template_piece *piece = &tok->template_pieces[tok->n_template++];
+    dsi_template_piece *piece = &r->pieces[r->n++];
+    *piece = (dsi_template_piece){0};
     const json_t *special = json_object_get(json, "SpecialToken");
+    const json_t *text = json_object_get(json, "Sequence");
+    const json_t *type = json_object_get(special != NULL ? special : text, "type_id");
+    if (r->pair && type != NULL &&
+        (!json_is_integer(type) || json_integer_value(type) < 0 ||
+         json_integer_value(type) > UINT8_MAX)) {
+        return ds_fail(tok->ctx, DS_ERR_FORMAT,
+                       "%s: \"type_id\" of the post-processor's \"pair\" must be 0 to %d", path,
+                       UINT8_MAX);
+    }
+    piece->type = (uint8_t)(r->pair ? json_integer_value(type) : 0);
     if (special == NULL) {
-        const json_t *text = json_object_get(json, "Sequence");
         const char *which = json_string_value(json_object_get(text, "id"));
         piece->sequence = true;
-        return which != NULL && strcmp(which, "A") == 0
+        piece->second = r->pair && which != NULL && strcmp(which, "B") == 0;
+        return which != NULL && (piece->second || strcmp(which, "A") == 0)
                    ? DS_OK
-                   : ds_fail(
-                         tok->ctx, DS_ERR_FORMAT,
-                         "%s: a piece of the post-processor's \"single\" must be a SpecialToken "
-                         "or the Sequence A",
-                         path);
+                   : ds_fail(tok->ctx, DS_ERR_FORMAT,
+                             "%s: a piece of the post-processor's \"%s\" must be a SpecialToken or "
+                             "the Sequence A%s",
+                             path, r->key, r->pair ? " or B" : "");
     }
     const char *name = json_string_value(json_object_get(special, "id"));
     const json_t *ids = json_object_get(json_object_get(specials, name != NULL ? name : ""), "ids");
@@ -190,8 +210,27 @@ static ds_status template_piece(ds_tokenizer *tok, const char *path, const json_
     return DS_OK;
 }
 
+ds_status dsi_tokenizer_pair_of_bert(ds_tokenizer *tok, const uint32_t *around, uint8_t type)
+{
+    const dsi_template_piece before = {.ids = around, .n_ids = 1};
+    const dsi_template_piece behind = {.ids = around + 1, .n_ids = 1};
+    dsi_template_piece *piece = tok->pair_pieces;
+    *piece++ = before;
+    *piece++ = (dsi_template_piece){.sequence = true};
+    *piece++ = behind;
+    if (type == 0) { /* RoBERTa's: two of them between the texts, and no types */
+        *piece++ = behind;
+    }
+    *piece++ = (dsi_template_piece){.sequence = true, .second = true, .type = type};
+    *piece = behind;
+    piece->type = type;
+    tok->n_pair = (uint32_t)(piece - tok->pair_pieces) + 1;
+    return DS_OK;
+}
+
 /* "cls" before the text and "sep" after it, each [spelling, id]. */
-static ds_status template_of_bert(ds_tokenizer *tok, const char *path, const json_t *json)
+static ds_status template_of_bert(ds_tokenizer *tok, const char *path, const json_t *json,
+                                  bool bert)
 {
     static const char *const keys[] = {"cls", "sep"};
     uint32_t *ids = dsi_arena_array(tok->arena, 2, sizeof *ids);
@@ -213,7 +252,34 @@ static ds_status template_of_bert(ds_tokenizer *tok, const char *path, const jso
     tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
     tok->template_pieces[2] = (dsi_template_piece){.ids = ids + 1, .n_ids = 1};
     tok->n_template = 3;
-    return DS_OK;
+    return dsi_tokenizer_pair_of_bert(tok, ids, bert ? 1 : 0);
+}
+
+/* Each text once, the first before the second or behind it. */
+static ds_status read_pair(ds_tokenizer *tok, const char *path, const json_t *json)
+{
+    template_reader r = {.path = path,
+                         .key = "pair",
+                         .specials = json_object_get(json, "special_tokens"),
+                         .pair = true,
+                         .pieces = tok->pair_pieces};
+    const json_t *pair = json_object_get(json, "pair");
+    uint32_t n_texts[2] = {0, 0};
+    size_t i;
+    const json_t *one;
+    if (json_array_size(pair) == 0) { /* of a list alone it is more */
+        return DS_OK;
+    }
+    json_array_foreach(pair, i, one)
+    {
+        DS_TRY(template_piece(tok, &r, one));
+        n_texts[r.pieces[i].second] += r.pieces[i].sequence;
+    }
+    tok->n_pair = r.n;
+    return n_texts[0] == 1 && n_texts[1] == 1
+               ? DS_OK
+               : ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                         "%s: the post-processor's \"pair\" must have each text once", path);
 }
 
 ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *json)
@@ -237,7 +303,7 @@ ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *
     }
     if (tok->n_template == 0 &&
         (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0)) {
-        return template_of_bert(tok, path, json);
+        return template_of_bert(tok, path, json, strcmp(type, "BertProcessing") == 0);
     }
     if (strcmp(type, "TemplateProcessing") != 0 || tok->n_template > 0) {
         return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
@@ -248,13 +314,18 @@ ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *
     }
     DS_TRY(dsi_form_list(tok, path, json, "single"));
     uint32_t n_texts = 0;
+    template_reader r = {.path = path,
+                         .key = "single",
+                         .specials = json_object_get(json, "special_tokens"),
+                         .pieces = tok->template_pieces};
     json_array_foreach(json_object_get(json, "single"), i, one)
     {
-        DS_TRY(template_piece(tok, path, one, json_object_get(json, "special_tokens")));
-        n_texts += tok->template_pieces[tok->n_template - 1].sequence;
+        DS_TRY(template_piece(tok, &r, one));
+        n_texts += r.pieces[i].sequence;
     }
+    tok->n_template = r.n;
     return n_texts == 1
-               ? DS_OK
+               ? read_pair(tok, path, json)
                : ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
                          "%s: the post-processor's \"single\" must have the text once", path);
 }

@@ -50,6 +50,8 @@ void ds_tokenizer_scratch_destroy(ds_tokenizer_scratch **scratch)
     free(s->ends);
     free(s->heap);
     free(s->points);
+    free(s->pair);
+    free(s->types);
     made_free(&s->made_norm[0]);
     made_free(&s->made_norm[1]);
     made_free(&s->spelled);
@@ -197,6 +199,12 @@ static void encode_text(ds_tokenizer_scratch *s, dsi_view view, uint32_t flags)
     }
     const bool no_special = s->tok->split_special || (flags & DS_ENCODE_NO_SPECIAL_PARSE) != 0;
     cut_added(s, &s->tok->trie_raw, view, no_special, normalize_segment);
+}
+
+void dsi_tok_append(ds_tokenizer_scratch *s, const char *text, size_t n, uint32_t flags)
+{
+    dsi_tok_open_accounts(s, n);
+    encode_text(s, (dsi_view){.text = (const unsigned char *)text, .n = n}, flags);
 }
 
 /* The text with what the post-processor adds before and after it. */

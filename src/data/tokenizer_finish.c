@@ -239,18 +239,25 @@ done:
     return status;
 }
 
-static ds_status check_template(ds_tokenizer *tok, const char *path)
+static ds_status check_pieces(ds_tokenizer *tok, const char *path, const dsi_template_piece *pieces,
+                              uint32_t n)
 {
-    for (uint32_t i = 0; i < tok->n_template; ++i) {
-        for (uint32_t k = 0; k < tok->template_pieces[i].n_ids; ++k) {
-            if (tok->template_pieces[i].ids[k] >= tok->n_ids) {
+    for (uint32_t i = 0; i < n; ++i) {
+        for (uint32_t k = 0; k < pieces[i].n_ids; ++k) {
+            if (pieces[i].ids[k] >= tok->n_ids) {
                 return ds_fail(tok->ctx, DS_ERR_FORMAT,
                                "%s: the post-processor adds the id %u; the vocabulary has %u ids",
-                               path, tok->template_pieces[i].ids[k], tok->n_ids);
+                               path, pieces[i].ids[k], tok->n_ids);
             }
         }
     }
     return DS_OK;
+}
+
+static ds_status check_template(ds_tokenizer *tok, const char *path)
+{
+    DS_TRY(check_pieces(tok, path, tok->template_pieces, tok->n_template));
+    return check_pieces(tok, path, tok->pair_pieces, tok->n_pair);
 }
 
 ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path)

@@ -19,6 +19,8 @@ ds_status dsi_tokenizer_finish(ds_tokenizer *tok, const char *path);
 ds_status dsi_tokenizer_components(ds_tokenizer *tok, const char *path, const json_t *root);
 ds_status dsi_tokenizer_decoder(ds_tokenizer *tok, const char *path, const json_t *decoder);
 ds_status dsi_tokenizer_post(ds_tokenizer *tok, const char *path, const json_t *post);
+/* The pair of BERT (type 1) or RoBERTa (type 0). around: the ids before and behind a text. */
+ds_status dsi_tokenizer_pair_of_bert(ds_tokenizer *tok, const uint32_t *around, uint8_t type);
 ds_status dsi_tokenizer_pretok(ds_tokenizer *tok, const char *path, const json_t *pretok);
 ds_status dsi_tokenizer_norm(ds_tokenizer *tok, const char *path, const json_t *norm);
 /* The trie of a Unigram model's pieces. */

@@ -127,7 +127,7 @@ static ds_status frame_of_bert(dsi_said_reader *r, const int64_t *ids)
     tok->template_pieces[1] = (dsi_template_piece){.sequence = true};
     tok->template_pieces[2] = (dsi_template_piece){.ids = around + 1, .n_ids = 1};
     tok->n_template = 3;
-    return DS_OK;
+    return dsi_tokenizer_pair_of_bert(tok, around, bert ? 1 : 0);
 }
 
 /* T5's class: eos stands behind the text. */
@@ -147,6 +147,10 @@ static ds_status frame_of_t5(dsi_said_reader *r, int64_t eos)
     tok->template_pieces[0] = (dsi_template_piece){.sequence = true};
     tok->template_pieces[1] = (dsi_template_piece){.ids = behind, .n_ids = 1};
     tok->n_template = 2;
+    tok->pair_pieces[0] = tok->template_pieces[0];
+    tok->pair_pieces[1] = tok->pair_pieces[3] = tok->template_pieces[1];
+    tok->pair_pieces[2] = (dsi_template_piece){.sequence = true, .second = true};
+    tok->n_pair = 4;
     return DS_OK;
 }
 
@@ -256,6 +260,12 @@ static ds_status put_around(dsi_said_reader *r)
         tok->template_pieces[n++] = (dsi_template_piece){.ids = ids + 1, .n_ids = 1};
     }
     tok->n_template = n;
+    for (uint32_t i = 0; i < n; ++i) { /* around each text */
+        tok->pair_pieces[i] = tok->pair_pieces[n + i] = tok->template_pieces[i];
+        tok->pair_pieces[n + i].type = 1;
+        tok->pair_pieces[n + i].second = tok->template_pieces[i].sequence;
+    }
+    tok->n_pair = 2 * n;
     return DS_OK;
 }
 

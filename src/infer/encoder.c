@@ -50,7 +50,11 @@ ds_status ds_encoder_create(ds_ctx *ctx, const ds_encoder_params *params, ds_enc
                                      .max_length = params->max_length,
                                      .accelerator = params->accelerator,
                                      .adapter = params->adapter};
-    const dsi_encoder_task task = {.task = params->task, .n_classes = params->n_classes};
+    static const ds_task_params with_types = {.token_types = 1};
+    const bool typed = ds_model_get_info(params->model)->token_types > 1;
+    const dsi_encoder_task task = {.task = params->task,
+                                   .n_classes = params->n_classes,
+                                   .task_params = typed ? &with_types : NULL};
     ds_encoder *e = calloc(1, sizeof *e);
     if (e == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for an encoder");
@@ -115,11 +119,28 @@ static ds_status check_ids(const ds_generator *g, const uint32_t *ids, size_t n)
     return DS_OK;
 }
 
+/* Types of n tokens, NULL: all the first. */
+static ds_status write_types(ds_generator *g, const dsi_piece *piece, const uint8_t *types,
+                             int64_t n)
+{
+    const int64_t n_types = ds_model_get_info(g->model)->token_types;
+    for (int64_t i = 0; i < piece->length; ++i) {
+        g->ids[i] = types != NULL && i < n && n_types > 1 ? types[i] : 0;
+        if (g->ids[i] >= n_types && g->ids[i] > 0) {
+            return ds_fail(g->ctx, DS_ERR_ARG,
+                           "token %lld is of type %d; the model has %lld types (type_vocab_size)",
+                           (long long)i, g->ids[i], (long long)n_types);
+        }
+    }
+    return piece->types != DS_NONE ? write_ints(g, piece->types, g->ids, piece->length) : DS_OK;
+}
+
 /* Inputs of n tokens in a piece: ids, then positions, then where documents begin. */
 static ds_status write_inputs(ds_generator *g, const dsi_piece *piece, const uint32_t *ids,
-                              int64_t n)
+                              const uint8_t *types, int64_t n)
 {
     const int64_t length = piece->length;
+    DS_TRY(write_types(g, piece, types, n));
     for (int64_t i = 0; i < length; ++i) {
         g->ids[i] = i < n ? (int32_t)ids[i] : 0;
     }
@@ -136,12 +157,18 @@ static ds_status write_inputs(ds_generator *g, const dsi_piece *piece, const uin
 
 ds_status ds_encoder_run(ds_encoder *encoder, const uint32_t *ids, size_t n, ds_tensor *rows_out)
 {
+    return ds_encoder_run_typed(encoder, ids, NULL, n, rows_out);
+}
+
+ds_status ds_encoder_run_typed(ds_encoder *encoder, const uint32_t *ids, const uint8_t *types,
+                               size_t n, ds_tensor *rows_out)
+{
     ds_generator *g = encoder->g;
     encoder->rows.data = NULL;
     DS_TRY(check_ids(g, ids, n));
     const dsi_piece *piece = piece_of(g, (int64_t)n);
     ds_tensor all;
-    DS_TRY(write_inputs(g, piece, ids, (int64_t)n));
+    DS_TRY(write_inputs(g, piece, ids, types, (int64_t)n));
     DS_TRY(dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD));
     DS_TRY(dsi_exec_output(g->exec, piece->id, output_of(encoder), &all));
     all.meta.shape = ds_shape_2d((int64_t)n, ds_shape_last(all.meta.shape));

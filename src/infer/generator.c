@@ -48,6 +48,7 @@ ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t long
                       .kv_length = g->encodes ? 0 : g->max_length + longest,
                       .task = g->task.task,
                       .n_classes = g->task.n_classes,
+                      .task_params = g->task.task_params,
                       .weights = g->quantize,
                       .types = dsi_generator_types(g),
                       .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
@@ -128,6 +129,7 @@ static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
     (void)snprintf(prefix, sizeof prefix, "generate.%lld", (long long)piece->length);
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
     DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
+    piece->types = find_input(g, prefix, "token_type_ids");
     if (g->encodes) {
         return dsi_generator_input(g, prefix, "first", &piece->first);
     }

@@ -25,6 +25,7 @@ typedef struct dsi_piece {
     uint32_t id; /* in the executor */
     ds_cell input_ids, positions, kv_offset, last;
     ds_cell first;                      /* of an encoder, in the place of the last two */
+    ds_cell types;                      /* of tokens, of an encoder; NONE: it has none */
     ds_cell source_end;                 /* of the half of pairs that decodes */
     ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
@@ -36,7 +37,8 @@ typedef struct dsi_generator_offload dsi_generator_offload; /* generator_offload
 
 /* What an encoder gives. */
 typedef struct dsi_encoder_task {
-    uint32_t task, n_classes; /* of ds_trace */
+    uint32_t task, n_classes;          /* of ds_trace */
+    const ds_task_params *task_params; /* likewise */
 } dsi_encoder_task;
 
 struct ds_generator {

@@ -56,6 +56,13 @@ typedef struct ds_head_params {
  * each sequence. With a cap or a bias all logits are in memory; preference losses refuse them. */
 void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *params);
 
+/* Losses of tasks: task_loss.c. Records what is not built beside the trace's task. */
+void ds_model_check_task(ds_nn *nn);
+/* Of logits f32 (B,T,n_classes) of regression or of many labels. */
+void ds_model_values_loss(ds_nn *nn, ds_value logits);
+/* Of hidden states x (rows,T,C), by ds_contrast. */
+void ds_model_contrast(ds_nn *nn, ds_value x);
+
 enum { DS_MODEL_MAX_LAYERS = 1024 };
 
 #endif

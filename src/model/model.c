@@ -432,6 +432,10 @@ void ds_model_head(ds_nn *nn, ds_value x, const ds_head_params *p)
         ds_nn_output(nn, "hidden", ds_nn_cast(nn, wanted_rows(nn, x), DS_DTYPE_F32));
         return;
     }
+    if (t->task == DS_TASK_CONTRAST) {
+        ds_model_contrast(nn, x);
+        return;
+    }
     if (t->task != DS_TASK_TOKENS) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                    "classes are of encoders, and hidden states of those and of batches of "
@@ -515,7 +519,10 @@ const char *ds_model_config_text(const ds_model *model)
 
 ds_status ds_model_trace(const ds_model *model, ds_nn *nn)
 {
-    model->trace(nn, model->config);
+    ds_model_check_task(nn);
+    if (ds_nn_status(nn) >= 0) {
+        model->trace(nn, model->config);
+    }
     return ds_nn_status(nn);
 }
 

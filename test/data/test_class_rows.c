@@ -5,6 +5,7 @@
 #include "common/scratch.h"
 
 #include <deepspeed/data.h>
+#include <deepspeed/encoder.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +39,8 @@ static void write_tokenizer(const char *folder)
 typedef struct made {
     ds_status status;
     uint64_t n_truncated;
-    int32_t ids[LENGTH], targets[LENGTH], first[LENGTH];
+    int32_t ids[LENGTH], targets[LENGTH], first[LENGTH], types[LENGTH];
+    float labels[3 * LENGTH], counted[LENGTH];
 } made;
 
 static made read_rows(uint64_t rows, ds_too_long too_long, const char *text)
@@ -71,6 +73,13 @@ static made read_rows(uint64_t rows, ds_too_long too_long, const char *text)
         memcpy(m.ids, batch.input_ids.data, sizeof m.ids);
         memcpy(m.targets, batch.targets.data, sizeof m.targets);
         memcpy(m.first, batch.first.data, sizeof m.first);
+        if (rows == DS_ROWS_CLASSES || rows == DS_ROWS_VALUES) {
+            memcpy(m.types, batch.task->token_type_ids.data, sizeof m.types);
+        }
+        if (rows == DS_ROWS_VALUES) {
+            memcpy(m.labels, batch.task->labels.data, sizeof m.labels);
+            memcpy(m.counted, batch.task->counted.data, sizeof m.counted);
+        }
     }
     ds_loader_destroy(&loader);
     ds_dataset_close(&dataset);
@@ -95,6 +104,40 @@ static void a_text_has_its_class_at_its_first_token(void **state)
     same(m.ids, (const int32_t[]){CLS, A, B, SEP, CLS, SEP, 0, 0});
     same(m.targets, (const int32_t[]){1, -100, -100, -100, 2, -100, -100, -100});
     same(m.first, (const int32_t[]){0, 0, 0, 0, 4, 4, 6, 6});
+}
+
+static void two_texts_have_types(void **state)
+{
+    (void)state;
+    made m = read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE,
+                       "{\"premise\":\"a b\",\"hypothesis\":\"b\",\"label\":2}\n");
+    same(m.ids, (const int32_t[]){CLS, A, B, SEP, B, SEP, 0, 0});
+    same(m.types, (const int32_t[]){0, 0, 0, 0, 1, 1, 0, 0});
+    same(m.targets, (const int32_t[]){2, -100, -100, -100, -100, -100, -100, -100});
+    m = read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_TRUNCATE,
+                  "{\"text\":\"a b a b a\",\"text_pair\":\"b b\",\"label\":0}\n");
+    same(m.ids, (const int32_t[]){CLS, A, B, A, SEP, B, B, SEP}); /* the longer one is cut */
+    assert_int_equal(m.n_truncated, 1);
+    assert_int_equal(read_rows(DS_ROWS_CLASSES, DS_TOO_LONG_DROP,
+                               "{\"text\":\"a b a b a\",\"text_pair\":\"b b\",\"label\":0}\n")
+                         .status,
+                     DS_ERR_ARG);
+}
+
+static void texts_have_numbers(void **state)
+{
+    (void)state;
+    const made m = read_rows(DS_ROWS_VALUES, DS_TOO_LONG_TRUNCATE,
+                             "{\"text\":\"a b\",\"label\":[0.5,-2,1e3]}\n"
+                             "{\"text\":\"a\",\"label\":[\"high\",\"low\"]}\n");
+    const float want[2][3] = {{0.5f, -2.0f, 1e3f}, {1.0f, 1.0f, 0.0f}};
+    same(m.ids, (const int32_t[]){CLS, A, B, SEP, CLS, A, SEP, 0});
+    same(m.targets, (const int32_t[]){-100, -100, -100, -100, -100, -100, -100, -100});
+    assert_memory_equal(m.labels, want[0], sizeof want[0]);
+    assert_memory_equal(m.labels + 12, want[1], sizeof want[1]);
+    for (int i = 0; i < LENGTH; ++i) {
+        assert_true(m.counted[i] == (i == 0 || i == 4 ? 1.0f : 0.0f));
+    }
 }
 
 /* As transformers' tokenizers take them; a folder's split_special_tokens makes them letters. */
@@ -147,6 +190,58 @@ static void words_have_theirs(void **state)
     same(m.first, (const int32_t[]){0, 0, 0, 0, 0, 0, 6, 6});
 }
 
+/* Anchors, positives, negatives; the last batch has one anchor and a row that is none. */
+static void pairs_are_rows_of_their_own(void **state)
+{
+    static const char text[] =
+        "{\"anchor\":\"a\",\"positive\":\"b\",\"negative\":\"a b a b a b a b\"}\n"
+        "{\"anchor\":\"b b\",\"positive\":\"a a\",\"negative\":\"b\"}\n"
+        "{\"anchor\":\"b\",\"positive\":\"a\",\"negative\":\"b\"}\n";
+    char *folder = scratch_make();
+    ds_tokenizer *tokenizer = NULL;
+    ds_dataset *dataset = NULL;
+    ds_loader *loader = NULL;
+    ds_loader_batch batch;
+    bool done = false;
+    (void)state;
+    no_special = false;
+    write_tokenizer(folder);
+    const char *file = scratch_path(folder, "rows.jsonl");
+    scratch_write(file, text, sizeof text - 1);
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tokenizer));
+    const ds_dataset_params data = {.files = &file,
+                                    .n_files = 1,
+                                    .tokenizer = tokenizer,
+                                    .seq_length = LENGTH,
+                                    .rows = DS_ROWS_CONTRAST,
+                                    .n_negatives = 1};
+    const ds_loader_params params = {.batch = 2, .seq_length = LENGTH, .pool = DS_POOL_MEAN};
+    CHECK_OK(ctx, ds_dataset_open(ctx, &data, &dataset));
+    assert_int_equal(ds_dataset_n_draws(dataset), 3);
+    assert_int_equal(ds_dataset_get_info(dataset).n_truncated, 1);
+    CHECK_OK(ctx, ds_loader_create(ctx, dataset, &params, &loader));
+    CHECK_OK(ctx, ds_loader_next_once(loader, &batch, &done));
+    const int32_t *ids = batch.input_ids.data;
+    const float *pool = batch.task->pool.data;
+    const int32_t *labels = batch.task->labels.data;
+    assert_int_equal(batch.input_ids.meta.shape.dims[0], 6);
+    same(ids, (const int32_t[]){CLS, A, SEP, 0, 0, 0, 0, 0});
+    same(ids + 3 * LENGTH, (const int32_t[]){CLS, A, A, SEP, 0, 0, 0, 0});
+    same(ids + 4 * LENGTH, (const int32_t[]){CLS, A, B, A, B, A, B, SEP});
+    assert_true(pool[0] == 1.0f / 3.0f && pool[3] == 0.0f && pool[4 * LENGTH + 7] == 0.125f);
+    assert_int_equal(labels[0], 0);
+    assert_int_equal(labels[1], 1);
+    CHECK_OK(ctx, ds_loader_next_once(loader, &batch, &done));
+    assert_false(done);
+    assert_int_equal(labels[0], 0);
+    assert_int_equal(labels[1], -100);
+    assert_true(pool[LENGTH] == 0.0f && pool[3 * LENGTH] == 0.0f && pool[0] > 0.0f);
+    ds_loader_destroy(&loader);
+    ds_dataset_close(&dataset);
+    ds_tokenizer_close(&tokenizer);
+    scratch_remove(folder);
+}
+
 static void faults_are_named(void **state)
 {
     static const struct {
@@ -157,9 +252,19 @@ static void faults_are_named(void **state)
         {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":-100}", "class -100 is not below 3"},
         {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":true}", "found true or false"},
         {DS_ROWS_CLASSES, "{\"text\":\"a\",\"label\":\"x\"}", "\"x\" is no name of a class"},
-        {DS_ROWS_CLASSES, "{\"text\":[\"a\"],\"label\":1}", "found a list and a number"},
+        {DS_ROWS_CLASSES, "{\"text\":[\"a\"],\"label\":1}", "expected \"text\""},
         {DS_ROWS_CLASSES, "[1]", "a row must be a JSON object"},
         {DS_ROWS_TOKEN_CLASSES, "{\"tokens\":[\"a\"],\"tags\":[0,1]}", "of the same length"},
+        {DS_ROWS_CLASSES, "{\"premise\":\"a\",\"label\":1}", "found a string and nothing"},
+        {DS_ROWS_CLASSES, "{\"text\":\"a\",\"premise\":\"b\",\"hypothesis\":\"b\",\"label\":1}",
+         "texts of two kinds of rows"},
+        {DS_ROWS_CLASSES, "{\"text\":\"a\"}", "found no label"},
+        {DS_ROWS_VALUES, "{\"text\":\"a\",\"label\":[1,2]}", "must be 3 numbers"},
+        {DS_ROWS_VALUES, "{\"text\":\"a\",\"label\":[1,2,null]}", "must be numbers; found"},
+        {DS_ROWS_VALUES, "{\"text\":\"a\",\"label\":[\"x\"]}", "is no name of a class"},
+        {DS_ROWS_CONTRAST, "{\"anchor\":\"a\"}", "expected \"positive\", a string"},
+        {DS_ROWS_CONTRAST, "{\"anchor\":\"a\",\"positive\":\"b\",\"negative\":\"b\"}",
+         "0 negatives a row are read"},
         {DS_ROWS_TOKEN_CLASSES, "{\"tokens\":[1],\"tags\":[0]}", "must be words; found a number"},
     };
     (void)state;
@@ -179,6 +284,9 @@ int main(void)
     assert_int_equal(ds_ctx_create(&params, &ctx), DS_OK);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_has_its_class_at_its_first_token),
+        cmocka_unit_test(two_texts_have_types),
+        cmocka_unit_test(texts_have_numbers),
+        cmocka_unit_test(pairs_are_rows_of_their_own),
         cmocka_unit_test(special_tokens_in_a_text_are_these_tokens),
         cmocka_unit_test(a_long_text_keeps_its_end_token),
         cmocka_unit_test(words_have_theirs),

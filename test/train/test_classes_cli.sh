@@ -105,8 +105,8 @@ bad() { # WORDS ROW
 }
 bad 'bad.jsonl:1: class 2 is not below 2' '{"text": "a", "label": 2}'
 bad '"maybe" is no name of a class' '{"text": "a", "label": "maybe"}'
-bad 'expected "text", a string, and "label"' '{"text": "a"}'
-bad '"sentence2": pairs of texts are not built' '{"text": "a", "sentence2": "b", "label": 1}'
+bad 'expected a text and its "label"' '{"text": "a"}'
+bad '"text" and "sentence2" are texts of two kinds of rows' '{"text": "a", "sentence2": "b", "label": 1}'
 bad 'lists of the same length' '{"tokens": ["a", "b"], "tags": [1]}' tags
 bad '"tokens" must be words; found a number' '{"tokens": ["a", 3], "tags": [1, 0]}' tags
 train="$build/ds_train --data texts.jsonl --seq_length 32 --steps 1"
@@ -117,9 +117,9 @@ sed 's/"no"/0/; s/"yes"/1/' texts.jsonl > texts-numbers.jsonl
 sed 's/ner_tags/tags/' words.jsonl > words-numbers.jsonl
 refused "plain text has no classes" "$build/ds_train" --model base --data text.txt --seq_length 32 --steps 1 --objective classes --labels a b
 refused "was not trained for this task" "$build/ds_encode" --model base --task classes a
-for key in text_pair sentence2 hypothesis; do
+for key in sentence2 hypothesis; do
     echo "{\"text\": \"a\", \"$key\": \"b\"}" > pair.jsonl
-    refused "\"$key\": pairs of texts are not built" "$build/ds_encode" --model base --file pair.jsonl
+    refused "\"text\" and \"$key\" are texts of two kinds" "$build/ds_encode" --model base --file pair.jsonl
 done
 refused "gpt2 is no encoder" "$build/ds_encode" --model "$DS_SOURCE_DIR/test/golden/parity/gpt2" a
 # a head whose names do not say whether it is of texts or of words

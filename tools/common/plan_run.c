@@ -23,6 +23,12 @@ static ds_status open_model(plan_run *run)
     const int64_t limit = ds_model_get_info(run->model)->max_positions;
     const int64_t usual = limit > 0 && limit < DEFAULT_SEQ_LENGTH ? limit : DEFAULT_SEQ_LENGTH;
     run->request.seq_length = o->seq_length > 0 ? o->seq_length : usual;
+    if (o->preference.objective != NULL && strcmp(o->preference.objective, "embeddings") == 0) {
+        return ds_fail(
+            run->ctx, DS_ERR_UNSUPPORTED,
+            "--objective embeddings is not planned: its micro-batch is of anchors with all "
+            "that they are compared with; ds_train says its memory at the start");
+    }
     DS_TRY(preference_read(run->ctx, &o->preference, &run->preference));
     if (run->preference.loss != DS_PREFERENCE_NONE) {
         run->request.preference = &run->preference;

@@ -27,12 +27,15 @@ typedef struct preference_flags {
      .out = &(f).objective,                                                                        \
      .value = "NAME",                                                                              \
      .def = "sft",                                                                                 \
-     .choices = "sft|mlm|classes|tags|dpo|kto|orpo|simpo|reward",                                  \
-     .doc = "What is trained: texts and answers (sft); of encoders masked tokens of texts (mlm), " \
-            "or classes of texts (classes) or of words (tags); or preferences: pairs of a chosen " \
-            "and a "                                                                               \
-            "rejected answer (dpo, orpo, simpo; reward trains a model that scores), or answers "   \
-            "with a label true or false (kto, which takes pairs too)."},                           \
+     .choices = "sft|mlm|classes|tags|embeddings|dpo|kto|orpo|simpo|reward",                       \
+     .doc =                                                                                        \
+         "What is trained: texts and answers (sft); of encoders masked tokens of texts (mlm), "    \
+         "or classes or numbers of texts (classes) or classes of words (tags); one vector of a "   \
+         "text, of encoders and decoders (embeddings: \"anchor\" and \"positive\" belong "         \
+         "together, all other texts of a micro-batch do not); or preferences: pairs of a "         \
+         "chosen and a "                                                                           \
+         "rejected answer (dpo, orpo, simpo; reward trains a model that scores), or answers "      \
+         "with a label true or false (kto, which takes pairs too)."},                              \
         {.name = "loss_type",                                                                      \
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f).loss_type,                                                                    \

@@ -7,6 +7,7 @@
 #include "common/args.h"
 #include "common/best_step.h"
 #include "common/preference_flags.h"
+#include "common/sentence_folder.h"
 #include "common/teacher_flags.h"
 #include "data/data_files.h"
 #include "io/folder_lock.h"
@@ -50,6 +51,11 @@ typedef struct train_options {
     bool mlm_given;
     dsi_arg_list labels; /* names of classes */
     int64_t num_labels;
+    const char *problem_type; /* "auto", or transformers' */
+    const char *pooling;      /* of embeddings: one of SENTENCE_POOLINGS */
+    double scale;
+    bool pooling_given, scale_given;
+    int64_t negatives;
     bool usual_epochs;         /* neither --steps nor --epochs was given */
     ds_trainer_values trainer; /* of the flags that fill "auto", and none else */
     preference_flags preference;
@@ -113,6 +119,8 @@ typedef struct train_run {
     ds_masking masking;       /* of --objective mlm; else its tokenizer is NULL */
     char **classes;           /* names, of the objectives with classes */
     uint32_t n_classes;
+    ds_task_params task_params;
+    sentence_form form; /* of embeddings */
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -209,12 +217,15 @@ uint32_t train_task(const train_options *options);
 /* Names the classes and has the model's config.json say them, for an objective with classes. */
 ds_status train_classes_open(train_run *run);
 void train_classes_free(train_run *run);
+/* What the task of any run has besides: run->task_params and run->form. After the model. */
+ds_status train_task_open(train_run *run);
+/* ds_dataset_rows of the run's objective. */
+uint64_t train_rows(const train_run *run);
 
 /* ---- preferences: tools/common/train_preference.c ---- */
 
 bool train_has_preference(const train_run *run);
 /* A ds_dataset_rows: what the data must hold. */
-uint64_t train_preference_rows(const train_run *run);
 /* Gives the data the log-probabilities of the reference. Before a checkpoint is loaded; collective.
  */
 ds_status train_preference_reference(train_run *run);
@@ -358,7 +369,8 @@ ds_status train_history_end(train_run *run, bool interrupted, const char *error)
 /* The start's line: configuration, machine, model, data. From malloc; NULL when out of memory. */
 char *train_history_start_text(const train_run *run);
 
-/* A batch of the loader as the engine takes it; tensors has room for 4. */
+/* A batch of the loader as the engine takes it; tensors has room for all. */
+enum { TRAIN_MOST_INPUTS = 6 };
 ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
                         ds_named_tensor *tensors);
 

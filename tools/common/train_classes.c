@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ds_train's part of classes, --objective classes and tags: how
- * many there are and what they are called, and the config.json that says so. See train.h. */
+/* ds_train's part of classes, --objective classes and tags: how many there are and what they are
+ * called, whether they are numbers or many, and the config.json that says so. See train.h. */
 #include "common/train.h"
 
 #include <jansson.h>
@@ -8,19 +8,6 @@
 #include <string.h>
 
 enum { MOST_CLASSES = 255 };
-
-bool train_is_mlm(const train_options *o)
-{
-    return o->preference.objective != NULL && strcmp(o->preference.objective, "mlm") == 0;
-}
-
-uint32_t train_task(const train_options *o)
-{
-    const char *objective = o->preference.objective != NULL ? o->preference.objective : "";
-    return strcmp(objective, "classes") == 0 ? DS_TASK_SEQUENCE_CLASSES
-           : strcmp(objective, "tags") == 0  ? DS_TASK_TOKEN_CLASSES
-                                             : DS_TASK_TOKENS;
-}
 
 /* Names of config.json's id2label, by number; false: it has none that are 0 to n - 1. */
 static bool names_of(const json_t *root, train_run *run)
@@ -51,9 +38,9 @@ static ds_status name_classes(train_run *run)
         return ds_fail(run->ctx, DS_ERR_ARG, "--labels names %zu classes, --num_labels is %lld",
                        o->labels.n, (long long)o->num_labels);
     }
-    if (n < 2 || n > MOST_CLASSES) {
+    if (n < 1 || n > MOST_CLASSES) {
         return ds_fail(run->ctx, DS_ERR_ARG,
-                       "how many classes there are, 2 to %d, is said by --labels NAME…, "
+                       "how many classes there are, up to %d, is said by --labels NAME…, "
                        "--num_labels N, or id2label in config.json",
                        MOST_CLASSES);
     }
@@ -74,6 +61,45 @@ static json_t *architecture_of(const char *name, uint32_t task)
     const int n = head != NULL ? (int)(head - name) : (int)strcspn(name, "M");
     return json_sprintf("%.*sFor%sClassification", n, name,
                         task == DS_TASK_TOKEN_CLASSES ? "Token" : "Sequence");
+}
+
+/* transformers' names of a ds_problem. */
+static const char *const problems[DS_PROBLEMS] = {
+    [DS_PROBLEM_CLASSES] = "single_label_classification",
+    [DS_PROBLEM_REGRESSION] = "regression",
+    [DS_PROBLEM_MULTI_LABEL] = "multi_label_classification"};
+
+/* As transformers decides it, but that numbers are asked for by name where there are several. */
+static ds_status find_problem(train_run *run, json_t *root)
+{
+    const char *given = run->options->problem_type;
+    const char *said = json_string_value(json_object_get(root, "problem_type"));
+    const bool by_flag = strcmp(given, "auto") != 0;
+    const bool whole = train_task(run->options) == DS_TASK_SEQUENCE_CLASSES;
+    const char *name = by_flag ? given : said;
+    uint32_t problem = whole && run->n_classes == 1 ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES;
+    if (whole && name != NULL) {
+        for (problem = 0; problem < DS_PROBLEMS && strcmp(problems[problem], name) != 0;
+             ++problem) {
+        }
+    }
+    if (problem == DS_PROBLEMS) {
+        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: \"problem_type\" is \"%s\"; known: %s, %s, %s", name,
+                       problems[0], problems[1], problems[2]);
+    }
+    if (problem == DS_PROBLEM_CLASSES && run->n_classes < 2) {
+        return ds_fail(
+            run->ctx, DS_ERR_ARG,
+            "classes are 2 or more, and %u is there (--labels, --num_labels, or id2label "
+            "in config.json)",
+            run->n_classes);
+    }
+    run->task_params.problem = problem;
+    if (by_flag || problem != DS_PROBLEM_CLASSES) {
+        (void)json_object_set_new(root, "problem_type", json_string(problems[problem]));
+    }
+    return DS_OK;
 }
 
 static ds_status say_classes(train_run *run, json_t *root)
@@ -108,6 +134,7 @@ ds_status train_classes_open(train_run *run)
     }
     const bool given = run->options->labels.n > 0 || run->options->num_labels > 0;
     ds_status status = !given && names_of(root, run) ? DS_OK : name_classes(run);
+    status = status < 0 ? status : find_problem(run, root);
     status = status < 0 ? status : say_classes(run, root);
     char *text = status < 0 ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(root);

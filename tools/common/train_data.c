@@ -99,7 +99,8 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .chat = run->chat,
                                .seq_length = run->seq_length,
                                .too_long = too_long_of(run),
-                               .rows = train_preference_rows(run),
+                               .rows = train_rows(run),
+                               .n_negatives = run->task_params.contrast.n_negatives,
                                .classes = (const char *const *)run->classes,
                                .n_classes = run->n_classes,
                                .append_eos = o->append_eos,
@@ -287,6 +288,13 @@ ds_status train_data_loaders(train_run *run)
                        "kto compares an answer with those of its micro-batch: "
                        "train_micro_batch_size_per_gpu (--micro_batch) must be above 1");
     }
+    if (run->task_params.contrast.scale > 0.0 && run->task_params.contrast.n_negatives == 0 &&
+        v->batch.train_micro_batch_size_per_gpu < 2) {
+        return ds_fail(run->ctx, DS_ERR_CONFIG,
+                       "embeddings are compared with the others of their micro-batch: "
+                       "train_micro_batch_size_per_gpu (--micro_batch) must be above 1, or give "
+                       "--negatives");
+    }
     ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
                                .seq_length = run->seq_length,
                                .seed = (uint64_t)run->options->seed,
@@ -296,6 +304,7 @@ ds_status train_data_loaders(train_run *run)
                                .alone = run->options->packing ? 0 : 1,
                                .n_vocab = ds_model_get_info(run->model)->vocab_size,
                                .pad_id = ds_model_get_info(run->model)->pad_id,
+                               .pool = run->form.pool,
                                .rank = dsi_mesh_data_rank(&run->mesh, ds_comm_rank(run->comm)),
                                .n_ranks = dsi_mesh_data_size(&run->mesh)};
     DS_TRY(

@@ -47,18 +47,33 @@ static void catch_signals(bool is_speaker)
 ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
                         ds_named_tensor *tensors)
 {
-    tensors[0] = (ds_named_tensor){"input_ids", batch->input_ids};
-    tensors[1] = (ds_named_tensor){ds_model_get_info(run->model)->encoder ? "labels" : "targets",
-                                   batch->targets};
-    tensors[2] = (ds_named_tensor){"positions", batch->positions};
-    tensors[3] = (ds_named_tensor){"first", batch->first};
-    return (ds_batch){tensors, 4};
+    const ds_loader_task *task = batch->task;
+    const bool encodes = ds_model_get_info(run->model)->encoder;
+    uint32_t n = 0;
+    tensors[n++] = (ds_named_tensor){"input_ids", batch->input_ids};
+    tensors[n++] = (ds_named_tensor){"positions", batch->positions};
+    tensors[n++] = (ds_named_tensor){"first", batch->first};
+    if (task != NULL && task->labels.data != NULL) {
+        tensors[n++] = (ds_named_tensor){"labels", task->labels};
+    } else {
+        tensors[n++] = (ds_named_tensor){encodes ? "labels" : "targets", batch->targets};
+    }
+    if (task != NULL && task->counted.data != NULL) {
+        tensors[n++] = (ds_named_tensor){"counted", task->counted};
+    }
+    if (task != NULL && task->pool.data != NULL) {
+        tensors[n++] = (ds_named_tensor){"pool", task->pool};
+    }
+    if (task != NULL && run->task_params.token_types != 0) {
+        tensors[n++] = (ds_named_tensor){"token_type_ids", task->token_type_ids};
+    }
+    return (ds_batch){tensors, n};
 }
 
 /* Passes micro-batches of one step to the engine and counts their tokens. */
 typedef struct feeder {
     train_run *run;
-    ds_named_tensor tensors[4];
+    ds_named_tensor tensors[TRAIN_MOST_INPUTS];
     ds_preference_inputs inputs;
     uint64_t tokens;
 } feeder;

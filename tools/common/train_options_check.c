@@ -39,11 +39,23 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--mlm_probability is of --objective mlm, not of %s",
                        o->preference.objective);
     }
-    if ((o->labels.n > 0 || o->num_labels > 0) && train_task(o) == DS_TASK_TOKENS) {
+    if ((o->labels.n > 0 || o->num_labels > 0) &&
+        (train_task(o) == DS_TASK_TOKENS || train_task(o) == DS_TASK_CONTRAST)) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--labels and --num_labels are of classification, not of "
                        "--objective %s",
                        o->preference.objective);
+    }
+    if (strcmp(o->problem_type, "auto") != 0 && train_task(o) != DS_TASK_SEQUENCE_CLASSES) {
+        return ds_fail(ctx, DS_ERR_ARG, "--problem_type is of --objective classes, not of %s",
+                       o->preference.objective);
+    }
+    if ((o->pooling_given || o->scale_given || o->negatives > 0) &&
+        train_task(o) != DS_TASK_CONTRAST) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "--pooling, --scale and --negatives are of --objective embeddings, not of %s",
+            o->preference.objective);
     }
     if (o->truncation_mode == NULL) {
         return DS_OK;

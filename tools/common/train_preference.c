@@ -12,17 +12,6 @@ bool train_has_preference(const train_run *run)
     return run->preference.loss != DS_PREFERENCE_NONE;
 }
 
-uint64_t train_preference_rows(const train_run *run)
-{
-    const uint32_t task = train_task(run->options);
-    return task == DS_TASK_SEQUENCE_CLASSES                ? DS_ROWS_CLASSES
-           : task == DS_TASK_TOKEN_CLASSES                 ? DS_ROWS_TOKEN_CLASSES
-           : ds_model_get_info(run->model)->pairs          ? DS_ROWS_SOURCES
-           : !train_has_preference(run)                    ? DS_ROWS_TEXT
-           : ds_preference_is_paired(run->preference.loss) ? DS_ROWS_PAIRS
-                                                           : DS_ROWS_LABELLED;
-}
-
 /* Before the checkpoint of a resumed run is loaded: the reference is the model of the start. */
 ds_status train_preference_reference(train_run *run)
 {

@@ -25,6 +25,9 @@ static ds_status check_objective(const train_run *run)
     const train_options *o = run->options;
     const ds_model_info *info = ds_model_get_info(run->model);
     const bool encodes = train_is_mlm(o) || train_task(o) != DS_TASK_TOKENS;
+    if (train_task(o) == DS_TASK_CONTRAST && !info->pairs) {
+        return DS_OK;
+    }
     if (info->pairs ? !encodes && !train_has_preference(run) : info->encoder == encodes) {
         return DS_OK;
     }
@@ -36,7 +39,7 @@ static ds_status check_objective(const train_run *run)
     }
     return ds_fail(run->ctx, DS_ERR_ARG,
                    encodes ? "%s is no encoder: --objective mlm and classification are not for it"
-                           : "%s is an encoder: --objective mlm, classes or tags",
+                           : "%s is an encoder: --objective mlm, classes, tags or embeddings",
                    info->architecture);
 }
 
@@ -48,7 +51,7 @@ static ds_status open_model(train_run *run)
     DS_TRY(ds_model_from_config(run->ctx, o->model != NULL ? path : o->model_config, &run->model));
     run->seq_length = train_seq_length(o, run->model);
     DS_TRY(check_objective(run));
-    DS_TRY(train_task(o) != DS_TASK_TOKENS ? train_classes_open(run) : DS_OK);
+    DS_TRY(train_task_open(run));
     DS_TRY(teacher_flags_open(run->ctx, &o->teacher, &run->teacher, &run->distillation));
     return adapter_flags_open(run->ctx, &o->adapter, o->model, train_task(o), &run->model,
                               &run->adapter);
@@ -110,6 +113,7 @@ static ds_engine_params engine_params(const train_run *run)
                               .preference = train_has_preference(run) ? &run->preference : NULL,
                               .task = train_task(o),
                               .n_classes = run->n_classes,
+                              .task_params = &run->task_params,
                               .comm = run->comm,
                               .accelerator = o->accelerator,
                               .weights = o->model,

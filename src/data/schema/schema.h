@@ -117,8 +117,27 @@ bool dsi_schema_lost_context(const dsi_schema_row *r, const dsi_jinja *template,
 
 enum { DSI_ROW_TEXT_MAX = 1 << 30 }; /* bytes of a text put together */
 
-/* Whether a column of this name holds one of two texts that are read together. */
-bool dsi_schema_is_pair(const char *key);
+/* Two texts that are read together, in any of the columns that data sets have: "text" and
+ * "text_pair", "sentence1" and "sentence2", "premise" and "hypothesis", "question1" and
+ * "question2". second NULL: one text. */
+typedef struct dsi_text_columns {
+    const json_t *first, *second;
+} dsi_text_columns;
+bool dsi_schema_texts(const dsi_schema_row *r, dsi_text_columns *out);
+/* Whether a column of this name is such a text. */
+bool dsi_schema_is_text(const char *key);
+/* What a row's texts become: ids, the type of each as its flag. schema_texts.c */
+bool dsi_schema_encode(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, const char *text,
+                       size_t n, uint32_t flags, ds_tokens *tokens);
+bool dsi_schema_append(const dsi_schema_row *r, const ds_tokens *tokens);
+bool dsi_schema_append_texts(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
+/* Appends the numbers of a row of VALUES, before its tokens: of each the bytes of its float, as the
+ * flags of entries of id 0. */
+bool dsi_schema_values(const dsi_schema_row *r, const json_t *label);
+/* The class of a name; -1: none has it. */
+int64_t dsi_schema_class(const dsi_schema_row *r, const char *name);
+/* Reads and tokenizes a row of contrast (schema_texts.c). */
+bool dsi_schema_contrast(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
 /* Reads and tokenizes a row of classes (schema_classes.c). */
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch);
 

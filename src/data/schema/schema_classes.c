@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of classes, for encoders: {"text","label"}, a class of the whole text, and
- * {"tokens","tags"}, words with a class each. See schema.h.
+/* Rows of classes, for encoders: {"text","label"}, a class of the whole text or of a pair of texts,
+ * and {"tokens","tags"}, words with a class each. See schema.h; texts are schema_texts.c's.
  *
  * In the place of a token's flag, whether it counts in the loss, stands its class and one more; 0:
- * it has none. Of a text that is its first token. Of a word it is the first of its tokens, as
- * transformers' examples have it; a class of -100 is none.
+ * it has none. Of texts that is the first token, and the flags of the others are their types. Of a
+ * word it is the first of its tokens, as transformers' examples have it; a class of -100 is none.
  */
 #include "data/schema/schema.h"
 
@@ -19,10 +19,9 @@ static bool class_of(const dsi_schema_row *r, const json_t *value, bool may_be_n
     const ds_dataset_params *p = r->params;
     const json_int_t most = p->n_classes > 0 ? p->n_classes : MOST_CLASSES;
     const char *name = json_string_value(value);
-    json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
-    for (uint64_t i = 0; name != NULL && p->classes != NULL && i < p->n_classes; ++i) {
-        number = strcmp(p->classes[i], name) == 0 ? (json_int_t)i : number;
-    }
+    const json_int_t number = json_is_integer(value) ? json_integer_value(value)
+                              : name != NULL         ? dsi_schema_class(r, name)
+                                                     : -1;
     if (number == NO_CLASS && may_be_none) {
         *out = 0;
         return true;
@@ -42,76 +41,12 @@ static bool class_of(const dsi_schema_row *r, const json_t *value, bool may_be_n
                                    dsi_schema_kind(value));
 }
 
-static bool encode(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, const char *text,
-                   size_t n, uint32_t flags, ds_tokens *tokens)
-{
-    const ds_status status =
-        ds_tokenizer_encode(r->params->tokenizer, scratch, text, n, flags, tokens);
-    return status >= 0 ||
-           dsi_schema_refuse(r, status, "the row cannot be tokenized: too long, or no memory");
-}
-
-/* Appends tokens without a class. */
-static bool append(const dsi_schema_row *r, const uint32_t *ids, size_t n)
-{
-    dsi_line *line = r->line;
-    uint32_t *grown = realloc(line->ids, (line->n + n + 1) * sizeof *grown);
-    line->ids = grown != NULL ? grown : line->ids;
-    uint8_t *flags = realloc(line->counted, line->n + n + 1);
-    line->counted = flags != NULL ? flags : line->counted;
-    if (grown == NULL || flags == NULL) {
-        return dsi_schema_no_memory(r);
-    }
-    for (size_t i = 0; i < n; ++i) {
-        line->ids[line->n + i] = ids[i];
-        line->counted[line->n + i] = 0;
-    }
-    line->n += n;
-    return true;
-}
-
-/* Whether a text's last token is what the tokenizer puts behind texts: the last of an empty one. */
-static bool ends(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, bool *ends_out)
-{
-    const dsi_line *line = r->line;
-    ds_tokens tokens;
-    if (!encode(r, scratch, "", 0, DS_ENCODE_ADD_SPECIAL, &tokens)) {
-        return false;
-    }
-    *ends_out = tokens.n > 0 && line->n > 1 && line->ids[line->n - 1] == tokens.ids[tokens.n - 1];
-    return true;
-}
-
-static bool read_text(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
-{
-    const json_t *text = dsi_schema_field(r, "text");
-    const json_t *label = dsi_schema_field(r, "label");
-    uint8_t class = 0;
-    ds_tokens tokens;
-    if (!json_is_string(text) || label == NULL) {
-        return dsi_schema_refuse(r, DS_ERR_FORMAT,
-                                 "expected \"text\", a string, and \"label\", its class; found %s "
-                                 "and %s (--column_map names other columns)",
-                                 dsi_schema_kind(text), dsi_schema_kind(label));
-    }
-    if (!class_of(r, label, false, &class) ||
-        !encode(r, scratch, json_string_value(text), json_string_length(text),
-                DS_ENCODE_ADD_SPECIAL, &tokens) ||
-        !append(r, tokens.ids, tokens.n)) {
-        return false;
-    }
-    if (r->line->n > 0) {
-        r->line->counted[0] = class;
-    }
-    return ends(r, scratch, &r->line->ends);
-}
-
 /* What the tokenizer puts around a text: one token before it, one behind it, both or none. */
 static bool around(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, bool *before,
                    bool *behind, uint32_t ids[2])
 {
     ds_tokens tokens;
-    if (!encode(r, scratch, "", 0, DS_ENCODE_ADD_SPECIAL, &tokens)) {
+    if (!dsi_schema_encode(r, scratch, "", 0, DS_ENCODE_ADD_SPECIAL, &tokens)) {
         return false;
     }
     if (tokens.n == 1 || tokens.n > 2) {
@@ -147,8 +82,8 @@ static bool read_word(const dsi_schema_row *r, ds_tokenizer_scratch *scratch, co
     text[0] = ' ';
     memcpy(text + 1, json_string_value(word), n + 1);
     const bool fine = class_of(r, tag, true, &class) &&
-                      encode(r, scratch, text, n + 1, 0, &tokens) &&
-                      append(r, tokens.ids, tokens.n);
+                      dsi_schema_encode(r, scratch, text, n + 1, 0, &tokens) &&
+                      dsi_schema_append(r, &tokens);
     free(text);
     if (fine && r->line->n > at) {
         r->line->counted[at] = class;
@@ -171,7 +106,8 @@ static bool read_words(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
             "%s and %s (--column_map tags=ner_tags names another column)",
             dsi_schema_kind(words), dsi_schema_kind(tags));
     }
-    if (!around(r, scratch, &before, &behind, ids) || (before && !append(r, ids, 1))) {
+    if (!around(r, scratch, &before, &behind, ids) ||
+        (before && !dsi_schema_append(r, &(ds_tokens){.ids = ids, .n = 1}))) {
         return false;
     }
     for (size_t i = 0; i < json_array_size(words); ++i) {
@@ -180,14 +116,29 @@ static bool read_words(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
         }
     }
     r->line->ends = behind;
-    return !behind || append(r, ids + 1, 1);
+    return !behind || dsi_schema_append(r, &(ds_tokens){.ids = ids + 1, .n = 1});
 }
 
-bool dsi_schema_is_pair(const char *key)
+/* Numbers before the texts, or the class as the flag of the first token. */
+static bool read_texts(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
 {
-    static const char *const pairs[] = {"text_pair",  "sentence1", "sentence2", "premise",
-                                        "hypothesis", "question1", "question2", NULL};
-    return dsi_schema_is_one_of(key, pairs);
+    const json_t *label = dsi_schema_field(r, "label");
+    uint8_t class = 0;
+    if (label == NULL) {
+        return dsi_schema_refuse(r, DS_ERR_FORMAT,
+                                 "expected a text and its \"label\"; found no label (--column_map "
+                                 "names another column)");
+    }
+    if (r->params->rows == DS_ROWS_VALUES) {
+        return dsi_schema_values(r, label) && dsi_schema_append_texts(r, scratch);
+    }
+    if (!class_of(r, label, false, &class) || !dsi_schema_append_texts(r, scratch)) {
+        return false;
+    }
+    if (r->line->n > 0) {
+        r->line->counted[0] = class;
+    }
+    return true;
 }
 
 bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
@@ -203,15 +154,10 @@ bool dsi_schema_classes(const dsi_schema_row *r, ds_tokenizer_scratch *scratch)
     r->line->sample = true;
     json_object_foreach((json_t *)(uintptr_t)r->row, key, value)
     {
-        if (dsi_schema_is_pair(key)) {
-            return dsi_schema_refuse(r, DS_ERR_UNSUPPORTED,
-                                     "\"%s\": pairs of texts are not built, one text a row is",
-                                     key);
-        }
-        if (strcmp(key, words ? "tokens" : "text") != 0 &&
-            strcmp(key, words ? "tags" : "label") != 0) {
+        if (words ? strcmp(key, "tokens") != 0 && strcmp(key, "tags") != 0
+                  : !dsi_schema_is_text(key) && strcmp(key, "label") != 0) {
             dsi_schema_note(r, "", key);
         }
     }
-    return words ? read_words(r, scratch) : read_text(r, scratch);
+    return words ? read_words(r, scratch) : read_texts(r, scratch);
 }

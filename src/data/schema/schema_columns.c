@@ -10,11 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const fields[] = {
-    "text",        "messages",   "conversations", "prompt", "chosen",
-    "rejected",    "completion", "label",         "input",  "output",
-    "instruction", "system",     "history",       "tools",  "chat_template_kwargs",
-    "documents",   "tokens",     "tags",          NULL};
+static const char *const fields[] = {"text",       "messages",    "conversations",
+                                     "prompt",     "chosen",      "rejected",
+                                     "completion", "label",       "input",
+                                     "output",     "instruction", "system",
+                                     "history",    "tools",       "chat_template_kwargs",
+                                     "documents",  "tokens",      "tags",
+                                     "text_pair",  "anchor",      "positive",
+                                     "negative",   NULL};
 
 typedef struct mapping {
     const char *field, *column; /* neither is terminated */

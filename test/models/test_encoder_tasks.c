@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tasks through the library's own engine, like transformers and sentence-transformers
+ * (test/golden/encoder_tasks): pairs of texts with types, regression, many labels, embeddings
+ * learned from pairs; losses, gradients and steps of AdamW, and what an encoder at work makes of a
+ * pair. */
+#include "common/check.h"
+#include "common/golden.h"
+#include "train/engine.h"
+
+#include <deepspeed/encoder.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const cases[] = {
+    "pair",     "regression",         "regressions",     "multi_label",
+    "contrast", "contrast_negatives", "contrast_decoder"};
+enum { N_CASES = sizeof cases / sizeof *cases, N_STEPS = 6, MOST_INPUTS = 8, T = 10 };
+
+static ds_ctx *ctx;
+
+typedef struct task_case {
+    const char *name;
+    char folder[1024];
+    golden_file golden;
+    json_t *scalars;
+    ds_model *model;
+    ds_named_tensor tensors[MOST_INPUTS];
+    ds_batch batch;
+    uint32_t task, n_classes;
+    ds_task_params params;
+} task_case;
+
+static uint32_t number(const json_t *scalars, const char *key)
+{
+    return (uint32_t)json_integer_value(json_object_get(scalars, key));
+}
+
+static void open_case(const char *name, task_case *p)
+{
+    char config[1100];
+    *p = (task_case){.name = name,
+                     .golden = golden_read("encoder_tasks/%s/golden.safetensors", name)};
+    p->scalars = golden_json("encoder_tasks/%s/golden.json", name);
+    golden_path(p->folder, sizeof p->folder, "encoder_tasks/%s", name);
+    (void)snprintf(config, sizeof config, "%s/config.json", p->folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, config, &p->model));
+    const bool contrast =
+        strcmp(json_string_value(json_object_get(p->scalars, "task")), "contrast") == 0;
+    p->task = contrast ? DS_TASK_CONTRAST : DS_TASK_SEQUENCE_CLASSES;
+    p->n_classes = contrast ? 0 : number(p->scalars, "labels");
+    p->params = (ds_task_params){
+        .token_types = number(p->scalars, "token_types"),
+        .problem = number(p->scalars, "problem"),
+        .contrast = {.scale = json_number_value(json_object_get(p->scalars, "scale")),
+                     .n_negatives = number(p->scalars, "negatives")}};
+    p->batch.tensors = p->tensors;
+    for (size_t i = 0; i < p->golden.n_tensors; ++i) {
+        const golden_tensor *t = &p->golden.tensors[i];
+        if (strcmp(t->name, "logits") == 0) {
+            continue;
+        }
+        ds_tensor *to = &p->tensors[p->batch.n_tensors].tensor;
+        p->tensors[p->batch.n_tensors++].name = t->name;
+        to->data = (void *)(uintptr_t)t->data;
+        to->meta.dtype = strcmp(t->dtype, "F32") == 0 ? DS_DTYPE_F32 : DS_DTYPE_I32;
+        to->meta.shape.n_dims = t->n_dims;
+        memcpy(to->meta.shape.dims, t->dims, t->n_dims * sizeof *t->dims);
+    }
+}
+
+static void close_case(task_case *p)
+{
+    ds_model_destroy(&p->model);
+    golden_close(&p->golden);
+    json_decref(p->scalars);
+}
+
+static ds_status create(const task_case *p, ds_engine **engine_out)
+{
+    ds_config *config = NULL;
+    static const char text[] =
+        "{\"train_batch_size\": 3, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3, "
+        "\"weight_decay\": 0.01}}, \"gradient_clipping\": 0}";
+    const ds_engine_params params = {.model = p->model,
+                                     .seq_length = T,
+                                     .weights = p->folder,
+                                     .decay_all = true,
+                                     .task = p->task,
+                                     .n_classes = p->n_classes,
+                                     .task_params = &p->params};
+    ds_engine_params with = params;
+    CHECK_OK(ctx, ds_config_load_text(ctx, "test", text, sizeof text - 1, NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    with.config = config;
+    const ds_status status = ds_initialize(ctx, &with, engine_out);
+    ds_config_destroy(&config);
+    return status;
+}
+
+/* Of all numbers together, relative; of a gradient that is all rounding the difference itself. */
+static double error_of(const float *got, const float *want, size_t n)
+{
+    double difference = 0.0;
+    double norm = 0.0;
+    for (size_t i = 0; i < n; ++i) {
+        difference += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
+        norm += (double)want[i] * (double)want[i];
+    }
+    return sqrt(norm) < 1e-5 ? sqrt(difference) : sqrt(difference / norm);
+}
+
+static void check_close(const char *name, const char *what, double got, double limit)
+{
+    print_message("%-20s %-14s %.2e\n", name, what, got);
+    if (!(got <= limit)) {
+        fail_msg("%s: %s: %g is above %g", name, what, got, limit);
+    }
+}
+
+static double worst_gradient(const ds_engine *engine, const task_case *p)
+{
+    golden_file grads = golden_read("encoder_tasks/%s/grads.safetensors", p->name);
+    double worst = 0.0;
+    for (size_t i = 0; i < grads.n_tensors; ++i) {
+        const golden_tensor *want = &grads.tensors[i];
+        float *got = malloc(want->count * sizeof *got);
+        assert_non_null(got);
+        CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_GRAD, want->name, got, want->count));
+        worst = fmax(worst, error_of(got, want->data, want->count));
+        free(got);
+    }
+    golden_close(&grads);
+    return worst;
+}
+
+static void training_like_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < N_CASES; ++i) {
+        task_case p;
+        ds_engine *engine = NULL;
+        double worst = 0.0;
+        double loss = 0.0;
+        open_case(cases[i], &p);
+        const json_t *losses = json_object_get(p.scalars, "adamw_losses");
+        const double first = json_number_value(json_array_get(losses, 0));
+        assert_int_equal(json_array_size(losses), N_STEPS);
+        CHECK_OK(ctx, create(&p, &engine));
+        CHECK_OK(ctx, ds_engine_eval_batch(engine, &p.batch, &loss, NULL));
+        check_close(cases[i], "loss, eval", fabs(loss - first) / first, 2e-6);
+        for (size_t step = 0; step < N_STEPS; ++step) {
+            const double want = json_number_value(json_array_get(losses, step));
+            CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
+            worst = fmax(worst, fabs(ds_engine_loss(engine) - want) / first);
+            CHECK_OK(ctx, ds_engine_backward(engine));
+            if (step == 0) {
+                check_close(cases[i], "loss", worst, 2e-6);
+                check_close(cases[i], "gradients", worst_gradient(engine, &p), 1e-4);
+            }
+            CHECK_OK(ctx, ds_engine_step(engine));
+        }
+        check_close(cases[i], "AdamW losses", worst, 2e-5);
+        ds_engine_destroy(&engine);
+        close_case(&p);
+    }
+}
+
+static const void *input(const task_case *p, const char *name)
+{
+    const golden_tensor *t = golden_find(&p->golden, name);
+    return t != NULL ? t->data : NULL;
+}
+
+/* Each row's document, alone. */
+static void work_like_transformers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 4; ++i) {
+        task_case p;
+        ds_encoder *encoder = NULL;
+        ds_tensor rows;
+        open_case(cases[i], &p);
+        const ds_encoder_params params = {
+            .model = p.model, .weights = p.folder, .task = p.task, .n_classes = p.n_classes};
+        const int32_t *ids = input(&p, "input_ids");
+        const int32_t *first = input(&p, "first");
+        const int32_t *types = input(&p, "token_type_ids");
+        const float *want = input(&p, "logits");
+        CHECK_OK(ctx, ds_encoder_create(ctx, &params, &encoder));
+        for (size_t row = 0; row < 3; ++row) {
+            uint32_t own[T];
+            uint8_t own_types[T] = {0};
+            size_t n = 0;
+            for (; n < T && first[row * T + n] == 0; ++n) {
+                own[n] = (uint32_t)ids[row * T + n];
+                own_types[n] = (uint8_t)(types != NULL ? types[row * T + n] : 0);
+            }
+            CHECK_OK(ctx, ds_encoder_run_typed(encoder, own, types != NULL ? own_types : NULL, n,
+                                               &rows));
+            check_close(cases[i], "logits",
+                        error_of(rows.data, want + row * p.n_classes, p.n_classes), 2e-5);
+        }
+        const uint8_t third[2] = {0, 2};
+        CHECK_FAILS(ctx, ds_encoder_run_typed(encoder, (const uint32_t[]){3, 4}, third, 2, &rows),
+                    DS_ERR_ARG, "type 2; the model has 2 types");
+        ds_encoder_destroy(&encoder);
+        close_case(&p);
+    }
+}
+
+static void what_is_not_built_is_refused(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t task, problem, types;
+        double scale;
+        const char *message;
+    } rows[] = {
+        {"pair", DS_TASK_TOKEN_CLASSES, DS_PROBLEM_REGRESSION, 0, 0.0, "SEQUENCE_CLASSES alone"},
+        {"pair", DS_TASK_SEQUENCE_CLASSES, DS_PROBLEMS, 0, 0.0, "problem 3"},
+        {"pair", DS_TASK_SEQUENCE_CLASSES, DS_PROBLEM_CLASSES, 2, 0.0, "token_types 2"},
+        {"contrast", DS_TASK_CONTRAST, DS_PROBLEM_CLASSES, 0, 0.0, "scale is 0"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        task_case p;
+        ds_engine *engine = NULL;
+        open_case(rows[i].name, &p);
+        p.task = rows[i].task;
+        p.params.problem = rows[i].problem;
+        p.params.token_types = rows[i].types;
+        p.params.contrast.scale = rows[i].scale;
+        CHECK_FAILS(ctx, create(&p, &engine), DS_ERR_ARG, rows[i].message);
+        close_case(&p);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    ds_ctx_params params = ds_ctx_params_default();
+    params.n_threads = 2;
+    return ds_ctx_create(&params, &ctx) < 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    ds_ctx_destroy(&ctx);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(training_like_transformers),
+        cmocka_unit_test(work_like_transformers),
+        cmocka_unit_test(what_is_not_built_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
