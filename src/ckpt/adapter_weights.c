@@ -49,7 +49,7 @@ static bool is_again(const ds_safetensors *st, const ds_safetensor *tensor)
             memcmp(same->data, tensor->data, tensor->bytes) == 0);
 }
 
-/* The embedding that an adapter is on, which PEFT writes with it. */
+/* The embedding or output head that an adapter is on, which PEFT writes with it. */
 static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
 {
     static const char part[] = ".base_layer";
@@ -61,7 +61,12 @@ static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
     }
     (void)snprintf(name, sizeof name, "%.*s" DSI_ADAPTER_TABLE_A, (int)(at - tensor->name - (int)n),
                    tensor->name + n);
-    const ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    if (own == DS_NONE) {
+        (void)snprintf(name, sizeof name, "%.*s.lora_A.weight", (int)(at - tensor->name - (int)n),
+                       tensor->name + n);
+        own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    }
     return own != DS_NONE ? ds_cells_get(cells, own)->of : DS_NONE;
 }
 

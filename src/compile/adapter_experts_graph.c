@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static ds_status apply1(dsi_adapter_rewriter *w, const ds_op *op, const void *attrs,
                         const ds_value *in, uint32_t n_in, ds_value *out)
@@ -24,25 +25,50 @@ static ds_status apply1(dsi_adapter_rewriter *w, const ds_op *op, const void *at
 
 /* ---- what is meant --------------------------------------------------------------------------- */
 
+/* What transformers' classes call a parameter; *expert_out: a matrix of experts. */
+static void key_of(const ds_cell_info *cell, char key[DSI_EXPERTS_NAME_BYTES + 32],
+                   bool *expert_out)
+{
+    static const char end[] = ".weight";
+    const size_t n = strlen(cell->name), k = sizeof end - 1;
+    dsi_expert_matrix matrix;
+    *expert_out = dsi_expert_matrix_of(cell->name, &matrix) && cell->meta.shape.n_dims == 3;
+    if (*expert_out) {
+        (void)snprintf(key, DSI_EXPERTS_NAME_BYTES + 32, "%s.%s", matrix.module, matrix.parameter);
+    } else if (n > k && n < DSI_EXPERTS_NAME_BYTES && strcmp(cell->name + n - k, end) == 0) {
+        (void)snprintf(key, DSI_EXPERTS_NAME_BYTES, "%.*s", (int)(n - k), cell->name);
+        dsi_router_module(key);
+        (void)snprintf(key + strlen(key), sizeof end, "%s", end);
+    } else {
+        (void)snprintf(key, DSI_EXPERTS_NAME_BYTES + 32, "%s", cell->name);
+    }
+}
+
 static ds_status find_one(dsi_adapter_rewriter *w, ds_cell c)
 {
+    static const char end[] = ".weight";
     const ds_cell_info *cell = ds_cells_get(w->cells, c);
-    dsi_expert_matrix matrix;
     dsi_adapter_layer layer;
     char key[DSI_EXPERTS_NAME_BYTES + 32];
-    bool on = false;
-    const bool expert = dsi_expert_matrix_of(cell->name, &matrix) && cell->meta.shape.n_dims == 3;
-    (void)snprintf(key, sizeof key, "%s%s%s", expert ? matrix.module : cell->name,
-                   expert ? "." : "", expert ? matrix.parameter : "");
+    bool on = false, expert = false;
+    key_of(cell, key, &expert);
     DS_TRY(dsi_adapter_match_parameter(w->adapter, key, &on, &layer));
-    if (on && !expert) {
+    const size_t n = strlen(key), k = sizeof end - 1;
+    const bool matrix = cell->meta.shape.n_dims == 2 && n > k && strcmp(key + n - k, end) == 0;
+    if (on && !expert && !matrix) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
-                       "adapter: target_parameters means %s, which is no matrix of experts; name "
-                       "the module of a linear layer in target_modules",
+                       "adapter: target_parameters means %s, which is no matrix of experts, of a "
+                       "router or of a linear layer in full precision",
+                       key);
+    }
+    if (on && w->targets[c].on) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: %s is in target_modules and in target_parameters; leave it out "
+                       "of one",
                        key);
     }
     if (on) {
-        w->targets[c].on = true;
+        w->targets[c].on = w->targets[c].parameter = true;
         w->targets[c].layer = layer;
     }
     return DS_OK;
@@ -55,40 +81,50 @@ static ds_status check_entries(const dsi_adapter_rewriter *w)
     for (size_t i = 0; (none = dsi_adapter_parameter_at(w->adapter, i)) != NULL; ++i) {
         bool found = w->adapter->folder != NULL;
         for (ds_cell c = 0; c < w->n_cells && !found; ++c) {
-            dsi_expert_matrix m;
             char key[DSI_EXPERTS_NAME_BYTES + 32];
-            if (w->targets[c].on && dsi_expert_matrix_of(ds_cells_get(w->cells, c)->name, &m)) {
-                (void)snprintf(key, sizeof key, "%s.%s", m.module, m.parameter);
+            bool expert = false;
+            if (w->targets[c].parameter) {
+                key_of(ds_cells_get(w->cells, c), key, &expert);
                 found = dsi_adapter_is_named(key, none);
             }
         }
         if (!found) {
             return ds_fail(
                 w->ctx, DS_ERR_NOT_FOUND,
-                "adapter: no matrix of experts of this model is named like the target "
-                "\"%s\"; they are named like model.layers.0.mlp.experts." DSI_EXPERTS_FIRST
-                " and ...experts." DSI_EXPERTS_LAST,
+                "adapter: no parameter of this model is named like the target \"%s\"; matrices "
+                "of experts are named like model.layers.0.mlp.experts." DSI_EXPERTS_FIRST
+                " and ...experts." DSI_EXPERTS_LAST ", routers like model.layers.0.mlp.gate.weight",
                 none);
         }
     }
     return DS_OK;
 }
 
-ds_status dsi_adapter_find_experts(dsi_adapter_rewriter *w)
+static bool means_experts(const dsi_adapter_rewriter *w)
+{
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        if (w->targets[c].parameter && ds_cells_get(w->cells, c)->meta.shape.n_dims == 3) {
+            return true;
+        }
+    }
+    return false;
+}
+
+ds_status dsi_adapter_find_parameters(dsi_adapter_rewriter *w)
 {
     if (dsi_adapter_parameter_at(w->adapter, 0) == NULL) {
         return DS_OK;
     }
-    if (w->trace->expert_ranks > 1) {
+    for (ds_cell c = 0; c < w->n_cells; ++c) {
+        const ds_cell_info *cell = ds_cells_get(w->cells, c);
+        DS_TRY(cell->kind == DS_CELL_PARAM && cell->of == DS_NONE ? find_one(w, c) : DS_OK);
+    }
+    if (w->trace->expert_ranks > 1 && means_experts(w)) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                        "adapter: target_parameters (experts) with expert_parallel.autoep_size %u: "
                        "A and B hold the experts side by side and are not shared by ranks; set it "
                        "to 1 and zero_optimization.stage 3",
                        (unsigned)w->trace->expert_ranks);
-    }
-    for (ds_cell c = 0; c < w->n_cells; ++c) {
-        const ds_cell_info *cell = ds_cells_get(w->cells, c);
-        DS_TRY(cell->kind == DS_CELL_PARAM && cell->of == DS_NONE ? find_one(w, c) : DS_OK);
     }
     return check_entries(w);
 }

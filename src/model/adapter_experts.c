@@ -34,6 +34,22 @@ static void set_module(const char *name, size_t n, char module[DSI_EXPERTS_NAME_
     }
 }
 
+void dsi_router_module(char *module)
+{
+    static const struct {
+        const char *stored, *made;
+    } names[] = {{".block_sparse_moe.gate", ".mlp.gate"},
+                 {".block_sparse_moe.router.layer", ".block_sparse_moe.router"}};
+    const size_t n = strlen(module);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        const size_t k = strlen(names[i].stored);
+        if (n > k && strcmp(module + n - k, names[i].stored) == 0) {
+            memcpy(module + n - k, names[i].made, strlen(names[i].made) + 1);
+            return;
+        }
+    }
+}
+
 bool dsi_expert_matrix_of(const char *param, dsi_expert_matrix *out)
 {
     static const char experts[] = ".experts";

@@ -25,6 +25,10 @@ typedef struct dsi_expert_matrix {
 /* Whether a parameter of a model is one, by its name here. */
 bool dsi_expert_matrix_of(const char *param, dsi_expert_matrix *out);
 
+/* The module of a router's weight as the class calls it, in place of how it is stored, which is
+ * never shorter; other modules stay as they are. */
+void dsi_router_module(char *module);
+
 /* In front of ".lora_A.weight": PEFT wraps a module once for each of its parameters, the first one
  * inside. Errors: those of expressions. */
 ds_status dsi_expert_cells_of(const ds_adapter *adapter, const dsi_expert_matrix *matrix,

@@ -172,7 +172,8 @@ static ds_status read_lengths(const merger *m, const char *module, merged *w)
     return scale_lengths(m, w);
 }
 
-/* What the weight of a linear layer, or of an embedding, becomes, once. */
+/* What the weight of a linear layer, of an embedding, or of an output head, which is read by a
+ * concat, becomes, once. */
 static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
 {
     const bool table = node->op == &dsi_op_embedding;
@@ -187,14 +188,21 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
     const char *name = ds_cells_get(m->cells, cell)->name;
     const char *end = strrchr(name, '.');
     (void)snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+    dsi_router_module(module);
     const ds_safetensor *a = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_A : ".lora_A.weight");
     const ds_safetensor *b = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_B : ".lora_B.weight");
     if (a == NULL || b == NULL) {
         return DS_OK;
     }
-    const bool turn = table || ((const dsi_linear_attrs *)node->attrs)->transposed != 0;
+    const bool linear = node->op == &dsi_op_linear;
+    const bool turn = table || (linear && ((const dsi_linear_attrs *)node->attrs)->transposed != 0);
     merged *w = &m->weights[cell];
     DS_TRY(dsi_adapter_match(m->adapter, module, false, &on, &layer));
+    if (!on) {
+        char key[NAME_BYTES + 8];
+        (void)snprintf(key, sizeof key, "%s.weight", module);
+        DS_TRY(dsi_adapter_match_parameter(m->adapter, key, &on, &layer));
+    }
     w->weight = m->own_of[cell] != NULL ? m->own_of[cell] : m->by_cell[cell];
     w->rank = a->meta.shape.dims[0];
     w->experts = 1;
@@ -370,6 +378,7 @@ static ds_status open_weights(merger *m, const char *folder)
         const dsi_node_info *node = &m->graph->nodes[i];
         DS_TRY(node->op == &dsi_op_grouped_linear ? find_experts(m, node) : DS_OK);
         DS_TRY(node->op == &dsi_op_linear ? find_weight(m, node, 1) : DS_OK);
+        DS_TRY(node->op == &dsi_op_concat ? find_weight(m, node, 0) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 0) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 2) : DS_OK);
     }

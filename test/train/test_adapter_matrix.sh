@@ -73,6 +73,9 @@ tables() { # name, model, flags …
 tables longer llama --lora 2 --lora_targets q_proj --modules_to_save embed_tokens lm_head --resize_vocab 261
 tables untied gpt2 --lora 2 --lora_targets c_attn --modules_to_save wte --resize_vocab 256
 tables table llama --lora 2 --lora_targets embed_tokens v_proj
+tables head llama --lora 2 --lora_targets lm_head v_proj --lora_dropout 0.1
+tables head_dora llama --lora 2 --lora_targets lm_head v_proj --lora_dropout 0.1 --lora_method dora
+tables router mixtral --lora 2 --lora_targets mlp.gate.weight v_proj
 run again 2 ",$half \"zero_optimization\":{\"stage\":1,$shard}" --steps 2 --output longer.again --adapter longer.z0
 # A checkpoint holds no frozen weight: its embedding alone would be 8 KiB.
 "$build/ds_checkpoint" inspect llama.z0 > inspect.log
@@ -86,10 +89,13 @@ run two 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two --met
 tables=(--lora 4 --lora_targets embed_tokens q_proj o_proj --modules_to_save lm_head --micro_batch 2)
 run one_table 1 '' --steps 4 --output tp.one_table --metrics one_table.jsonl "${tables[@]}"
 run two_table 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_table --metrics two_table.jsonl "${tables[@]}"
+heads=(--lora 4 --lora_targets lm_head q_proj --micro_batch 2)
+run one_head 1 '' --steps 4 --output tp.one_head --metrics one_head.jsonl "${heads[@]}"
+run two_head 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_head --metrics two_head.jsonl "${heads[@]}"
 shared=$(sed -nE 's/.*tensor parallel: 2 ranks share ([0-9]+) of .*/\1/p' two.log)
 [ "${shared:-0}" -ge 20 ] || fail "the layers are not shared: $(cat two.log)" # 8 weights, as many matrices, embedding, head, …
 loss() { sed -nE 's/.*"loss":([^,]*).*/\1/p' "$1"; }
-for name in '' _table; do
+for name in '' _table _head; do
     paste <(loss one$name.jsonl) <(loss two$name.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
         fail "tp learns another: $(paste <(loss one$name.jsonl) <(loss two$name.jsonl))"
 done
@@ -136,7 +142,6 @@ refuses '--lora_alpha goes with --lora RANK' --lora_alpha 3
 refuses 'give one of them' --lora 2 --adapter "$golden/lora/start"
 refuses 'stands in the folder' --adapter "$golden/lora/start" --lora_targets q_proj
 refuses 'the target "nothing"' --lora 2 --lora_targets q_proj nothing
-refuses 'lm_head, the output head' --lora 2 --lora_targets q_proj lm_head
 refuses 'means no layer of this model' --adapter "$golden/conv1d/start"
 cp -r "$golden/lora/start" own
 refuses 'which this run reads' --adapter own --output own
