@@ -413,6 +413,7 @@ static ds_status length_ratio(rewriter *w, const dsi_node_info *node, ds_cell we
         DS_TRY(apply1(w, &dsi_op_cast, &wide, in, 1, &in[0]));
     }
     DS_TRY(apply1(w, &dsi_op_weight_norms, &norms, parts, 3, &in[1]));
+    DS_TRY(apply1(w, &dsi_op_sqrt, NULL, &in[1], 1, &in[1]));
     return apply1(w, &dsi_op_div, NULL, in, 2, ratio);
 }
 

@@ -92,10 +92,13 @@ run two_table 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two
 heads=(--lora 4 --lora_targets lm_head q_proj --micro_batch 2)
 run one_head 1 '' --steps 4 --output tp.one_head --metrics one_head.jsonl "${heads[@]}"
 run two_head 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_head --metrics two_head.jsonl "${heads[@]}"
+dora=(--lora 4 --lora_method dora --lora_dropout 0.2 --micro_batch 2)
+run one_dora 1 '' --steps 4 --output tp.one_dora --metrics one_dora.jsonl "${dora[@]}"
+run two_dora 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_dora --metrics two_dora.jsonl "${dora[@]}"
 shared=$(sed -nE 's/.*tensor parallel: 2 ranks share ([0-9]+) of .*/\1/p' two.log)
 [ "${shared:-0}" -ge 20 ] || fail "the layers are not shared: $(cat two.log)" # 8 weights, as many matrices, embedding, head, …
 loss() { sed -nE 's/.*"loss":([^,]*).*/\1/p' "$1"; }
-for name in '' _table _head; do
+for name in '' _table _head _dora; do
     paste <(loss one$name.jsonl) <(loss two$name.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
         fail "tp learns another: $(paste <(loss one$name.jsonl) <(loss two$name.jsonl))"
 done
