@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* weight_norms, squared lengths of the rows of an adapted weight (DoRA): rules. See ops.h. Squares,
- * since those of parts of a row add up. The gradient stops here: the lengths are taken as constants (Liu et al., "DoRA", 2024, section 4.3). */
+ * since those of parts of a row add up. The gradient stops here: the lengths are taken as constants
+ * (Liu et al., "DoRA", 2024, section 4.3). */
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -70,8 +71,8 @@ const ds_op dsi_op_weight_norms = {
     .op_class = DS_CLASS_REDUCE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "ok _k o_", .out = "o", .split = "ok", .sums = "k",
-                       .adapt = adapt_norms),
+    .place =
+        DSI_PLACE(.in = "ok _k o_", .out = "o", .split = "ok", .sums = "k", .adapt = adapt_norms),
     .doc = "w (O,K), (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): squared lengths of the rows of "
            "w + scale·b·a; no gradient goes through them.",
     .n_in_min = 3,

@@ -132,11 +132,12 @@ static ds_status fill(void *user, size_t offset, void *data, size_t n)
     }
     return DS_OK;
 }
-/* A matrix in fp32, turned over where asked for. */
+
+/* A matrix in fp32, turned over where asked for; several stay as they are. */
 static ds_status read_matrix(const merger *m, const ds_safetensor *tensor, bool turn, float **out)
 {
     const int64_t rows = tensor->meta.shape.dims[0], columns = tensor->meta.shape.dims[1];
-    const size_t count = (size_t)(rows * columns);
+    const size_t count = (size_t)ds_shape_count(tensor->meta.shape);
     float *read = malloc(count * sizeof *read + 1);
     float *turned = turn ? malloc(count * sizeof *turned + 1) : NULL;
     ds_status status = read != NULL && (turned != NULL || !turn) ? DS_OK : no_memory(m);
@@ -217,12 +218,12 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* One of PEFT's matrices of experts, with its A (E·rank,in) and B (out of all parts,rank·E). */
+/* A matrix of experts, with its A (E,rank,in) and B (E,out,rank). */
 typedef struct stack {
     dsi_expert_matrix matrix;
     float *a, *b;
-    int64_t rank, n_experts, n_in, n_out; /* n_out: of one part */
-    bool turned;                          /* stored (in,out) */
+    int64_t rank, n_experts, n_in, n_out;
+    bool turned; /* stored (in,out) */
     double scale;
 } stack;
 
@@ -236,9 +237,8 @@ static void copy_expert(const stack *s, int64_t e, float *rows, float *columns)
                 s->a[(e * s->rank + k) * s->n_in + i];
         }
         for (int64_t o = 0; o < s->n_out; ++o) {
-            const int64_t row = s->matrix.part * s->n_out + o;
             b[s->turned ? k * s->n_out + o : o * s->rank + k] =
-                s->b[row * s->rank * s->n_experts + k * s->n_experts + e];
+                s->b[(e * s->n_out + o) * s->rank + k];
         }
     }
 }
@@ -300,6 +300,7 @@ static ds_status find_experts(merger *m, const dsi_node_info *node)
     const ds_cell cell = m->graph->values[v].cell;
     char base[DSI_EXPERTS_NAME_BYTES + 16];
     char key[DSI_EXPERTS_NAME_BYTES + 32];
+    char last[DSI_EXPERTS_END_BYTES];
     stack s = {.turned = ((const dsi_grouped_attrs *)node->attrs)->transposed != 0};
     dsi_adapter_layer layer;
     bool on = false;
@@ -313,7 +314,8 @@ static ds_status find_experts(merger *m, const dsi_node_info *node)
     }
     DS_TRY(dsi_expert_cells_of(m->adapter, &s.matrix, base));
     const ds_safetensor *a = tensor_of(m, base, ".lora_A.weight");
-    const ds_safetensor *b = tensor_of(m, base, ".lora_B.weight");
+    dsi_expert_b_end(&s.matrix, last);
+    const ds_safetensor *b = tensor_of(m, base, last);
     const ds_shape shape = ds_cells_get(m->cells, cell)->meta.shape;
     s.rank = layer.rank;
     s.scale = layer.scale;
