@@ -23,6 +23,7 @@ static const dtype_row dtype_rows[DSI_DTYPE_END] = {[DS_DTYPE_NONE] = {"none", "
                                                     [DS_DTYPE_Q6_K] = {"q6_k", "", 0},
                                                     [DSI_DTYPE_F8_E4M3] = {"f8_e4m3", "F8_E4M3", 1},
                                                     [DSI_DTYPE_F8_E5M2] = {"f8_e5m2", "F8_E5M2", 1},
+                                                    [DSI_DTYPE_F8_E8M0] = {"f8_e8m0", "F8_E8M0", 1},
 #define X(id, text, st, n) [DS_DTYPE_##id] = {text, st, n},
                                                     DS_DTYPE_LIST(X)
 #undef X

@@ -3,7 +3,9 @@
 #include "ckpt/adapter_weights.h"
 
 #include "io/file.h"
+#include "io/safetensors_internal.h"
 #include "model/adapter.h"
+#include "model/adapter_experts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,7 @@ static bool is_again(const ds_safetensors *st, const ds_safetensor *tensor)
             memcmp(same->data, tensor->data, tensor->bytes) == 0);
 }
 
-/* The embedding that an adapter is on, which PEFT writes with it. */
+/* The embedding or output head that an adapter is on, which PEFT writes with it. */
 static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
 {
     static const char part[] = ".base_layer";
@@ -61,7 +63,12 @@ static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
     }
     (void)snprintf(name, sizeof name, "%.*s" DSI_ADAPTER_TABLE_A, (int)(at - tensor->name - (int)n),
                    tensor->name + n);
-    const ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    if (own == DS_NONE) {
+        (void)snprintf(name, sizeof name, "%.*s.lora_A.weight", (int)(at - tensor->name - (int)n),
+                       tensor->name + n);
+        own = ds_cells_find(cells, DS_CELL_PARAM, name);
+    }
     return own != DS_NONE ? ds_cells_get(cells, own)->of : DS_NONE;
 }
 
@@ -80,7 +87,44 @@ static ds_status match_rest(const ds_adapter *a, const ds_cells *cells, const ds
                          tensor->path, tensor->name, DSI_ADAPTER_CONFIG);
 }
 
-static ds_status match(const ds_adapter *a, const ds_cells *cells, const ds_safetensors *st,
+static ds_status no_memory(const ds_adapter *a)
+{
+    return ds_fail(a->ctx, DS_ERR_NOMEM, "no memory for an adapter");
+}
+
+/* A tensor in the order of a cell of experts, in memory that st has. */
+static ds_status turn(const ds_adapter *a, const ds_cell_info *cell,
+                      const dsi_expert_stored *stored, ds_safetensors *st,
+                      const ds_safetensor **tensor)
+{
+    const int64_t n = ds_shape_count(cell->meta.shape);
+    const size_t size = ds_dtype_bytes((*tensor)->meta.dtype);
+    if (st->turned == NULL) {
+        size_t bytes = 1 << 20;
+        for (size_t i = 0; i < st->n_entries; ++i) {
+            bytes += 2 * (st->entries[i].bytes + sizeof *st->entries);
+        }
+        DS_TRY(dsi_arena_create(bytes, &st->turned) < 0 ? no_memory(a) : DS_OK);
+    }
+    ds_safetensor *made = dsi_arena_alloc(st->turned, sizeof *made);
+    unsigned char *data = dsi_arena_alloc(st->turned, (size_t)n * size);
+    if (made == NULL || data == NULL) {
+        return no_memory(a);
+    }
+    *made = **tensor;
+    made->meta.shape = cell->meta.shape;
+    made->data = data;
+    made->bytes = (size_t)n * size;
+    for (int64_t i = 0; i < n; ++i) {
+        const int64_t at = dsi_expert_stored_at(stored, cell->meta.shape, i);
+        memcpy(data + (size_t)i * size, (const unsigned char *)(*tensor)->data + (size_t)at * size,
+               size);
+    }
+    *tensor = made;
+    return DS_OK;
+}
+
+static ds_status match(const ds_adapter *a, const ds_cells *cells, ds_safetensors *st,
                        const ds_safetensor **by_cell, bool *used)
 {
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
@@ -90,7 +134,12 @@ static ds_status match(const ds_adapter *a, const ds_cells *cells, const ds_safe
         if (!dsi_adapter_has(a, cell)) {
             continue;
         }
-        (void)snprintf(name, sizeof name, "%s%s", DSI_ADAPTER_PREFIX, cell->name);
+        dsi_expert_stored stored;
+        const bool expert = cell->of != DS_NONE &&
+                            dsi_expert_stored_of(cell, ds_cells_get(cells, cell->of), &stored);
+        const ds_cell_info as = {.name = expert ? stored.name : cell->name,
+                                 .meta = expert ? stored.meta : cell->meta};
+        (void)snprintf(name, sizeof name, "%s%s", DSI_ADAPTER_PREFIX, as.name);
         by_cell[c] = ds_safetensors_find(st, name);
         if (by_cell[c] == NULL) {
             return ds_fail(a->ctx, DS_ERR_NOT_FOUND,
@@ -98,7 +147,8 @@ static ds_status match(const ds_adapter *a, const ds_cells *cells, const ds_safe
                            DSI_ADAPTER_WEIGHTS, name, DSI_ADAPTER_CONFIG);
         }
         used[by_cell[c] - ds_safetensors_at(st, 0)] = true; /* they lie side by side */
-        DS_TRY(check_meta(a->ctx, cell, by_cell[c]));
+        DS_TRY(check_meta(a->ctx, &as, by_cell[c]));
+        DS_TRY(expert ? turn(a, cell, &stored, st, &by_cell[c]) : DS_OK);
     }
     for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
         DS_TRY(used[i] ? DS_OK : match_rest(a, cells, st, ds_safetensors_at(st, i), by_cell));

@@ -188,6 +188,25 @@ static float value_of(ds_dtype dtype, uint8_t byte)
     return e4m3(byte);
 }
 
+/* A scale in fp32; E8M0 is a power of two, 255 no number (OCP Microscaling Formats, 2023). */
+static void read_scales(const ds_safetensor *scales, float *wide, size_t n)
+{
+    const uint8_t *exponents = scales->data;
+    if ((int)scales->meta.dtype != DSI_DTYPE_F8_E8M0) {
+        (void)dsi_convert(scales->meta.dtype, scales->data, DS_DTYPE_F32, wide, n);
+        return;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        wide[i] = exponents[i] == 255 ? NAN : ldexpf(1.0f, (int)exponents[i] - 127);
+    }
+}
+
+/* Of the matrix as real numbers. An FP8 number times a power of two is exact in bf16. */
+static ds_dtype unpacked_dtype(const ds_safetensor *scales)
+{
+    return (int)scales->meta.dtype == DSI_DTYPE_F8_E8M0 ? DS_DTYPE_BF16 : scales->meta.dtype;
+}
+
 typedef struct grid {
     int64_t n_out, n_in;
     int64_t rows, columns;   /* that a scale is of */
@@ -228,7 +247,8 @@ static const ds_safetensor *find_wrong(const dsi_byte_form *form, const ds_safet
     g->n_down = parts_of(g->n_out, g->rows);
     g->n_along = parts_of(g->n_in, g->columns);
     if (!is_grid(scales->meta.shape, g) ||
-        (dtype != DS_DTYPE_F32 && dtype != DS_DTYPE_BF16 && dtype != DS_DTYPE_F16)) {
+        (dtype != DS_DTYPE_F32 && dtype != DS_DTYPE_BF16 && dtype != DS_DTYPE_F16 &&
+         ((int)dtype != DSI_DTYPE_F8_E8M0 || form->whole_numbers))) {
         return scales;
     }
     if (zeros != NULL && (zeros->meta.dtype != DS_DTYPE_I8 || !form->whole_numbers ||
@@ -242,7 +262,7 @@ static ds_status fill(ds_ctx *ctx, const ds_safetensor *weight, const ds_safeten
                       const ds_safetensor *zeros, const grid *g, float *wide, float *row,
                       unsigned char *data)
 {
-    const ds_dtype dtype = scales->meta.dtype;
+    const ds_dtype dtype = unpacked_dtype(scales);
     const size_t row_bytes = (size_t)g->n_in * ds_dtype_bytes(dtype);
     const uint8_t *bytes = weight->data;
     float values[256];
@@ -250,7 +270,7 @@ static ds_status fill(ds_ctx *ctx, const ds_safetensor *weight, const ds_safeten
     for (int i = 0; i < 256; ++i) {
         values[i] = value_of(weight->meta.dtype, (uint8_t)i);
     }
-    (void)dsi_convert(dtype, scales->data, DS_DTYPE_F32, wide, (size_t)(g->n_down * g->n_along));
+    read_scales(scales, wide, (size_t)(g->n_down * g->n_along));
     for (int64_t o = 0; o < g->n_out; ++o) {
         const int64_t down = o / g->rows * g->n_along;
         for (int64_t i = 0; i < g->n_in; ++i) {
@@ -282,7 +302,7 @@ ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safet
                        wrong->path, wrong->name, ds_meta_text(wrong->meta, got, sizeof got),
                        ds_meta_text((ds_meta){DS_DTYPE_F32, shape}, need, sizeof need));
     }
-    const ds_dtype dtype = scales->meta.dtype;
+    const ds_dtype dtype = unpacked_dtype(scales);
     const size_t n_bytes = (size_t)(g.n_out * g.n_in) * ds_dtype_bytes(dtype);
     unsigned char *data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
     float *row = malloc((size_t)g.n_in * sizeof *row);

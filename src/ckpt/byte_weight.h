@@ -2,7 +2,8 @@
 /* Matrices of a byte an element with scales in a grid, as DeepSeek, FBGEMM and compressed-tensors
  * publish them: X.weight (out,in) in FP8 (E4M3 or E5M2: OCP 8-bit Floating Point, 2023) or int8,
  * and config.json has a quantization_config. They become real numbers when they are matched with a
- * model's parameters: w = scale · (x − zero), rounded once to the dtype of the scales.
+ * model's parameters: w = scale · (x − zero), rounded once to the dtype of the scales, or
+ * to bf16 where those are exponents (F8_E8M0).
  *
  *   "fp8" (DeepSeek-V3)     X.weight_scale_inv: one for each block of weight_block_size, the last
  * of a row or column of blocks being as large as is left, or one for the matrix "fbgemm_fp8"

@@ -42,6 +42,7 @@ static bool module_of(const char *param, char module[NAME_BYTES])
         return false;
     }
     (void)snprintf(module, NAME_BYTES, "%.*s", (int)(n - k), param);
+    dsi_router_module(module);
     return true;
 }
 
@@ -82,9 +83,6 @@ static ds_status find_targets(rewriter *w)
         const bool head = strcmp(module, "lm_head") == 0;
         DS_TRY(
             dsi_adapter_match(w->adapter, module, head, &w->targets[c].on, &w->targets[c].layer));
-        if (head && w->targets[c].on) {
-            return unsupported(w, module, "the output head (modules_to_save trains it whole)");
-        }
     }
     return DS_OK;
 }
@@ -100,33 +98,36 @@ static ds_status find_table(rewriter *w, ds_cell c)
                        "here: leave it out, or take another method than %s",
                        ds_cells_get(w->cells, c)->name, w->adapter->dora ? "DoRA" : "PiSSA");
     }
+    if (t->on && t->parameter) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: target_parameters means %s, an embedding; name its module in "
+                       "target_modules",
+                       ds_cells_get(w->cells, c)->name);
+    }
     return DS_OK;
 }
 
-/* Embeddings, and heads, which are no linear layers. */
+/* Embeddings and output heads, which all-linear does not mean. */
 static ds_status drop_others(rewriter *w)
 {
     for (ds_node i = 0; i < w->r.from->n_nodes; ++i) {
         const dsi_node_info *node = &w->r.from->nodes[i];
         const bool table = node->op == &dsi_op_embedding;
-        const bool head = node->op == &dsi_op_linear_cross_entropy;
+        const bool head = dsi_adapter_is_head(node);
         const ds_cell cells[2] = {param_of(w->r.from, node, head ? 1 : 0),
                                   table ? param_of(w->r.from, node, 2) : DS_NONE};
         for (uint32_t k = 0; k < 2 && table; ++k) {
             DS_TRY(cells[k] != DS_NONE ? find_table(w, cells[k]) : DS_OK);
         }
-        if (head && cells[0] != DS_NONE) {
-            if (w->targets[cells[0]].on && !w->adapter->all_linear) {
-                return unsupported(w, ds_cells_get(w->cells, cells[0])->name, "an output head");
-            }
+        if (head && cells[0] != DS_NONE && w->adapter->all_linear) {
             w->targets[cells[0]].on = false;
         }
     }
     return DS_OK;
 }
 
-/* PEFT's all-linear means experts, and routers, whose names it has from transformers' classes,
- * which are not those of the stored tensors: an adapter on them would be another one there. */
+/* Routers, as experts, are parameters for PEFT, and no linear layers. What its all-linear means of
+ * them depends on the version of transformers. */
 static ds_status check_experts(const rewriter *w)
 {
     const ds_graph *g = w->r.from;
@@ -135,12 +136,18 @@ static ds_status check_experts(const rewriter *w)
         const bool routes = node->op == &dsi_op_route;
         const ds_node from = routes ? g->values[dsi_node_in(g, node)[0]].producer : DS_NONE;
         const ds_cell router = from != DS_NONE ? param_of(g, &g->nodes[from], 1) : DS_NONE;
-        if (routes && (w->adapter->all_linear || (router != DS_NONE && w->targets[router].on))) {
-            return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
-                           "adapter: target_modules means experts or their router (%s); adapters "
-                           "are not on those here: name the other layers, as q_proj k_proj v_proj "
-                           "o_proj (--lora_targets)",
-                           router != DS_NONE ? ds_cells_get(w->cells, router)->name : node->scope);
+        const bool on = router != DS_NONE && w->targets[router].on && !w->targets[router].parameter;
+        char module[NAME_BYTES] = "";
+        if (routes && (w->adapter->all_linear || on)) {
+            return ds_fail(
+                w->ctx, DS_ERR_UNSUPPORTED,
+                "adapter: target_modules means experts or their router (%s), which are parameters "
+                "for PEFT: name %s.weight in target_parameters, and the other layers, as q_proj "
+                "k_proj v_proj o_proj (--lora_targets)",
+                router != DS_NONE ? ds_cells_get(w->cells, router)->name : node->scope,
+                router != DS_NONE && module_of(ds_cells_get(w->cells, router)->name, module)
+                    ? module
+                    : "it");
         }
     }
     return DS_OK;
@@ -318,7 +325,7 @@ static bool shares_columns(const ds_trace *trace)
     return trace->head_ranks > others;
 }
 
-static ds_status drop_input(rewriter *w, ds_cell weight, ds_value *x)
+ds_status dsi_adapter_drop_input(rewriter *w, ds_cell weight, ds_value *x)
 {
     const ds_cell_info rng = {.name = "train/rng",
                               .kind = DS_CELL_INPUT,
@@ -406,38 +413,45 @@ static ds_status length_ratio(rewriter *w, const dsi_node_info *node, ds_cell we
         DS_TRY(apply1(w, &dsi_op_cast, &wide, in, 1, &in[0]));
     }
     DS_TRY(apply1(w, &dsi_op_weight_norms, &norms, parts, 3, &in[1]));
+    DS_TRY(apply1(w, &dsi_op_sqrt, NULL, &in[1], 1, &in[1]));
     return apply1(w, &dsi_op_div, NULL, in, 2, ratio);
+}
+
+ds_status dsi_adapter_project(rewriter *w, ds_cell weight, ds_value x, int64_t n_out,
+                              ds_value *parts)
+{
+    const dsi_adapter_layer layer = w->targets[weight].layer;
+    const ds_dtype dtype = ds_graph_meta(w->r.to, x).dtype;
+    const int64_t n_in = ds_shape_last(ds_graph_meta(w->r.to, x).shape);
+    const ds_meta a = {dtype, ds_shape_2d(layer.rank, n_in)};
+    const ds_meta b = {dtype, ds_shape_2d(n_out, layer.rank)};
+    const dsi_linear_attrs plain = {0};
+    const dsi_scale_attrs scale = {.factor = layer.scale};
+    const ds_init first = w->adapter->gaussian
+                              ? (ds_init){DS_INIT_NORMAL, 1.0 / (double)layer.rank}
+                              : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
+    ds_value in[2] = {x, DS_NONE};
+    DS_TRY(read_matrix(w, weight, ".lora_A.weight", a, first, &parts[1]));
+    in[1] = parts[1];
+    DS_TRY(apply1(w, &dsi_op_linear, &plain, in, 2, &parts[0]));
+    DS_TRY(apply1(w, &dsi_op_scale, &scale, parts, 1, &parts[0]));
+    return read_matrix(w, weight, ".lora_B.weight", b, (ds_init){DS_INIT_ZEROS, 0.0}, &parts[2]);
 }
 
 /* y + scale·(x·Aᵀ)·Bᵀ, in place of y. parts: [1] and [2] receive A and B. */
 static ds_status adapt(rewriter *w, ds_cell weight, ds_value x, ds_value *y, ds_value *parts)
 {
-    const dsi_adapter_layer layer = w->targets[weight].layer;
     const ds_meta meta = ds_graph_meta(w->r.to, *y);
-    const ds_dtype dtype = ds_graph_meta(w->r.to, x).dtype;
-    const int64_t n_in = ds_shape_last(ds_graph_meta(w->r.to, x).shape);
-    const ds_meta a = {dtype, ds_shape_2d(layer.rank, n_in)};
-    const ds_meta b = {dtype, ds_shape_2d(ds_shape_last(meta.shape), layer.rank)};
-    const dsi_linear_attrs plain = {0}, sum = {.out_dtype = meta.dtype};
-    const dsi_scale_attrs scale = {.factor = layer.scale};
-    const ds_init first = w->adapter->gaussian
-                              ? (ds_init){DS_INIT_NORMAL, 1.0 / (double)layer.rank}
-                              : (ds_init){DS_INIT_UNIFORM, 1.0 / sqrt((double)n_in)};
-    ds_value in[4] = {x, DS_NONE, DS_NONE, DS_NONE};
-    ds_value out[DS_MAX_OUT];
-    DS_TRY(read_matrix(w, weight, ".lora_A.weight", a, first, &in[1]));
-    parts[1] = in[1];
-    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &plain, in, 2, out));
-    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_scale, &scale, out, 1, in));
-    DS_TRY(read_matrix(w, weight, ".lora_B.weight", b, (ds_init){DS_INIT_ZEROS, 0.0}, &in[1]));
-    parts[2] = in[1];
-    in[3] = *y;
-    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_linear, &sum, in, 4, out));
-    *y = out[0];
-    return DS_OK;
+    const dsi_linear_attrs sum = {.out_dtype = meta.dtype};
+    ds_value made[3];
+    DS_TRY(dsi_adapter_project(w, weight, x, ds_shape_last(meta.shape), made));
+    const ds_value in[4] = {made[0], made[2], DS_NONE, *y};
+    parts[1] = made[1];
+    parts[2] = made[2];
+    return apply1(w, &dsi_op_linear, &sum, in, 4, y);
 }
 
-static bool drops(const rewriter *w)
+bool dsi_adapter_drops(const rewriter *w)
 {
     return w->trace->mode == DS_TRACE_TRAIN && w->adapter->dropout > 0.0;
 }
@@ -451,14 +465,14 @@ static ds_status adapt_lengths(rewriter *w, const dsi_node_info *node, ds_cell w
     ds_value parts[3] = {in[1], DS_NONE, DS_NONE};
     ds_value pair[2] = {DS_NONE, DS_NONE};
     ds_value x = in[0], plain = DS_NONE, sum = DS_NONE;
-    DS_TRY(drops(w) ? drop_input(w, weight, &x) : DS_OK);
+    DS_TRY(dsi_adapter_drops(w) ? dsi_adapter_drop_input(w, weight, &x) : DS_OK);
     DS_TRY(apply_plain(w, node, x, in[1], &plain));
     sum = plain;
     DS_TRY(adapt(w, weight, x, &sum, parts));
     pair[0] = sum;
     DS_TRY(length_ratio(w, node, weight, parts, w->targets[weight].layer.scale, &pair[1]));
     DS_TRY(apply1(w, &dsi_op_mul, NULL, pair, 2, &sum));
-    if (drops(w)) {
+    if (dsi_adapter_drops(w)) {
         const ds_value rest[2] = {sum, plain};
         DS_TRY(apply1(w, &dsi_op_sub, NULL, rest, 2, &sum));
         const ds_value both[2] = {*y, sum};
@@ -467,6 +481,21 @@ static ds_status adapt_lengths(rewriter *w, const dsi_node_info *node, ds_cell w
     *y = sum;
     const ds_value with_bias[2] = {sum, bias ? in[2] : DS_NONE};
     return bias ? apply1(w, &dsi_op_add, NULL, with_bias, 2, y) : DS_OK;
+}
+
+ds_status dsi_adapter_adapt_linear(rewriter *w, const dsi_node_info *node, ds_cell weight,
+                                   const ds_value *in, ds_value *y)
+{
+    ds_value x = in[0], parts[3];
+    w->targets[weight].uses += 1;
+    if (!w->adapter->dora || dsi_adapter_drops(w)) {
+        DS_TRY(apply1(w, node->op, node->attrs, in, node->n_in, y));
+    }
+    if (w->adapter->dora) {
+        return adapt_lengths(w, node, weight, in, y);
+    }
+    DS_TRY(dsi_adapter_drops(w) ? dsi_adapter_drop_input(w, weight, &x) : DS_OK);
+    return adapt(w, weight, x, y, parts);
 }
 
 /* y + scale·Aᵀ[id]·Bᵀ, in place of y: of the table that is input `at` of the node, whose indices
@@ -536,6 +565,11 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
     if (node->op == &dsi_op_grouped_linear) {
         return adapt_grouped(w, node);
     }
+    if (dsi_adapter_is_head(node)) {
+        const ds_cell head = param_of(w->r.from, node, 1);
+        return head != DS_NONE && w->targets[head].on ? dsi_adapter_adapt_head(w, node, head)
+                                                      : dsi_rewrite_copy(&w->r, node);
+    }
     const bool packed = node->op == &dsi_op_linear_packed;
     const ds_cell weight =
         packed || node->op == &dsi_op_linear ? param_of(w->r.from, node, 1) : DS_NONE;
@@ -549,19 +583,14 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
         return unsupported(w, ds_cells_get(w->cells, weight)->name,
                            "a linear layer with its activation in one operator");
     }
-    w->targets[weight].uses += 1;
+    if (w->targets[weight].parameter && attrs->transposed != 0) {
+        return unsupported(w, ds_cells_get(w->cells, weight)->name,
+                           "a parameter that is stored (in,out), to which PEFT's A and B are "
+                           "turned; name its module in target_modules");
+    }
     dsi_rewrite_inputs(&w->r, node, in);
     DS_TRY(dsi_rewrite_stand_at(&w->r, node));
-    if (!w->adapter->dora || drops(w)) {
-        DS_TRY(ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out));
-    }
-    if (w->adapter->dora) {
-        DS_TRY(adapt_lengths(w, node, weight, in, &out[0]));
-    } else {
-        ds_value x = in[0], parts[3];
-        DS_TRY(drops(w) ? drop_input(w, weight, &x) : DS_OK);
-        DS_TRY(adapt(w, weight, x, &out[0], parts));
-    }
+    DS_TRY(dsi_adapter_adapt_linear(w, node, weight, in, &out[0]));
     dsi_rewrite_made(&w->r, node, out);
     return DS_OK;
 }
@@ -586,7 +615,7 @@ static ds_status walk(rewriter *w, const ds_graph *from)
 {
     DS_TRY(check_task(w));
     DS_TRY(find_targets(w));
-    DS_TRY(dsi_adapter_find_experts(w));
+    DS_TRY(dsi_adapter_find_parameters(w));
     DS_TRY(check_vectors(w));
     DS_TRY(check_experts(w));
     DS_TRY(is_part(w) ? DS_OK : check_named(w));

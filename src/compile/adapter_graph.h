@@ -12,7 +12,7 @@
  * NAME.lora_A.weight (rank,in) and NAME.lora_B.weight (out,rank) are added unless they are there;
  * they belong to (`of`) the layer's weight. Parameters that belong to none are frozen, but for
  * those of modules_to_save. Errors: ERR_NOT_FOUND (nothing is named so), ERR_UNSUPPORTED naming the
- * module (an embedding, a head, a norm, a module that holds others; dropout where a layer is
+ * module (a norm, a module that holds others; dropout where a layer is
  * computed in tiles). */
 ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What adapter_graph.c and adapter_experts_graph.c share: the rewrite of a graph and what is meant
- * of its cells. */
+/* What adapter_graph.c, adapter_experts_graph.c and adapter_head_graph.c share: the rewrite of a
+ * graph and what is meant of its cells. */
 #ifndef DSI_COMPILE_ADAPTER_REWRITER_H
 #define DSI_COMPILE_ADAPTER_REWRITER_H
 
@@ -9,7 +9,8 @@
 
 /* A parameter's part in it. */
 typedef struct dsi_adapter_target {
-    bool on; /* it is the weight of a module that is meant */
+    bool on;        /* it is the weight of a module that is meant */
+    bool parameter; /* by target_parameters */
     dsi_adapter_layer layer;
     uint32_t uses;
 } dsi_adapter_target;
@@ -31,10 +32,31 @@ typedef struct dsi_adapter_rewriter {
 ds_status dsi_adapter_read_cell(dsi_adapter_rewriter *w, const ds_cell_info *info,
                                 ds_value *value_out);
 
-/* ---- experts (adapter_experts_graph.c) ---- */
+/* ---- linear layers (adapter_graph.c) ---- */
 
-/* Marks what target_parameters means; what is none of experts is ERR_UNSUPPORTED. */
-ds_status dsi_adapter_find_experts(dsi_adapter_rewriter *w);
+/* parts: h = scale·x·Aᵀ, A (rank,in), B (n_out,rank). */
+ds_status dsi_adapter_project(dsi_adapter_rewriter *w, ds_cell weight, ds_value x, int64_t n_out,
+                              ds_value *parts);
+/* What a linear layer makes of its inputs, with its adapter. node: whose operator and attributes
+ * it has, of which n_in inputs are read. */
+ds_status dsi_adapter_adapt_linear(dsi_adapter_rewriter *w, const dsi_node_info *node,
+                                   ds_cell weight, const ds_value *in, ds_value *y);
+/* Whether lora_dropout is on, and what it leaves of x. */
+bool dsi_adapter_drops(const dsi_adapter_rewriter *w);
+ds_status dsi_adapter_drop_input(dsi_adapter_rewriter *w, ds_cell weight, ds_value *x);
+
+/* ---- output heads (adapter_head_graph.c) ---- */
+
+/* Whether the node is a loss with the output projection in it. */
+bool dsi_adapter_is_head(const dsi_node_info *node);
+ds_status dsi_adapter_adapt_head(dsi_adapter_rewriter *w, const dsi_node_info *node,
+                                 ds_cell weight);
+
+/* ---- parameters and experts (adapter_experts_graph.c) ---- */
+
+/* Marks what target_parameters means: matrices of experts, and weights of routers and of linear
+ * layers; others are ERR_UNSUPPORTED. */
+ds_status dsi_adapter_find_parameters(dsi_adapter_rewriter *w);
 /* y + scale·(x·Aᵀ)·Bᵀ of each expert, in place of y, behind a grouped_linear whose weight is meant.
  * in: the node's inputs in the new graph. */
 ds_status dsi_adapter_adapt_experts(dsi_adapter_rewriter *w, const dsi_node_info *node,

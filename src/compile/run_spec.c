@@ -380,20 +380,6 @@ static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
                        "weights are not shared by ranks; set it to 1 and zero_optimization.stage 3",
                        spec->zero.tp, ds_packing_name(packing));
     }
-    if (params->adapter != NULL && params->adapter->dora && spec->zero.tp > 1) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "tensor_parallel.autotp_size %u with DoRA (use_dora): the length of a row "
-                       "is not shared by ranks; set it to 1 and zero_optimization.stage 3",
-                       spec->zero.tp);
-    }
-    if (params->adapter != NULL && spec->zero.tp > 1 &&
-        dsi_adapter_parameter_at(params->adapter, 0) != NULL) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "tensor_parallel.autotp_size %u with adapters on experts "
-                       "(target_parameters): their matrices are not shared by ranks; set it to 1 "
-                       "and zero_optimization.stage 3",
-                       spec->zero.tp);
-    }
     return DS_OK;
 }
 

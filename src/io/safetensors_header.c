@@ -23,8 +23,8 @@ typedef struct parse {
 } parse;
 
 /* Dtypes that the format has and this library has not. */
-static const char *const foreign_dtypes[] = {"U16",     "I16",     "U32",     "U64", "C64",
-                                             "F8_E8M0", "F6_E2M3", "F6_E3M2", "F4"};
+static const char *const foreign_dtypes[] = {"U16", "I16",     "U32",     "U64",
+                                             "C64", "F6_E2M3", "F6_E3M2", "F4"};
 
 static ds_status read_dtype(const parse *p, const char *name, const json_t *value, ds_dtype *out)
 {

@@ -21,6 +21,8 @@ typedef struct dsi_st_file {
 struct ds_safetensors {
     ds_ctx *ctx;
     dsi_arena *arena; /* names, texts */
+    dsi_arena
+        *turned; /* a reader's own, of tensors in another order than the file's; may be NULL */
     dsi_st_file *files;
     size_t n_files;
     ds_safetensor *entries;

@@ -34,6 +34,7 @@ void ds_safetensors_close(ds_safetensors **st_inout)
         dsi_map_close(&st->files[i].map);
     }
     dsi_arena_destroy(&st->arena);
+    dsi_arena_destroy(&st->turned);
     free(st->files);
     free(st->entries);
     free(st->by_name);

@@ -75,10 +75,14 @@ static json_t *names(const char *const *items, uint32_t n)
     return list;
 }
 
-/* Of matrices of experts, "experts.down_proj", which are parameters and no modules for PEFT. */
+/* Of matrices of experts, "experts.down_proj", and of routers, "mlp.gate.weight", which are
+ * parameters and no modules for PEFT. */
 static bool is_parameter(const char *target)
 {
     const char *dot = strrchr(target, '.');
+    if (dot != NULL && strcmp(dot, ".weight") == 0) {
+        return true;
+    }
     const ptrdiff_t n = dot != NULL ? dot - target : 0;
     static const char scope[] = "experts";
     const ptrdiff_t k = (ptrdiff_t)sizeof scope - 1;

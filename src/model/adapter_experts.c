@@ -34,6 +34,22 @@ static void set_module(const char *name, size_t n, char module[DSI_EXPERTS_NAME_
     }
 }
 
+void dsi_router_module(char *module)
+{
+    static const struct {
+        const char *stored, *made;
+    } names[] = {{".block_sparse_moe.gate", ".mlp.gate"},
+                 {".block_sparse_moe.router.layer", ".block_sparse_moe.router"}};
+    const size_t n = strlen(module);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+        const size_t k = strlen(names[i].stored);
+        if (n > k && strcmp(module + n - k, names[i].stored) == 0) {
+            memcpy(module + n - k, names[i].made, strlen(names[i].made) + 1);
+            return;
+        }
+    }
+}
+
 bool dsi_expert_matrix_of(const char *param, dsi_expert_matrix *out)
 {
     static const char experts[] = ".experts";
@@ -50,6 +66,50 @@ bool dsi_expert_matrix_of(const char *param, dsi_expert_matrix *out)
         }
     }
     return false;
+}
+
+void dsi_expert_b_end(const dsi_expert_matrix *matrix, char end[DSI_EXPERTS_END_BYTES])
+{
+    if (matrix->parts > 1) {
+        (void)snprintf(end, DSI_EXPERTS_END_BYTES, ".lora_B.%d.weight", (int)matrix->part);
+    } else {
+        (void)snprintf(end, DSI_EXPERTS_END_BYTES, ".lora_B.weight");
+    }
+}
+
+bool dsi_expert_stored_of(const ds_cell_info *cell, const ds_cell_info *of, dsi_expert_stored *out)
+{
+    const ds_shape shape = cell->meta.shape;
+    const char *end = strstr(cell->name, ".lora_A.weight");
+    dsi_expert_matrix matrix;
+    if (cell->kind != DS_CELL_PARAM || shape.n_dims != 3 || of->meta.shape.n_dims != 3 ||
+        !dsi_expert_matrix_of(of->name, &matrix)) {
+        return false;
+    }
+    *out = (dsi_expert_stored){.is_b = end == NULL,
+                               .part = matrix.part,
+                               .parts = matrix.parts,
+                               .meta.dtype = cell->meta.dtype};
+    end = out->is_b ? strstr(cell->name, ".lora_B.") : end;
+    if (end == NULL) {
+        return false;
+    }
+    out->meta.shape = out->is_b
+                          ? ds_shape_2d(matrix.parts * shape.dims[1], shape.dims[2] * shape.dims[0])
+                          : ds_shape_2d(shape.dims[0] * shape.dims[1], shape.dims[2]);
+    (void)snprintf(out->name, sizeof out->name, "%.*s.lora_%c.weight", (int)(end - cell->name),
+                   cell->name, out->is_b ? 'B' : 'A');
+    return true;
+}
+
+int64_t dsi_expert_stored_at(const dsi_expert_stored *stored, ds_shape shape, int64_t i)
+{
+    const int64_t n_experts = shape.dims[0], n_out = shape.dims[1], rank = shape.dims[2];
+    if (!stored->is_b) {
+        return i;
+    }
+    const int64_t e = i / (n_out * rank), o = i / rank % n_out, k = i % rank;
+    return ((stored->part * n_out + o) * rank + k) * n_experts + e;
 }
 
 ds_status dsi_expert_cells_of(const ds_adapter *a, const dsi_expert_matrix *matrix,

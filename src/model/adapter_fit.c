@@ -49,12 +49,15 @@ static ds_status parts_them(const ds_adapter *a, const ds_model_info *info, bool
 {
     char module[NAME_BYTES];
     dsi_adapter_layer layer;
-    bool on = false;
-    module_of(info->embedding, module);
+    bool on = false, head = false;
     if (!a->all_linear) {
+        module_of(info->embedding, module);
         DS_TRY(dsi_adapter_match(a, module, false, &on, &layer));
+        module_of(head_of(info), module);
+        DS_TRY(dsi_adapter_match(a, module, true, &head, &layer));
     }
-    *out = on || dsi_adapter_saves(a, info->embedding) || dsi_adapter_saves(a, head_of(info));
+    *out =
+        on || head || dsi_adapter_saves(a, info->embedding) || dsi_adapter_saves(a, head_of(info));
     return DS_OK;
 }
 
@@ -156,6 +159,16 @@ ds_status dsi_adapter_check_pairs(const ds_adapter *a, const ds_model *model)
     char module[NAME_BYTES];
     dsi_adapter_layer layer;
     bool on = false;
+    if ((info->tied_embeddings || info->stored_tied) && !a->all_linear) {
+        module_of(head_of(info), module);
+        DS_TRY(dsi_adapter_match(a, module, true, &on, &layer));
+    }
+    if (on) {
+        return ds_fail(a->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: target_modules means %s, which is the embedding of encoder and "
+                       "decoder too: leave it out",
+                       module);
+    }
     module_of(info->embedding, module);
     DS_TRY(dsi_adapter_match(a, module, false, &on, &layer));
     return !(on && !a->all_linear) && !dsi_adapter_saves(a, info->embedding)

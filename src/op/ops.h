@@ -56,8 +56,8 @@ typedef struct dsi_weight_norms_attrs {
     int64_t transposed;            /* w is (K,O); not when packed */
     int64_t format, rows, columns; /* ds_packing of w, and its sizes; 0: it is not packed */
 } dsi_weight_norms_attrs;
-/* weight_norms: w (O,K) or (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): the length of each row of
- * w + scale·b·a, in fp32, its squares added in double. DoRA; no gradient goes through it. */
+/* weight_norms: w (O,K) or (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): the squared length of each
+ * row of w + scale·b·a, in fp32, its squares added in double. DoRA; no gradient goes through it. */
 extern const ds_op dsi_op_weight_norms;
 
 /* ---- bmm.c -------------------------------------------------------------------------------- */

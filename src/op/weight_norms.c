@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* weight_norms, lengths of the rows of an adapted weight (DoRA): rules. See ops.h. The gradient
- * stops here: the lengths are taken as constants (Liu et al., "DoRA", 2024, section 4.3). */
+/* weight_norms, squared lengths of the rows of an adapted weight (DoRA): rules. See ops.h. Squares,
+ * since those of parts of a row add up. The gradient stops here: the lengths are taken as constants
+ * (Liu et al., "DoRA", 2024, section 4.3). */
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -52,15 +53,28 @@ static const ds_attr norms_attrs[] = {
     DSI_ATTR_INT(dsi_weight_norms_attrs, columns),
 };
 
+/* A packed weight is cut nowhere. */
+static void adapt_norms(ds_place_case *c)
+{
+    const dsi_weight_norms_attrs *at = c->attrs;
+    if (at->format != DS_PACKING_NONE) {
+        dsi_place_drop(c->split, 'o');
+        dsi_place_drop(c->split, 'k');
+    } else if (at->transposed != 0) {
+        dsi_place_swap_dims(c->in[0]);
+    }
+}
+
 const ds_op dsi_op_weight_norms = {
     .version = DS_OP_VERSION,
     .name = "weight_norms",
     .op_class = DS_CLASS_REDUCE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_", .out = "_"),
-    .doc = "w (O,K), (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): lengths of the rows of w + "
-           "scale·b·a; no gradient goes through them.",
+    .place =
+        DSI_PLACE(.in = "ok _k o_", .out = "o", .split = "ok", .sums = "k", .adapt = adapt_norms),
+    .doc = "w (O,K), (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): squared lengths of the rows of "
+           "w + scale·b·a; no gradient goes through them.",
     .n_in_min = 3,
     .n_in_max = 3,
     .n_out = 1,

@@ -118,7 +118,8 @@ static bool is_made_whole(const finder *f, ds_value v)
         const ds_node before = f->graph->values[dsi_node_in(f->graph, node)[x]].producer;
         node = before != DS_NONE ? &f->graph->nodes[before] : NULL;
     }
-    return node != NULL && (node->op->op_class == DS_CLASS_NORM || node->op == &dsi_op_linear);
+    return node != NULL && (node->op->op_class == DS_CLASS_NORM || node->op == &dsi_op_linear ||
+                            node->op == &dsi_op_grouped_linear);
 }
 
 /* Whether an input may be as a strategy wants it. What is given may be sharded where it is; a
@@ -137,11 +138,27 @@ static bool takes(const finder *f, ds_value v, const dsi_place_on *want)
            (want->kind == DSI_SHARD && free);
 }
 
+/* B (E,out,rank) of an adapter on experts whose outputs are cut: its product is another operator
+ * than the layer's, so it begins a region, which becomes the layer's where the two are added. */
+static bool follows_experts(const finder *f, const ds_cell_info *cell, const dsi_place_on *want)
+{
+    const ds_cell of = cell->of;
+    const sharded *layer = of != DS_NONE ? &f->cells[of] : NULL;
+    return layer != NULL && cell->meta.shape.n_dims == 3 && want->dim == 1 && lives(f, layer) &&
+           !f->regions[root(f, layer->region)].ended && layer->blocks == want->blocks &&
+           ds_cells_get(f->graph->cells, of)->meta.shape.dims[layer->dim] ==
+               cell->meta.shape.dims[1];
+}
+
 /* An adapter's matrices begin none: they go the way of the layer that they belong to, since a
  * region of their own would meet that of the layer where the two are added. */
 static bool shards_matrix(const finder *f, ds_value v, const dsi_place_on *want)
 {
     const ds_cell cell = free_cell(f, v);
+    if (cell != DS_NONE && want->kind == DSI_SHARD && !lives(f, &f->cells[cell]) &&
+        follows_experts(f, ds_cells_get(f->graph->cells, cell), want)) {
+        return true;
+    }
     return cell != DS_NONE && want->kind == DSI_SHARD && !lives(f, &f->cells[cell]) &&
            ds_cells_get(f->graph->cells, cell)->kind == DS_CELL_PARAM &&
            ds_cells_get(f->graph->cells, cell)->of == DS_NONE && meta_of(f, v).shape.n_dims >= 2;

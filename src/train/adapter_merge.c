@@ -132,11 +132,12 @@ static ds_status fill(void *user, size_t offset, void *data, size_t n)
     }
     return DS_OK;
 }
-/* A matrix in fp32, turned over where asked for. */
+
+/* A matrix in fp32, turned over where asked for; several stay as they are. */
 static ds_status read_matrix(const merger *m, const ds_safetensor *tensor, bool turn, float **out)
 {
     const int64_t rows = tensor->meta.shape.dims[0], columns = tensor->meta.shape.dims[1];
-    const size_t count = (size_t)(rows * columns);
+    const size_t count = (size_t)ds_shape_count(tensor->meta.shape);
     float *read = malloc(count * sizeof *read + 1);
     float *turned = turn ? malloc(count * sizeof *turned + 1) : NULL;
     ds_status status = read != NULL && (turned != NULL || !turn) ? DS_OK : no_memory(m);
@@ -172,7 +173,8 @@ static ds_status read_lengths(const merger *m, const char *module, merged *w)
     return scale_lengths(m, w);
 }
 
-/* What the weight of a linear layer, or of an embedding, becomes, once. */
+/* What the weight of a linear layer, of an embedding, or of an output head, which is read by a
+ * concat, becomes, once. */
 static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
 {
     const bool table = node->op == &dsi_op_embedding;
@@ -187,14 +189,21 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
     const char *name = ds_cells_get(m->cells, cell)->name;
     const char *end = strrchr(name, '.');
     (void)snprintf(module, sizeof module, "%.*s", (int)(end - name), name);
+    dsi_router_module(module);
     const ds_safetensor *a = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_A : ".lora_A.weight");
     const ds_safetensor *b = tensor_of(m, module, table ? DSI_ADAPTER_TABLE_B : ".lora_B.weight");
     if (a == NULL || b == NULL) {
         return DS_OK;
     }
-    const bool turn = table || ((const dsi_linear_attrs *)node->attrs)->transposed != 0;
+    const bool linear = node->op == &dsi_op_linear;
+    const bool turn = table || (linear && ((const dsi_linear_attrs *)node->attrs)->transposed != 0);
     merged *w = &m->weights[cell];
     DS_TRY(dsi_adapter_match(m->adapter, module, false, &on, &layer));
+    if (!on) {
+        char key[NAME_BYTES + 8];
+        (void)snprintf(key, sizeof key, "%s.weight", module);
+        DS_TRY(dsi_adapter_match_parameter(m->adapter, key, &on, &layer));
+    }
     w->weight = m->own_of[cell] != NULL ? m->own_of[cell] : m->by_cell[cell];
     w->rank = a->meta.shape.dims[0];
     w->experts = 1;
@@ -209,12 +218,12 @@ static ds_status find_weight(merger *m, const dsi_node_info *node, uint32_t at)
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
-/* One of PEFT's matrices of experts, with its A (E·rank,in) and B (out of all parts,rank·E). */
+/* A matrix of experts, with its A (E,rank,in) and B (E,out,rank). */
 typedef struct stack {
     dsi_expert_matrix matrix;
     float *a, *b;
-    int64_t rank, n_experts, n_in, n_out; /* n_out: of one part */
-    bool turned;                          /* stored (in,out) */
+    int64_t rank, n_experts, n_in, n_out;
+    bool turned; /* stored (in,out) */
     double scale;
 } stack;
 
@@ -228,9 +237,8 @@ static void copy_expert(const stack *s, int64_t e, float *rows, float *columns)
                 s->a[(e * s->rank + k) * s->n_in + i];
         }
         for (int64_t o = 0; o < s->n_out; ++o) {
-            const int64_t row = s->matrix.part * s->n_out + o;
             b[s->turned ? k * s->n_out + o : o * s->rank + k] =
-                s->b[row * s->rank * s->n_experts + k * s->n_experts + e];
+                s->b[(e * s->n_out + o) * s->rank + k];
         }
     }
 }
@@ -292,6 +300,7 @@ static ds_status find_experts(merger *m, const dsi_node_info *node)
     const ds_cell cell = m->graph->values[v].cell;
     char base[DSI_EXPERTS_NAME_BYTES + 16];
     char key[DSI_EXPERTS_NAME_BYTES + 32];
+    char last[DSI_EXPERTS_END_BYTES];
     stack s = {.turned = ((const dsi_grouped_attrs *)node->attrs)->transposed != 0};
     dsi_adapter_layer layer;
     bool on = false;
@@ -305,7 +314,8 @@ static ds_status find_experts(merger *m, const dsi_node_info *node)
     }
     DS_TRY(dsi_expert_cells_of(m->adapter, &s.matrix, base));
     const ds_safetensor *a = tensor_of(m, base, ".lora_A.weight");
-    const ds_safetensor *b = tensor_of(m, base, ".lora_B.weight");
+    dsi_expert_b_end(&s.matrix, last);
+    const ds_safetensor *b = tensor_of(m, base, last);
     const ds_shape shape = ds_cells_get(m->cells, cell)->meta.shape;
     s.rank = layer.rank;
     s.scale = layer.scale;
@@ -370,6 +380,7 @@ static ds_status open_weights(merger *m, const char *folder)
         const dsi_node_info *node = &m->graph->nodes[i];
         DS_TRY(node->op == &dsi_op_grouped_linear ? find_experts(m, node) : DS_OK);
         DS_TRY(node->op == &dsi_op_linear ? find_weight(m, node, 1) : DS_OK);
+        DS_TRY(node->op == &dsi_op_concat ? find_weight(m, node, 0) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 0) : DS_OK);
         DS_TRY(node->op == &dsi_op_embedding ? find_weight(m, node, 2) : DS_OK);
     }

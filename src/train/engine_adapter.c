@@ -8,6 +8,7 @@
 #include "ckpt/adapter_weights.h"
 #include "io/file.h"
 #include "model/adapter.h"
+#include "model/adapter_experts.h"
 #include "train/engine.h"
 
 #include <math.h>
@@ -141,6 +142,47 @@ static ds_status gather(ds_engine *engine, ds_cell c, const ds_cell_info *cell, 
     return DS_OK;
 }
 
+/* The source of a name, or a new one of this size. */
+static ds_status source_of(const ds_engine *engine, const dsi_expert_stored *stored, writing *w,
+                           float **data_out)
+{
+    char name[NAME_BYTES];
+    (void)snprintf(name, sizeof name, "%s%s", DSI_ADAPTER_PREFIX, stored->name);
+    for (uint32_t i = 0; i < w->n; ++i) {
+        if (strcmp(w->names[i], name) == 0) {
+            *data_out = w->data[i];
+            return DS_OK;
+        }
+    }
+    const uint32_t i = w->n++;
+    w->data[i] = malloc((size_t)ds_shape_count(stored->meta.shape) * sizeof(float) + 1);
+    (void)snprintf(w->names[i], NAME_BYTES, "%s", name);
+    w->sources[i] = (ds_tensor_source){
+        .name = w->names[i], .meta = {DS_DTYPE_F32, stored->meta.shape}, .data = w->data[i]};
+    *data_out = w->data[i];
+    return *data_out != NULL ? DS_OK : no_memory(engine);
+}
+
+/* One of experts, in its place in PEFT's tensor. Collective; every rank keeps it. */
+static ds_status gather_experts(ds_engine *engine, const ds_cell_info *cell,
+                                const dsi_expert_stored *stored, writing *w)
+{
+    const size_t count = (size_t)ds_shape_count(cell->meta.shape);
+    float *part = malloc(count * sizeof *part + 1);
+    float *data = NULL;
+    ds_status status = part != NULL ? source_of(engine, stored, w, &data) : no_memory(engine);
+    if (status < 0) {
+        dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
+    } else {
+        status = ds_engine_get(engine, DS_CELL_PARAM, cell->name, part, count);
+    }
+    for (int64_t i = 0; i < (int64_t)count && status >= 0; ++i) {
+        data[dsi_expert_stored_at(stored, cell->meta.shape, i)] = part[i];
+    }
+    free(part);
+    return status;
+}
+
 static ds_status gather_all(ds_engine *engine, writing *w)
 {
     const uint32_t n = ds_cells_count(engine->cells);
@@ -153,9 +195,14 @@ static ds_status gather_all(ds_engine *engine, writing *w)
     }
     for (ds_cell c = 0; c < n; ++c) {
         const ds_cell_info cell = *ds_cells_get(engine->cells, c);
-        if (dsi_adapter_has(engine->spec.train.adapter, &cell)) {
-            DS_TRY(gather(engine, c, &cell, w));
+        dsi_expert_stored stored;
+        if (!dsi_adapter_has(engine->spec.train.adapter, &cell)) {
+            continue;
         }
+        DS_TRY(cell.of != DS_NONE &&
+                       dsi_expert_stored_of(&cell, ds_cells_get(engine->cells, cell.of), &stored)
+                   ? gather_experts(engine, &cell, &stored, w)
+                   : gather(engine, c, &cell, w));
     }
     return DS_OK;
 }

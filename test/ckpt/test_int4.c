@@ -118,10 +118,10 @@ static void trained_from(ds_ctx *ctx, const char *folder, float *out, size_t n)
 
 static void like_real_numbers(void **state)
 {
-    static const char *const names[] = {"gptq",        "gptq_v2",      "awq",       "packed",
-                                        "packed_zero", "fp8",          "fp8_whole", "fbgemm",
-                                        "float_row",   "float_block",  "int_row",   "int_group",
-                                        "packed8",     "packed8_zero", "gptq_run"};
+    static const char *const names[] = {
+        "gptq",      "gptq_v2",      "awq",       "packed",      "packed_zero", "fp8",
+        "fp8_whole", "fbgemm",       "float_row", "float_block", "int_row",     "int_group",
+        "packed8",   "packed8_zero", "gptq_run",  "fp8_e8m0",    "fp8_mx"};
     static const ds_dtype dtypes[] = {DS_DTYPE_NONE, DS_DTYPE_F32, DS_DTYPE_BF16};
     ds_ctx *ctx = *state;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {

@@ -38,7 +38,13 @@ static const struct {
              {"experts_mixtral", "mixtral"},
              {"experts_qwen3_moe", "qwen3_moe"},
              {"experts_olmoe", "olmoe"},
-             {"experts_gpt_oss", "gpt_oss"}};
+             {"experts_gpt_oss", "gpt_oss"},
+             {"head", "llama"},
+             {"head_tied", "gpt2"},
+             {"head_dora", "llama"},
+             {"router_mixtral", "mixtral"},
+             {"router_qwen3_moe", "qwen3_moe"},
+             {"router_gpt_oss", "gpt_oss"}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char config_text[] =
@@ -516,7 +522,9 @@ static const struct {
     {"use_dora", "2", "\"use_dora\""},
     {"lora_bias", "true", "\"lora_bias\""},
     {"bias", "\"all\"", "\"bias\""},
-    {"target_parameters", "[\"self_attn.q_proj.weight\"]", "no matrix of experts"},
+    {"target_parameters", "[\"self_attn.q_proj.weight\"]", "leave it out of one"},
+    {"target_parameters", "[\"input_layernorm.weight\"]", "no matrix of experts"},
+    {"target_parameters", "[\"embed_tokens.weight\"]", "an embedding"},
     {"target_parameters", "\"experts.gate_up_proj\"", "a list of names"},
     {"layer_replication", "[[0, 2]]", "\"layer_replication\""},
     {"trainable_token_indices", "[1]", "\"trainable_token_indices\""},
@@ -579,8 +587,8 @@ static void refused_by_name(void **state)
     scratch_remove(out);
 }
 
-/* Of a model with experts: attention's layers and the experts' matrices, by PEFT's names alone, and
- * no router. */
+/* Of a model with experts: attention's layers, the experts' matrices and the routers', by PEFT's
+ * names alone. */
 static void beside_experts(void **state)
 {
     static const struct {
@@ -590,7 +598,8 @@ static void beside_experts(void **state)
     } cases_of[] = {{{"q_proj", "v_proj"}, DS_OK, ""},
                     {{"q_proj", "mlp.experts.gate_up_proj"}, DS_OK, ""},
                     {{"experts.gate_up_proj", "experts.down_proj"}, DS_OK, ""},
-                    {{"q_proj", "gate"}, DS_ERR_UNSUPPORTED, "their router"},
+                    {{"q_proj", "mlp.gate.weight"}, DS_OK, ""},
+                    {{"q_proj", "gate"}, DS_ERR_UNSUPPORTED, "name model.layers.0.mlp.gate.weight"},
                     {{NULL}, DS_ERR_UNSUPPORTED, "their router"},
                     {{"q_proj", "w1"}, DS_ERR_UNSUPPORTED, "experts.gate_up_proj"},
                     {{"q_proj", "experts.up_proj"}, DS_ERR_NOT_FOUND, "experts.up_proj"}};

@@ -59,6 +59,13 @@ CASES = {
     "experts_olmoe": ("olmoe", dict(r=2, lora_alpha=4, target_modules=["v_proj"], target_parameters=[FIRST],
                                     rank_pattern={"layers.1." + FIRST: 4}, alpha_pattern={"layers.0." + FIRST: 6})),
     "experts_gpt_oss": ("gpt_oss", dict(r=2, lora_alpha=4, target_modules=["o_proj"], target_parameters=[FIRST, LAST])),
+    "head": ("llama", dict(r=3, lora_alpha=6, target_modules=["lm_head", "q_proj"])),
+    "head_tied": ("gpt2", dict(r=2, lora_alpha=5, target_modules=["lm_head", "c_attn"], fan_in_fan_out=True)),
+    "head_dora": ("llama", dict(r=3, lora_alpha=6, target_modules=["lm_head", "v_proj"], use_dora=True)),
+    "router_mixtral": ("mixtral", dict(r=2, lora_alpha=4, target_modules=["v_proj"], target_parameters=["mlp.gate.weight", LAST])),
+    "router_qwen3_moe": ("qwen3_moe", dict(r=3, lora_alpha=6, target_modules=["q_proj"], target_parameters=["gate.weight", "k_proj.weight"],
+                                           rank_pattern={"layers.0.mlp.gate.weight": 2})),
+    "router_gpt_oss": ("gpt_oss", dict(r=2, lora_alpha=4, target_modules=[], target_parameters=["router.weight"], use_rslora=True)),
     "conv1d": ("gpt2", dict(r=3, lora_alpha=6, target_modules=["c_attn", "c_fc", "mlp.c_proj"], fan_in_fan_out=True)),
 }
 
@@ -99,8 +106,12 @@ def save(model, folder):
     os.chmod(folder + "/adapter_model.safetensors", 0o644)
 
 
+def is_routed(name):
+    return CASES.get(name, ("llama",))[0] not in ("llama", "gpt2")
+
+
 def base_model(name, base):
-    how = {"experts_implementation": "eager"} if "experts" in name else {}  # torch's own wants widths by 4
+    how = {"experts_implementation": "eager"} if is_routed(name) else {}  # torch's own wants widths by 4
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, **how)
     if name in VOCAB:
         model.resize_token_embeddings(VOCAB[name])
@@ -137,7 +148,7 @@ def train(name, base, model, batch, end=None):
     if end:
         save(model, end)
     before = load_file(base + "/model.safetensors")
-    if "experts" in name:  # by the names that transformers writes, an expert a tensor
+    if is_routed(name):  # by the names that transformers writes, an expert a tensor
         model.merge_and_unload().save_pretrained("merged.tmp")
         merged = {k: v for k, v in load_file("merged.tmp/model.safetensors").items() if not torch.equal(v, before[k])}
         shutil.rmtree("merged.tmp")
@@ -147,6 +158,8 @@ def train(name, base, model, batch, end=None):
     merged = {k: v.clone() for k, v in model.merge_and_unload().state_dict().items()  # of a tied head, which PEFT changes with
               if (k in before or v.data_ptr() != model.get_input_embeddings().weight.data_ptr())  # the embedding: ours stays
               and not torch.equal(v, before[k] if k in before else before["transformer.wte.weight"])}
+    if name == "head_tied":  # PEFT merges into the one tensor; what it trained left the embedding as it was
+        merged["lm_head.weight"] = merged.pop("transformer.wte.weight")
     save_file(merged, name + "/merged.safetensors")
     os.chmod(name + "/merged.safetensors", 0o644)
     return losses

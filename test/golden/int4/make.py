@@ -115,6 +115,14 @@ def fp8(n_out, n_in, block, name="weight_scale_inv"):
     return {"weight": weight, name: scale if block else scale.reshape([])}, w
 
 
+def fp8_powers(n_out, n_in, block):
+    """Scales that are powers of two, as exponents."""
+    made, _ = fp8(n_out, n_in, block)
+    scale = torch.exp2(torch.randint(-14, -4, made["weight_scale_inv"].shape, generator=generator).float())
+    w = made["weight"].float() * scale.repeat_interleave(block[0], 0)[:n_out].repeat_interleave(block[1], 1)[:, :n_in]
+    return {"weight": made["weight"], "weight_scale_inv": scale.to(torch.float8_e8m0fnu)}, w
+
+
 def write(name, quantization, make):
     def real(*shape):
         return (torch.randn(*shape, generator=generator) * 0.1).to(torch.float16)
@@ -178,6 +186,9 @@ compressed("int_group", "int-quantized", EIGHT | dict(strategy="group", group_si
            dtype=torch.bfloat16)
 compressed("packed8", "pack-quantized", EIGHT | dict(strategy="group", group_size=GROUP, symmetric=True))
 compressed("packed8_zero", "pack-quantized", EIGHT | dict(strategy="channel", symmetric=False), dtype=torch.bfloat16)
+for name, block in (("fp8_e8m0", BLOCK), ("fp8_mx", [1, 32])):  # DeepSeek-V3.1's; blocks of the Microscaling formats
+    write(name, dict(quant_method="fp8", fmt="e4m3", scale_fmt="ue8m0", activation_scheme="dynamic", weight_block_size=block),
+          lambda o, i, block=block: fp8_powers(o, i, block))
 if not draw:
     GROUP = 32
     gptq_folder("gptq_run", True, False, GROUP)
