@@ -259,8 +259,9 @@ typedef struct ds_checkpoint_deepspeed_params {
                           second, as the Trainer has them); default 0: as the run decayed them */
     int64_t sub_group_size; /* stage 3: elements, as in the configuration that loads it; default 0:
                                that of the run */
-    const char *like; /* default NULL; a save folder of the PipelineModule that loads it: the same
-                         stages, layers, names and order. Needs zero_stage 1 */
+    const char *like; /* default NULL; a save folder of the job that loads it (a pipeline, ranks
+                         that share layers, experts): the same stages and shards, names, order and
+                         groups of parameters. Needs zero_stage 1 or 2 (a pipeline: 1) */
     DS_RESERVED(7);
 } ds_checkpoint_deepspeed_params;
 
@@ -268,8 +269,9 @@ typedef struct ds_checkpoint_deepspeed_params {
  * on from: fp32 weights, moments of Adam, counters, rate, loss scale. Its tag is the checkpoint's
  * ("_universal" behind it where it is); `latest` (or `latest_universal`) moves to it. Also of a
  * folder that DeepSpeed wrote: for another stage and other ranks. Streamed. Errors: ERR_UNSUPPORTED
- * (names the optimizer, a kind of tensor, frozen or stacked parameters, an unknown order), ERR_ARG
- * (names the parameter that order lacks or has too much), ERR_CORRUPT, ERR_IO. */
+ * (names the optimizer, a kind of tensor, frozen parameters, stacked ones without like, an unknown
+ * order), ERR_ARG (names the parameter that order or like lacks or has too much), ERR_CORRUPT,
+ * ERR_IO. */
 DS_API ds_status ds_checkpoint_write_deepspeed(ds_checkpoint *ckpt,
                                                const ds_checkpoint_deepspeed_params *params);
 

@@ -137,7 +137,7 @@ static void *grown(dsi_deepspeed *d, void *old, size_t n, size_t *room, size_t s
     return array;
 }
 
-static bool read_dims(const dsi_pickle *dims, ds_shape *shape_out)
+bool dsi_deepspeed_dims(const dsi_pickle *dims, ds_shape *shape_out)
 {
     const size_t n = dsi_pickle_count(dims);
     *shape_out = (ds_shape){.n_dims = (uint32_t)n};
@@ -157,14 +157,14 @@ static bool read_dims(const dsi_pickle *dims, ds_shape *shape_out)
 int64_t dsi_deepspeed_count(const dsi_pickle *dims)
 {
     ds_shape shape;
-    return read_dims(dims, &shape) ? ds_shape_count(shape) : -1;
+    return dsi_deepspeed_dims(dims, &shape) ? ds_shape_count(shape) : -1;
 }
 
 ds_status dsi_deepspeed_tensor(dsi_deepspeed *d, const char *kind, const char *name, ds_dtype dtype,
                                const dsi_pickle *dims)
 {
     ds_meta meta = {dtype, {0}};
-    return read_dims(dims, &meta.shape)
+    return dsi_deepspeed_dims(dims, &meta.shape)
                ? dsi_deepspeed_tensor_of(d, kind, name, meta)
                : ds_fail(d->ctx, DS_ERR_FORMAT, "%s: the shape of %.120s is none",
                          d->models[0].path, name);

@@ -12,8 +12,18 @@
 #ifndef DSI_CKPT_CKPT_DEEPSPEED_H
 #define DSI_CKPT_CKPT_DEEPSPEED_H
 
+#include "ckpt/box_runs.h"
 #include "ckpt/ckpt_internal.h"
 #include "io/torch_file.h"
+
+enum { DSI_DEEPSPEED_PIECES = 4096 };
+
+/* A part of a rank's shard: elements from `begin` on are a box of the whole tensor. */
+typedef struct dsi_deepspeed_piece {
+    dsi_box box;
+    int64_t begin;
+    bool first; /* no lower rank has the same one */
+} dsi_deepspeed_piece;
 
 /* What the reading shares between its files. Freed by ckpt_deepspeed.c. */
 typedef struct dsi_deepspeed {
@@ -60,6 +70,11 @@ ds_status dsi_deepspeed_part(dsi_deepspeed *d, uint32_t shard, const ds_extent *
 /* ckpt_deepspeed_model.c: the tensors that the model-parallel ranks' files have, one rank's after
  * the other's, as those of the model: by affine_map of universal_checkpoint_info. */
 ds_status dsi_deepspeed_join(dsi_deepspeed *d);
+/* The pieces of which rank mp's shard of a parameter is made, and the whole parameter's shape, by
+ * the file of models[0]. pieces: [DSI_DEEPSPEED_PIECES]. */
+ds_status dsi_deepspeed_pieces(const dsi_deepspeed *d, const char *name, uint32_t mp,
+                               ds_shape shard, ds_shape *whole_out, dsi_deepspeed_piece *pieces,
+                               size_t *n_out);
 /* ckpt_deepspeed_pipe.c: what a stage has from tensor `first` on without what an earlier one has
  * too (a tied layer); and that the stages are of one save, each with the same counters. */
 ds_status dsi_deepspeed_drop_tied(dsi_deepspeed *d, size_t first);
@@ -73,11 +88,15 @@ ds_status dsi_deepspeed_expert_name(const dsi_deepspeed *d, const dsi_pickle *sh
 ds_status dsi_deepspeed_stack(dsi_deepspeed *d);
 /* ckpt_deepspeed_names.c: a module's own names as those of the model. */
 ds_status dsi_deepspeed_names(dsi_deepspeed *d);
+/* The folder's parameter_names.txt, from malloc; NULL: it has none. */
+ds_status dsi_deepspeed_names_file(ds_ctx *ctx, const char *folder, char **path_out);
 /* Elements [begin, begin + count) of the newest tensor, in file `shard` at `data`. */
 ds_status dsi_deepspeed_slice(dsi_deepspeed *d, uint32_t shard, int64_t begin, int64_t count,
                               const uint8_t *data);
 /* Ends it: its slices have all of its elements. */
 ds_status dsi_deepspeed_end_tensor(dsi_deepspeed *d);
+/* A tuple of numbers as a shape; false for anything else. */
+bool dsi_deepspeed_dims(const dsi_pickle *dims, ds_shape *shape_out);
 /* Elements of a shape; -1 when it is none. */
 int64_t dsi_deepspeed_count(const dsi_pickle *dims);
 /* The moments of group g of rank r, a dict; NULL. */

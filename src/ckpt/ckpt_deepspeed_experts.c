@@ -135,6 +135,14 @@ static ds_status find_places(dsi_deepspeed *d, place *places)
     return DS_OK;
 }
 
+/* A part of the newest tensor, which keeps the name that the module has for it. */
+static ds_status part_of(dsi_deepspeed *d, const dsi_ckpt_slice *s, const ds_extent *extent)
+{
+    DS_TRY(dsi_deepspeed_part(d, s->shard, extent, s->stored->data));
+    d->m->slices[d->m->n_slices - 1].entry = s->entry;
+    return DS_OK;
+}
+
 /* n experts, one behind the other, as one tensor. */
 static ds_status stack(dsi_deepspeed *d, const ds_checkpoint_tensor *from,
                        const dsi_ckpt_slice *slices, const place *places, size_t n)
@@ -161,7 +169,7 @@ static ds_status stack(dsi_deepspeed *d, const ds_checkpoint_tensor *from,
             const dsi_ckpt_slice *s = &slices[t->first_slice + k];
             const ds_extent extent =
                 ds_extent_flat((int64_t)e * count + s->extent.begin, s->extent.count);
-            DS_TRY(dsi_deepspeed_part(d, s->shard, &extent, s->stored->data));
+            DS_TRY(part_of(d, s, &extent));
         }
     }
     return dsi_deepspeed_end_tensor(d);
@@ -172,7 +180,7 @@ static ds_status keep(dsi_deepspeed *d, const ds_checkpoint_tensor *t, const dsi
     DS_TRY(dsi_deepspeed_tensor_of(d, t->kind, t->name, t->meta));
     for (uint32_t k = 0; k < t->n_slices; ++k) {
         const dsi_ckpt_slice *s = &slices[t->first_slice + k];
-        DS_TRY(dsi_deepspeed_part(d, s->shard, &s->extent, s->stored->data));
+        DS_TRY(part_of(d, s, &s->extent));
     }
     return dsi_deepspeed_end_tensor(d);
 }

@@ -13,20 +13,12 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_PIECES = 4096 };
-
 /* What the ranks' files had, before it was joined. */
 typedef struct shards {
     const ds_checkpoint_tensor *tensors; /* [n_model][n] */
     const dsi_ckpt_slice *slices;
     size_t n;
 } shards;
-
-typedef struct piece {
-    ds_shape shape;
-    int64_t offset[DS_MAX_DIMS]; /* in the tensor */
-    int64_t begin;               /* in the shard */
-} piece;
 
 static ds_status bad(const dsi_deepspeed *d, const char *name, const char *what)
 {
@@ -110,92 +102,95 @@ static bool is_row_major(const dsi_pickle *strides, ds_shape shape, ds_shape ext
 }
 
 /* false: no box of the tensor in one run of the shard. */
-static bool read_piece(const dsi_pickle *value, ds_shape whole, piece *p)
+static bool read_piece(const dsi_pickle *value, ds_shape whole, dsi_deepspeed_piece *p)
 {
     const dsi_pickle *source = dsi_pickle_get(value, "source");
     const dsi_pickle *dest = dsi_pickle_get(value, "dest");
     int64_t at = 0;
     int64_t below = ds_shape_count(whole);
-    if (!read_numbers(dsi_pickle_get(value, "shape"), &p->shape) ||
-        p->shape.n_dims != whole.n_dims || !dsi_pickle_whole(dsi_pickle_at(source, 0), &at) ||
+    if (!read_numbers(dsi_pickle_get(value, "shape"), &p->box.shape) ||
+        p->box.shape.n_dims != whole.n_dims || !dsi_pickle_whole(dsi_pickle_at(source, 0), &at) ||
         !dsi_pickle_whole(dsi_pickle_at(dest, 0), &p->begin) || at < 0 || p->begin < 0 ||
         at > below || p->begin > below ||
-        !is_row_major(dsi_pickle_at(source, 1), whole, p->shape) ||
-        !is_row_major(dsi_pickle_at(dest, 1), p->shape, p->shape)) {
+        !is_row_major(dsi_pickle_at(source, 1), whole, p->box.shape) ||
+        !is_row_major(dsi_pickle_at(dest, 1), p->box.shape, p->box.shape)) {
         return false;
     }
     for (uint32_t i = 0; i < whole.n_dims; ++i) {
         below = whole.dims[i] > 0 ? below / whole.dims[i] : 0;
-        p->offset[i] = below > 0 ? at / below : 0;
-        at -= p->offset[i] * below;
-        if (p->shape.dims[i] > whole.dims[i] - p->offset[i]) {
+        p->box.offset[i] = below > 0 ? at / below : 0;
+        at -= p->box.offset[i] * below;
+        if (p->box.shape.dims[i] > whole.dims[i] - p->box.offset[i]) {
             return false;
         }
     }
     return true;
 }
 
-/* ---- runs of a piece as boxes ---- */
+ds_status dsi_deepspeed_pieces(const dsi_deepspeed *d, const char *name, uint32_t mp,
+                               ds_shape shard, ds_shape *whole_out, dsi_deepspeed_piece *pieces,
+                               size_t *n_out)
+{
+    const dsi_pickle *map = find_map(d, name);
+    const dsi_pickle *own = of_rank(dsi_pickle_get(map, "ranks"), mp);
+    const dsi_pickle *list = dsi_pickle_get(own, "pieces");
+    const size_t n = dsi_pickle_count(list);
+    ds_shape has;
+    if (map == NULL || !read_numbers(dsi_pickle_get(map, "logical_shape"), whole_out)) {
+        return bad(d, name,
+                   "has no logical_shape, without which the ranks' shards cannot be joined "
+                   "(versions before 0.19 do not write it: convert with ds_to_universal)");
+    }
+    if (!read_numbers(dsi_pickle_get(own, "shard_shape"), &has) || !ds_shape_equal(has, shard)) {
+        return bad(d, name, "has another shard_shape than the ranks' param_shapes");
+    }
+    for (size_t k = 0; k < n; ++k) {
+        const dsi_pickle *value = dsi_pickle_at(list, k);
+        int64_t first = -1;
+        (void)dsi_pickle_whole(dsi_pickle_at(dsi_pickle_get(value, "locations"), 0), &first);
+        if (k >= DSI_DEEPSPEED_PIECES || !read_piece(value, *whole_out, &pieces[k]) ||
+            ds_shape_count(pieces[k].box.shape) > ds_shape_count(shard) - pieces[k].begin) {
+            return bad(d, name,
+                       "has a piece that is no box of it in one run of a shard, or "
+                       "more pieces than are read");
+        }
+        pieces[k].first = first == (int64_t)mp;
+    }
+    *n_out = n;
+    return DS_OK;
+}
+
+/* ---- pieces out of the shards ---- */
 
 typedef struct run {
     dsi_deepspeed *d;
-    const piece *p;
     uint32_t shard;
     const uint8_t *data; /* of element `from` of the piece */
     int64_t from;
 } run;
 
-/* Elements [low, high) of the piece below the indices at[0 … dim). */
-static ds_status add_boxes(const run *r, uint32_t dim, int64_t *at, int64_t base, int64_t low,
-                           int64_t high)
+static ds_status add_box(void *user, const ds_extent *extent, int64_t first)
 {
-    const ds_shape *shape = &r->p->shape;
-    int64_t below = 1;
-    for (uint32_t i = dim + 1; i < shape->n_dims; ++i) {
-        below *= shape->dims[i];
-    }
-    while (low < high) {
-        const int64_t index = low / below;
-        const int64_t full = (high - index * below) / below;
-        if (low % below != 0 || full == 0) {
-            const int64_t end = (index + 1) * below < high ? (index + 1) * below : high;
-            at[dim] = index;
-            DS_TRY(add_boxes(r, dim + 1, at, base + index * below, low - index * below,
-                             end - index * below));
-            low = end;
-            continue;
-        }
-        int64_t offset[DS_MAX_DIMS] = {0};
-        int64_t lengths[DS_MAX_DIMS] = {0};
-        for (uint32_t i = 0; i < shape->n_dims; ++i) {
-            offset[i] = r->p->offset[i] + (i < dim ? at[i] : i == dim ? index : 0);
-            lengths[i] = i < dim ? 1 : i == dim ? full : shape->dims[i];
-        }
-        const ds_dtype dtype = r->d->m->tensors[r->d->m->n_tensors - 1].meta.dtype;
-        const ds_extent box = ds_extent_box(shape->n_dims, offset, lengths);
-        DS_TRY(
-            dsi_deepspeed_part(r->d, r->shard, &box,
-                               r->data + (size_t)(base + low - r->from) * ds_dtype_bytes(dtype)));
-        low += full * below;
-    }
-    return DS_OK;
+    const run *r = user;
+    const ds_dtype dtype = r->d->m->tensors[r->d->m->n_tensors - 1].meta.dtype;
+    return dsi_deepspeed_part(r->d, r->shard, extent,
+                              r->data + (size_t)(first - r->from) * ds_dtype_bytes(dtype));
 }
 
 /* A piece out of the flat slices of a rank's shard. */
 static ds_status add_piece(dsi_deepspeed *d, const shards *s, const ds_checkpoint_tensor *shard,
-                           const piece *p)
+                           const dsi_deepspeed_piece *p)
 {
-    const int64_t count = ds_shape_count(p->shape);
+    const int64_t count = ds_shape_count(p->box.shape);
     for (uint32_t k = 0; k < shard->n_slices; ++k) {
         const dsi_ckpt_slice *slice = &s->slices[shard->first_slice + k];
         const int64_t begin = slice->extent.begin - p->begin;
         const int64_t end = begin + slice->extent.count;
         const int64_t low = begin > 0 ? begin : 0;
         const int64_t high = end < count ? end : count;
-        int64_t at[DS_MAX_DIMS] = {0};
         if (low < high) {
-            const run r = {d, p, slice->shard, slice->stored->data, begin};
-            DS_TRY(add_boxes(&r, 0, at, 0, low, high));
+            run r = {d, slice->shard, slice->stored->data, begin};
+            DS_TRY(dsi_box_runs(&p->box, low, high, add_box, &r));
         }
     }
     return DS_OK;
@@ -203,7 +198,7 @@ static ds_status add_piece(dsi_deepspeed *d, const shards *s, const ds_checkpoin
 
 /* ---- tensors ---- */
 
-static bool overlap(const piece *a, const piece *b)
+static bool overlap(const dsi_box *a, const dsi_box *b)
 {
     for (uint32_t i = 0; i < a->shape.n_dims; ++i) {
         if (a->offset[i] >= b->offset[i] + b->shape.dims[i] ||
@@ -214,63 +209,53 @@ static bool overlap(const piece *a, const piece *b)
     return true;
 }
 
+/* What the reading of a tensor's pieces fills. */
+typedef struct joined {
+    dsi_deepspeed_piece *own; /* of a rank; [DSI_DEEPSPEED_PIECES] */
+    dsi_deepspeed_piece *all; /* that are taken; likewise */
+    size_t n;
+} joined;
+
 /* The pieces of which a rank is the first. */
-static ds_status add_rank(dsi_deepspeed *d, const shards *s, size_t i, uint32_t mp,
-                          const dsi_pickle *map, piece *pieces, size_t *n)
+static ds_status add_rank(dsi_deepspeed *d, const shards *s, size_t i, uint32_t mp, joined *j)
 {
     const ds_checkpoint_tensor *shard = &s->tensors[(size_t)mp * s->n + i];
-    const ds_shape whole = d->m->tensors[d->m->n_tensors - 1].meta.shape;
-    const dsi_pickle *own = of_rank(dsi_pickle_get(map, "ranks"), mp);
-    const dsi_pickle *list = dsi_pickle_get(own, "pieces");
-    ds_shape has;
-    if (!read_numbers(dsi_pickle_get(own, "shard_shape"), &has) ||
-        !ds_shape_equal(has, shard->meta.shape)) {
-        return bad(d, shard->name, "has another shard_shape than the ranks' param_shapes");
+    ds_meta meta = {shard->meta.dtype, {0}};
+    size_t n = 0;
+    DS_TRY(dsi_deepspeed_pieces(d, shard->name, mp, shard->meta.shape, &meta.shape, j->own, &n));
+    if (mp == 0) {
+        DS_TRY(dsi_deepspeed_tensor_of(d, shard->kind, shard->name, meta));
     }
-    for (size_t k = 0; k < dsi_pickle_count(list); ++k) {
-        const dsi_pickle *value = dsi_pickle_at(list, k);
-        int64_t first = -1;
-        piece *p = &pieces[*n];
-        (void)dsi_pickle_whole(dsi_pickle_at(dsi_pickle_get(value, "locations"), 0), &first);
-        if (first != (int64_t)mp) {
+    for (size_t k = 0; k < n; ++k) {
+        const dsi_deepspeed_piece *p = &j->own[k];
+        if (!p->first) {
             continue;
         }
-        if (*n + 1 >= MOST_PIECES || !read_piece(value, whole, p) ||
-            ds_shape_count(p->shape) > ds_shape_count(shard->meta.shape) - p->begin) {
-            return bad(d, shard->name,
-                       "has a piece that is no box of it in one run of a shard, or "
-                       "more pieces than are read");
+        if (j->n == DSI_DEEPSPEED_PIECES) {
+            return bad(d, shard->name, "has more pieces than are read");
         }
-        for (size_t q = 0; q < *n; ++q) {
-            if (overlap(&pieces[q], p)) {
+        for (size_t q = 0; q < j->n; ++q) {
+            if (overlap(&j->all[q].box, &p->box)) {
                 return bad(d, shard->name, "has pieces that overlap");
             }
         }
-        ++*n;
+        j->all[j->n++] = *p;
         DS_TRY(add_piece(d, s, shard, p));
     }
     return DS_OK;
 }
 
-static ds_status join_tensor(dsi_deepspeed *d, const shards *s, size_t i, piece *pieces)
+static ds_status join_tensor(dsi_deepspeed *d, const shards *s, size_t i, joined *j)
 {
     const ds_checkpoint_tensor *first = &s->tensors[i];
-    const dsi_pickle *map = find_map(d, first->name);
-    ds_meta meta = {first->meta.dtype, {0}};
-    size_t n = 0;
-    if (map == NULL || !read_numbers(dsi_pickle_get(map, "logical_shape"), &meta.shape)) {
-        return bad(d, first->name,
-                   "has no logical_shape, without which the ranks' shards cannot be joined "
-                   "(versions before 0.19 do not write it: convert with ds_to_universal)");
-    }
-    DS_TRY(dsi_deepspeed_tensor_of(d, first->kind, first->name, meta));
+    j->n = 0;
     for (uint32_t mp = 0; mp < d->n_model; ++mp) {
         const ds_checkpoint_tensor *t = &s->tensors[(size_t)mp * s->n + i];
         if (strcmp(t->name, first->name) != 0 || strcmp(t->kind, first->kind) != 0 ||
             t->meta.dtype != first->meta.dtype) {
             return bad(d, first->name, "is another parameter in the file of another rank");
         }
-        DS_TRY(add_rank(d, s, i, mp, map, pieces, &n));
+        DS_TRY(add_rank(d, s, i, mp, j));
     }
     return dsi_deepspeed_end_tensor(d);
 }
@@ -279,8 +264,9 @@ ds_status dsi_deepspeed_join(dsi_deepspeed *d)
 {
     dsi_ckpt_manifest *m = d->m;
     const shards s = {m->tensors, m->slices, m->n_tensors / d->n_model};
-    piece *pieces = dsi_arena_array(m->arena, MOST_PIECES, sizeof *pieces);
-    if (pieces == NULL) {
+    joined j = {dsi_arena_array(m->arena, DSI_DEEPSPEED_PIECES, sizeof *j.own),
+                dsi_arena_array(m->arena, DSI_DEEPSPEED_PIECES, sizeof *j.all), 0};
+    if (j.own == NULL || j.all == NULL) {
         return ds_fail(d->ctx, DS_ERR_NOMEM, "no memory to read %s", d->folder);
     }
     if (s.n * d->n_model != m->n_tensors) {
@@ -293,7 +279,7 @@ ds_status dsi_deepspeed_join(dsi_deepspeed *d)
     m->n_tensors = m->n_slices = 0;
     d->room_tensors = d->room_slices = 0;
     for (size_t i = 0; i < s.n; ++i) {
-        DS_TRY(join_tensor(d, &s, i, pieces));
+        DS_TRY(join_tensor(d, &s, i, &j));
     }
     return DS_OK;
 }

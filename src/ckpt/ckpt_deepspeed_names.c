@@ -382,20 +382,29 @@ static ds_status rename_by_order(dsi_deepspeed *d)
     return DS_OK;
 }
 
-ds_status dsi_deepspeed_names(dsi_deepspeed *d)
+ds_status dsi_deepspeed_names_file(ds_ctx *ctx, const char *folder, char **path_out)
 {
     static const char *const places[] = {"parameter_names.txt", "../parameter_names.txt"};
+    *path_out = NULL;
     for (size_t i = 0; i < sizeof places / sizeof places[0]; ++i) {
-        char *path = dsi_path_join(d->folder, places[i]);
+        char *path = dsi_path_join(folder, places[i]);
         if (path == NULL) {
-            return no_memory(d);
+            return ds_fail(ctx, DS_ERR_NOMEM, "no memory to read %s", folder);
         }
-        const bool there = access(path, F_OK) == 0;
-        const ds_status status = there ? rename_by_file(d, path) : DS_OK;
+        if (access(path, F_OK) == 0) {
+            *path_out = path;
+            return DS_OK;
+        }
         free(path);
-        if (there || status < 0) {
-            return status;
-        }
     }
-    return rename_by_order(d);
+    return DS_OK;
+}
+
+ds_status dsi_deepspeed_names(dsi_deepspeed *d)
+{
+    char *path = NULL;
+    DS_TRY(dsi_deepspeed_names_file(d->ctx, d->folder, &path));
+    const ds_status status = path != NULL ? rename_by_file(d, path) : rename_by_order(d);
+    free(path);
+    return status;
 }

@@ -59,9 +59,9 @@ ds_status dsi_deepspeed_check_stages(const dsi_deepspeed *d)
         (void)dsi_pickle_whole(dsi_pickle_get(sizes, "pp_degree"), &stages);
         (void)dsi_pickle_whole(dsi_pickle_get(sizes, "tp_degree"), &tensor);
         if (tensor != 1) {
-            return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
-                           "%s: a pipeline with tensor parallelism (%lld) is not read",
-                           d->models[s].path, (long long)tensor);
+            return ds_fail(
+                d->ctx, DS_ERR_UNSUPPORTED, "%s: %s with tensor parallelism (%lld) cannot be read",
+                d->models[s].path, d->experts ? "experts" : "a pipeline", (long long)tensor);
         }
         if (stages != (int64_t)d->n_model) {
             return ds_fail(d->ctx, DS_ERR_FORMAT,

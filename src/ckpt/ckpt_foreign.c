@@ -116,7 +116,7 @@ static bool look_at_folder(const char *folder, foreign *f)
 static bool is_beyond(const foreign *f)
 {
     return (f->pipeline && (f->zero3 || f->experts || f->n_tensor > 1)) ||
-           (f->experts && (f->zero3 || f->universal || !f->zero || f->n_model > 1));
+           (f->experts && (f->zero3 || f->universal || !f->zero));
 }
 
 int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out, bool *pipeline_out,
@@ -126,7 +126,8 @@ int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out, bool *pipe
     const bool read =
         look_at_folder(folder, &f) && f.zero && !f.universal && f.n_model >= 1 && !is_beyond(&f);
     *n_model_out = read ? f.n_model : 0;
-    *pipeline_out = read && f.pipeline;
+    /* the stages of a pipeline with experts have no files of layers */
+    *pipeline_out = read && (f.pipeline || (f.experts && f.n_model > 1));
     *experts_out = read && f.experts;
     return read ? f.n_data : 0;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A checkpoint written as a folder that DeepSpeed for Python loads and goes on from: ZeRO stages 1,
- * 2 and 3 for a number of ranks, the stages of a pipeline, or universal. What ckpt_deepspeed.h
- * reads, and what it read itself (so a folder of DeepSpeed is cut anew for another stage and other
- * ranks).
+ * 2 and 3 for a number of ranks, like a folder that a job saved (the stages of a pipeline, ranks
+ * that share layers, experts), or universal. What ckpt_deepspeed.h reads, and what it read itself
+ * (so a folder of DeepSpeed is cut anew for another stage and other ranks).
  *
  *     stages 1, 2    mp_rank_00_model_states.pt            weights, names, shapes, counters
  *     stage 3        zero_pp_rank_R_mp_rank_00_model_states.pt      the same without weights
  *     1 to 3         [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt  rank R's partition
- *     pipelines      the same by stage (mp_rank_SS), and layer_LL-model_states.pt
+ *     like another   the same by stage or rank that shares layers (mp_rank_MM), and the files of
+ *                    layers (layer_LL-model_states.pt) and of experts (layer_L_expert_E_…)
  *     universal      zero/NAME/{fp32,exp_avg,exp_avg_sq,step}.pt, zero/optimizer_state.pt
  *
  * DeepSpeed copies a partition by its place alone, so the order of parameters has to be that of the
@@ -17,6 +18,7 @@
 #ifndef DSI_CKPT_DEEPSPEED_OUT_H
 #define DSI_CKPT_DEEPSPEED_OUT_H
 
+#include "ckpt/box_runs.h"
 #include "ckpt/ckpt_internal.h"
 #include "config/config_values.h"
 #include "io/torch_write.h"
@@ -26,15 +28,18 @@
 /* The version of DeepSpeed whose files these are; it compares it with 0.3.17. */
 #define DSI_OUT_VERSION "0.19.8"
 
-enum { DSI_OUT_WEIGHT, DSI_OUT_FIRST, DSI_OUT_SECOND, DSI_OUT_KINDS, DSI_OUT_GROUPS = 2 };
+enum { DSI_OUT_WEIGHT, DSI_OUT_FIRST, DSI_OUT_SECOND, DSI_OUT_KINDS, DSI_OUT_GROUPS = 16 };
 
-/* A parameter; tensors: weight (the master where there is one) and moments. */
+/* A parameter; tensors: weight (the master where there is one) and moments. Its elements are those
+ * of its boxes of them, end to end. */
 typedef struct dsi_out_param {
     const char *name;
     ds_shape shape;
     int64_t count;
     uint32_t rank; /* by deepspeed_order.c */
     const ds_checkpoint_tensor *tensors[DSI_OUT_KINDS];
+    const dsi_box *boxes; /* NULL: all of them */
+    size_t n_boxes;
 } dsi_out_param;
 
 /* Elements [begin, begin + count) of a parameter, then zeros. */
@@ -68,8 +73,17 @@ typedef struct dsi_deepspeed_out {
     size_t n_params;
     size_t group_begin[DSI_OUT_GROUPS + 1]; /* in params */
     size_t n_groups;
+    bool decays[DSI_OUT_GROUPS];  /* whether the group has weight decay */
     const char *alias, *alias_of; /* a second name of a parameter (a tied head); NULL */
-    uint32_t stage, n_stages;     /* of a pipeline, being written; n_stages 0: none */
+    /* Like another folder: */
+    uint32_t model_rank;           /* a stage, or a rank that shares layers, being written */
+    uint32_t n_stages;             /* 0: no pipeline */
+    uint32_t n_tensor;             /* ranks that share layers; 0: none */
+    const dsi_pickle *like;        /* the other's model file of that rank; NULL: not like another */
+    const dsi_pickle *like_groups; /* its optimizer's param_groups */
+    /* Of a group whose ranks have other experts each: its parameters for rank % n_places. */
+    dsi_out_param *const *places[DSI_OUT_GROUPS];
+    uint32_t n_places[DSI_OUT_GROUPS]; /* 0: all ranks have the same parameters */
     int64_t steps, skipped, samples;
     double lr, beta1; /* of the next update */
 } dsi_deepspeed_out;
@@ -80,7 +94,7 @@ ds_status dsi_deepspeed_order(ds_ctx *ctx, const char *model_type, dsi_out_param
 
 /* deepspeed_out_params.c: parameters, order and groups. */
 ds_status dsi_out_find_params(dsi_deepspeed_out *o);
-/* Parameters alone, for deepspeed_out_pipe.c; and the number of groups that the run's decay makes.
+/* Parameters alone, for deepspeed_out_like.c; and the number of groups that the run's decay makes.
  */
 ds_status dsi_out_take_params(dsi_deepspeed_out *o);
 size_t dsi_out_group_count(const dsi_deepspeed_out *o);
@@ -92,18 +106,19 @@ void dsi_out_param_groups(const dsi_deepspeed_out *o, dsi_torch_out *t, const si
                           bool decay);
 void dsi_out_loss_scaler(const dsi_deepspeed_out *o, dsi_torch_out *t, bool always);
 void dsi_out_config(const dsi_deepspeed_out *o, dsi_torch_out *t);
-/* The model's file: for the rank whose weights are elsewhere (NULL), or with them. sub_groups: the
- * number of parameters in each of n, for param_shapes. */
+/* deepspeed_out_model.c: the model's file, with the weights or without. sub_groups: the number of
+ * parameters in each of n, for param_shapes. */
 ds_status dsi_out_model_file(const dsi_deepspeed_out *o, const char *name, bool weights,
                              const size_t *sub_groups, size_t n);
 
-/* deepspeed_out_vector.c */
+/* deepspeed_out_vector.c: bytes of a vector (a dsi_out_vector), for dsi_torch_storage. */
+ds_status dsi_out_fill(void *vector, size_t offset, void *data, size_t n);
 /* A vector's tensor of that shape, as the next value. */
 void dsi_out_put(dsi_torch_out *t, dsi_out_vector *vector, ds_shape shape);
 
-/* deepspeed_out_zero.c, deepspeed_out_universal.c, deepspeed_out_pipe.c: the files. */
+/* deepspeed_out_zero.c, deepspeed_out_universal.c, deepspeed_out_like.c: the files. */
 ds_status dsi_out_zero(dsi_deepspeed_out *o);
-ds_status dsi_out_pipeline(dsi_deepspeed_out *o);
+ds_status dsi_out_like(dsi_deepspeed_out *o);
 ds_status dsi_out_universal(dsi_deepspeed_out *o);
 
 /* What deepspeed_out_zero.c says of stage 3: the number of parameters in each sub-group. */

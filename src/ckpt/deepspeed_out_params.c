@@ -36,8 +36,11 @@ static ds_status check_tensors(const dsi_deepspeed_out *o)
         if (!known) {
             return unsupported(o, "holds tensors of the kind", t->kind);
         }
-        if (strchr(t->name, '*') != NULL) {
-            return unsupported(o, "holds stacked experts", t->name);
+        if (strchr(t->name, '*') != NULL && o->given->like == NULL) {
+            return ds_fail(o->ctx, DS_ERR_UNSUPPORTED,
+                           "%s holds stacked experts '%.160s': a folder for DeepSpeed has them as "
+                           "the job that it is for, which has to have saved one (--like)",
+                           ds_checkpoint_get_info(o->ckpt)->path, t->name);
         }
     }
     return DS_OK;
@@ -142,7 +145,7 @@ static ds_status order_by_state(dsi_deepspeed_out *o, const json_t *groups)
 {
     const size_t n = json_array_size(groups);
     uint32_t rank = 0;
-    if (n < 1 || n > DSI_OUT_GROUPS) {
+    if (n < 1 || n > 2) {
         return unsupported(o, "has more than two groups of parameters", NULL);
     }
     clear_ranks(o);
@@ -250,6 +253,7 @@ ds_status dsi_out_find_params(dsi_deepspeed_out *o)
     const char *text = ds_checkpoint_state(o->ckpt, "parameter_groups");
     json_error_t error;
     DS_TRY(dsi_out_take_params(o));
+    o->decays[0] = true; /* norms and biases are the second group */
     find_alias(o);
     if (o->given->order != NULL) {
         DS_TRY(order_by_list(o));

@@ -103,7 +103,7 @@ static ds_status write_param(const dsi_deepspeed_out *o, const dsi_out_param *p,
 
 static ds_status write_common(const dsi_deepspeed_out *o, const char *zero)
 {
-    static const size_t one[DSI_OUT_GROUPS] = {1, 1};
+    static const size_t one[DSI_OUT_GROUPS] = {1, 1}; /* of at most two groups */
     int64_t steps = 0;
     dsi_torch_out t = dsi_torch_out_make(o->ctx);
     dsi_torch_dict(&t);

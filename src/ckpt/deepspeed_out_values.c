@@ -163,6 +163,20 @@ static void put_none(dsi_torch_out *t, const char *key)
     dsi_torch_none(t);
 }
 
+/* By which DeepSpeed knows a group of experts. */
+static void put_own_keys(const dsi_deepspeed_out *o, dsi_torch_out *t, size_t g)
+{
+    const dsi_pickle *group = dsi_pickle_at(o->like_groups, g);
+    const char *name = dsi_pickle_text(dsi_pickle_get(group, "name"));
+    const dsi_pickle *moe = dsi_pickle_get(group, "moe");
+    if (name != NULL) {
+        put_text(t, "name", name);
+    }
+    if (dsi_pickle_is(moe, DSI_PICKLE_BOOL)) {
+        put_bool(t, "moe", moe->truth);
+    }
+}
+
 /* What torch's Adam, FusedAdam and DeepSpeedCPUAdam have in common and what one of them wants.
  * n_vectors: flat vectors of each group, numbered through. */
 void dsi_out_param_groups(const dsi_deepspeed_out *o, dsi_torch_out *t, const size_t *n_vectors,
@@ -182,7 +196,7 @@ void dsi_out_param_groups(const dsi_deepspeed_out *o, dsi_torch_out *t, const si
         dsi_torch_tuple_end(t);
         put_real(t, "eps", a->eps);
         if (decay) {
-            put_real(t, "weight_decay", g == 0 ? a->weight_decay : 0.0);
+            put_real(t, "weight_decay", o->decays[g] ? a->weight_decay : 0.0);
         }
         put_bool(t, "bias_correction", a->bias_correction);
         put_bool(t, "amsgrad", false);
@@ -199,6 +213,7 @@ void dsi_out_param_groups(const dsi_deepspeed_out *o, dsi_torch_out *t, const si
             dsi_torch_whole(t, number++);
         }
         dsi_torch_list_end(t);
+        put_own_keys(o, t, g);
         dsi_torch_dict_end(t);
     }
     dsi_torch_list_end(t);
@@ -316,134 +331,4 @@ void dsi_out_config(const dsi_deepspeed_out *o, dsi_torch_out *t)
     }
     dsi_torch_dict_end(t);
     put_text(t, "ds_version", DSI_OUT_VERSION);
-}
-
-/* ---- the model's file ---- */
-
-static void put_weights(const dsi_deepspeed_out *o, dsi_torch_out *t, bool weights,
-                        dsi_out_vector *vectors, dsi_out_piece *pieces)
-{
-    size_t alias = 0;
-    dsi_torch_text(t, "module");
-    dsi_torch_ordered(t);
-    for (size_t i = 0; i < o->n_params && !t->failed; ++i) {
-        const dsi_out_param *p = &o->params[i];
-        const int64_t count = weights ? p->count : 0;
-        pieces[i] = (dsi_out_piece){.param = p, .count = count};
-        vectors[i] = (dsi_out_vector){.ckpt = o->ckpt,
-                                      .kind = DSI_OUT_WEIGHT,
-                                      .dtype = o->values->compute_dtype,
-                                      .pieces = &pieces[i],
-                                      .n = 1,
-                                      .count = count};
-        alias = o->alias_of == p->name ? i : alias;
-        dsi_torch_text(t, p->name);
-        dsi_out_put(t, &vectors[i], weights ? p->shape : ds_shape_1d(0));
-    }
-    if (o->alias != NULL && !t->failed) {
-        dsi_torch_text(t, o->alias);
-        dsi_torch_tensor(t, alias, 0, weights ? o->params[alias].shape : ds_shape_1d(0));
-    }
-    dsi_torch_dict_end(t);
-}
-
-static void put_shapes(const dsi_deepspeed_out *o, dsi_torch_out *t, const size_t *sizes, size_t n)
-{
-    size_t at = 0;
-    dsi_torch_text(t, "param_shapes");
-    dsi_torch_list(t);
-    for (size_t i = 0; i < n; ++i) {
-        dsi_torch_ordered(t);
-        for (size_t k = 0; k < sizes[i]; ++k, ++at) {
-            dsi_torch_text(t, o->params[at].name);
-            dsi_torch_size(t, o->params[at].shape);
-        }
-        dsi_torch_dict_end(t);
-    }
-    dsi_torch_list_end(t);
-    put_none(t, "frozen_param_shapes");
-    dsi_torch_text(t, "shared_params");
-    dsi_torch_dict(t);
-    if (o->alias != NULL) {
-        put_text(t, o->alias, o->alias_of);
-    }
-    dsi_torch_dict_end(t);
-    put_none(t, "frozen_param_fragments");
-}
-
-/* The place in the schedule for DeepSpeed's own (last_batch_iteration) and for torch's LambdaLR,
- * which keeps its own base rates and functions. */
-static void put_scheduler(const dsi_deepspeed_out *o, dsi_torch_out *t)
-{
-    const int64_t made = o->steps - o->skipped;
-    dsi_torch_text(t, "lr_scheduler");
-    dsi_torch_dict(t);
-    put_whole(t, "last_batch_iteration", made - 1);
-    put_whole(t, "last_epoch", made);
-    put_whole(t, "_step_count", made + 1);
-    dsi_torch_text(t, "_last_lr");
-    dsi_torch_list(t);
-    for (size_t g = 0; g < o->n_groups; ++g) {
-        dsi_torch_real(t, o->lr);
-    }
-    dsi_torch_list_end(t);
-    dsi_torch_text(t, "lr_lambdas");
-    dsi_torch_list(t);
-    for (size_t g = 0; g < o->n_groups; ++g) {
-        dsi_torch_none(t);
-    }
-    dsi_torch_list_end(t);
-    dsi_torch_dict_end(t);
-}
-
-static void put_model(const dsi_deepspeed_out *o, dsi_torch_out *t)
-{
-    put_scheduler(o, t);
-    put_none(t, "data_sampler");
-    put_none(t, "random_ltd");
-    put_whole(t, "skipped_steps", o->skipped);
-    put_whole(t, "global_steps", o->steps);
-    put_whole(t, "global_samples", o->samples);
-    put_whole(t, "dp_world_size", o->given->ranks);
-    const uint32_t stages = o->n_stages > 0 ? o->n_stages : 1;
-    put_whole(t, "mp_world_size", stages);
-    dsi_torch_text(t, "checkpoint_parallel_dimensions");
-    dsi_torch_dict(t);
-    put_whole(t, "pp_degree", stages);
-    put_whole(t, "tp_degree", 1);
-    dsi_torch_dict_end(t);
-    dsi_out_config(o, t);
-}
-
-ds_status dsi_out_model_file(const dsi_deepspeed_out *o, const char *name, bool weights,
-                             const size_t *sub_groups, size_t n)
-{
-    dsi_out_vector *vectors = calloc(o->n_params, sizeof *vectors);
-    dsi_out_piece *pieces = calloc(o->n_params, sizeof *pieces);
-    char *path = dsi_path_join(o->folder, name);
-    ds_status status = vectors != NULL && pieces != NULL && path != NULL
-                           ? DS_OK
-                           : ds_fail(o->ctx, DS_ERR_NOMEM, "no memory to write %s", name);
-    if (status >= 0) {
-        dsi_torch_out t = dsi_torch_out_make(o->ctx);
-        dsi_torch_dict(&t);
-        if (o->n_stages > 0) {
-            put_none(&t, "module"); /* in the files of the layers */
-        } else {
-            put_weights(o, &t, weights, vectors, pieces);
-        }
-        dsi_torch_text(&t, "buffer_names");
-        dsi_torch_list(&t);
-        dsi_torch_list_end(&t);
-        put_none(&t, "optimizer");
-        put_shapes(o, &t, sub_groups, n);
-        put_model(o, &t);
-        dsi_torch_dict_end(&t);
-        status = dsi_torch_out_write(&t, path);
-        dsi_torch_out_free(&t);
-    }
-    free(path);
-    free(pieces);
-    free(vectors);
-    return status;
 }

@@ -61,14 +61,14 @@ ds_status dsi_out_sub_groups(dsi_deepspeed_out *o, const size_t **sizes_out, siz
     return DS_OK;
 }
 
-/* Stages 1 and 2: elements [from, to) of group i, and zeros up to `to`. */
-static size_t pieces_of_range(const dsi_deepspeed_out *o, size_t first, size_t end, int64_t from,
+/* Stages 1 and 2: elements [from, to) of a group, and zeros up to `to`. */
+static size_t pieces_of_range(const dsi_out_param *params, size_t n_params, int64_t from,
                               int64_t to, dsi_out_piece *pieces)
 {
     size_t n = 0;
     int64_t at = 0; /* of the parameter in the group */
-    for (size_t i = first; i < end; ++i) {
-        const dsi_out_param *p = &o->params[i];
+    for (size_t i = 0; i < n_params; ++i) {
+        const dsi_out_param *p = &params[i];
         const int64_t begin = at < from ? from - at : 0;
         const int64_t stop = at + p->count > to ? to - at : p->count;
         if (begin < stop) {
@@ -100,21 +100,29 @@ static void set_vectors(const dsi_deepspeed_out *o, partition *p, size_t i,
     }
 }
 
+/* Ranks that have other experts in a group than their neighbours; 1: none. */
+static uint32_t places_of(const dsi_deepspeed_out *o, size_t g)
+{
+    return o->n_places[g] > 0 ? o->n_places[g] : 1;
+}
+
 /* Stages 1 and 2. */
 static void cut_flat(const dsi_deepspeed_out *o, uint32_t rank, partition *p)
 {
     dsi_out_piece *pieces = p->pieces;
     for (size_t g = 0; g < o->n_groups; ++g) {
-        const size_t first = o->group_begin[g];
-        const size_t end = o->group_begin[g + 1];
+        const uint32_t places = places_of(o, g);
+        const size_t n_params = o->group_begin[g + 1] - o->group_begin[g];
+        const dsi_out_param *params =
+            o->n_places[g] > 0 ? o->places[g][rank % places] : &o->params[o->group_begin[g]];
         int64_t all = 0;
-        for (size_t i = first; i < end; ++i) {
-            all += o->params[i].count;
+        for (size_t i = 0; i < n_params; ++i) {
+            all += params[i].count;
         }
-        const int64_t part = 2 * part_of(part_of(all, 2), o->given->ranks);
-        const int64_t from = (int64_t)rank * part;
+        const int64_t part = 2 * part_of(part_of(all, 2), o->given->ranks / places);
+        const int64_t from = (int64_t)(rank / places) * part;
         const int64_t over = from + part - all;
-        const size_t n = pieces_of_range(o, first, end, from, from + part, pieces);
+        const size_t n = pieces_of_range(params, n_params, from, from + part, pieces);
         set_vectors(o, p, g, pieces, n);
         p->padding[g] = over <= 0 ? 0 : over < part ? over : part;
         p->lean[g * DSI_OUT_KINDS + DSI_OUT_WEIGHT].count -= p->padding[g];
@@ -189,8 +197,12 @@ static void put_list(dsi_torch_out *t, const char *key, const int64_t *values, s
 
 static void put_flat(const dsi_deepspeed_out *o, dsi_torch_out *t, partition *p)
 {
-    static const size_t one[DSI_OUT_GROUPS] = {1, 1};
-    const int64_t counts[DSI_OUT_GROUPS] = {o->given->ranks, o->given->ranks};
+    size_t one[DSI_OUT_GROUPS];
+    int64_t counts[DSI_OUT_GROUPS];
+    for (size_t g = 0; g < DSI_OUT_GROUPS; ++g) {
+        one[g] = 1;
+        counts[g] = o->given->ranks / places_of(o, g);
+    }
     dsi_torch_text(t, "clip_grad");
     dsi_torch_real(t, o->values->gradient_clipping > 0.0 ? o->values->gradient_clipping : 0.0);
     dsi_torch_text(t, "base_optimizer_state");
@@ -224,7 +236,7 @@ static ds_status write_optimizer(const dsi_deepspeed_out *o, uint32_t rank, part
     char name[NAME_BYTES];
     const bool third = o->given->zero_stage == 3;
     (void)snprintf(name, sizeof name, "%szero_pp_rank_%u_mp_rank_%02u_optim_states.pt",
-                   o->values->bf16.enabled ? "bf16_" : "", rank, o->stage);
+                   o->values->bf16.enabled ? "bf16_" : "", rank, o->model_rank);
     char *path = dsi_path_join(o->folder, name);
     if (path == NULL) {
         return no_memory(o);
@@ -264,7 +276,7 @@ static ds_status write_ranks(const dsi_deepspeed_out *o, partition *p, const siz
         }
         DS_TRY(write_optimizer(o, r, p, sizes));
     }
-    (void)snprintf(name, sizeof name, "mp_rank_%02u_model_states.pt", o->stage);
+    (void)snprintf(name, sizeof name, "mp_rank_%02u_model_states.pt", o->model_rank);
     return third ? DS_OK : dsi_out_model_file(o, name, true, sizes, p->n);
 }
 

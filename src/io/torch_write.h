@@ -17,6 +17,7 @@
 #define DSI_IO_TORCH_WRITE_H
 
 #include "base/buf.h"
+#include "io/pickle.h"
 
 #include <deepspeed/safetensors.h>
 
@@ -67,5 +68,8 @@ size_t dsi_torch_storage(dsi_torch_out *out, ds_dtype dtype, int64_t count, ds_t
                          void *user);
 /* A tensor of row-major elements of the storage, from the element `offset` on. */
 void dsi_torch_tensor(dsi_torch_out *out, size_t storage, int64_t offset, ds_shape shape);
+/* A value of another file as the next one; it outlives the writing. false: it has a class, a tensor
+ * that is not in row-major order, or too many values; then what was written is of no use. */
+bool dsi_torch_copy(dsi_torch_out *out, const dsi_pickle *value);
 
 #endif

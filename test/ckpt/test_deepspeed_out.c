@@ -19,15 +19,22 @@ enum { N_FORMS = sizeof forms / sizeof forms[0], PATH_BYTES = 512, MOST_FILLED =
 static const char *const pipes[] = {"pipe", "pipe_tied", "pipe_bf16"};
 enum { N_PIPES = sizeof pipes / sizeof pipes[0] };
 
+/* Of ranks that share layers or have each other experts. */
+static const char *const meshes[] = {"tensor1", "tensor2", "experts1", "experts2", "experts_pipe"};
+enum { N_MESHES = sizeof meshes / sizeof meshes[0] };
+
 static char *folder;
 
 static int unpack(void **state)
 {
     char command[1024];
     folder = scratch_make();
-    for (size_t i = 0; i < N_FORMS + N_PIPES; ++i) {
+    for (size_t i = 0; i < N_FORMS + N_PIPES + N_MESHES; ++i) {
         (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN,
-                       i < N_FORMS ? forms[i] : pipes[i - N_FORMS], folder);
+                       i < N_FORMS             ? forms[i]
+                       : i < N_FORMS + N_PIPES ? pipes[i - N_FORMS]
+                                               : meshes[i - N_FORMS - N_PIPES],
+                       folder);
         if (system(command) != 0) {
             return 1;
         }
@@ -230,8 +237,8 @@ static void compare_checkpoints(ds_ctx *ctx, const char *a, const char *b)
     CHECK_OK(ctx, ds_checkpoint_verify(y));
     assert_int_equal(ds_checkpoint_count(x), ds_checkpoint_count(y));
     for (size_t i = 0; i < ds_checkpoint_count(x); ++i) {
-        float u[512];
-        float v[512];
+        float u[1024];
+        float v[1024];
         const ds_checkpoint_tensor *t = ds_checkpoint_at(x, i);
         const ds_checkpoint_tensor *other = ds_checkpoint_find(y, t->kind, t->name);
         assert_non_null(other);
@@ -303,15 +310,15 @@ static void refuses_what_does_not_fit(void **state)
 
 /* ---- pipelines ---- */
 
-static ds_status write_like(ds_ctx *ctx, const char *form, const char *like, const char *out,
-                            uint32_t ranks)
+static ds_status write_like_at(ds_ctx *ctx, const char *form, const char *like, const char *out,
+                               uint32_t stage, uint32_t ranks)
 {
     char from[PATH_BYTES];
     char to[PATH_BYTES];
     char other[PATH_BYTES];
     ds_checkpoint *c = NULL;
     const ds_checkpoint_deepspeed_params params = {
-        .dir = to, .zero_stage = 1, .ranks = ranks, .like = other};
+        .dir = to, .zero_stage = stage, .ranks = ranks, .like = other};
     (void)snprintf(from, sizeof from, "%s/%s", folder, form);
     (void)snprintf(to, sizeof to, "%s/%s", folder, out);
     (void)snprintf(other, sizeof other, "%s/%s", folder, like);
@@ -319,6 +326,12 @@ static ds_status write_like(ds_ctx *ctx, const char *form, const char *like, con
     const ds_status status = ds_checkpoint_write_deepspeed(c, &params);
     ds_checkpoint_close(&c);
     return status;
+}
+
+static ds_status write_like(ds_ctx *ctx, const char *form, const char *like, const char *out,
+                            uint32_t ranks)
+{
+    return write_like_at(ctx, form, like, out, 1, ranks);
 }
 
 /* Of the same ranks every value that DeepSpeed reads is its own, the weights of layers too. */
@@ -360,19 +373,102 @@ static void cuts_a_pipeline_anew(void **state)
     compare_checkpoints(*state, "pipe_tied", "like_5");
     CHECK_OK(*state, write_like(*state, "zero3", "pipe_tied", "like_zero3", 2));
     compare_checkpoints(*state, "zero3", "like_zero3");
-    CHECK_FAILS(*state, write_like(*state, "zero3", "zero2", "no", 2), DS_ERR_ARG,
-                "is no folder of a pipeline");
+    CHECK_FAILS(*state, write_like(*state, "zero2", "zero3", "no", 2), DS_ERR_ARG,
+                "is no folder of DeepSpeed at ZeRO stage 1 or 2");
     CHECK_FAILS(*state, write_like(*state, "zero3", "pipe", "no", 2), DS_ERR_ARG,
                 "has '4.lm_head.weight' (lm_head.weight), which");
     CHECK_FAILS(*state, write_like(*state, "pipe", "pipe_tied", "no", 2), DS_ERR_ARG,
                 "has 'lm_head.weight', which");
 }
 
+/* ---- ranks that share layers, and experts ---- */
+
+/* Of the same ranks every value is DeepSpeed's own: partitions, shards, and each expert's file. */
+static void has_the_own_values_of_shards_and_experts(void **state)
+{
+    static const struct {
+        const char *form;
+        uint32_t stage, ranks, model_ranks, layers, experts;
+    } cases[] = {{"tensor1", 1, 2, 2, 0, 0},
+                 {"tensor2", 2, 2, 2, 0, 0},
+                 {"experts1", 1, 2, 1, 2, 4},
+                 {"experts2", 2, 4, 1, 2, 4},
+                 {"experts_pipe", 1, 2, 2, 1, 4}};
+    char want[PATH_BYTES];
+    char got[PATH_BYTES];
+    char name[128];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        const char *form = cases[i].form;
+        (void)snprintf(name, sizeof name, "like_%s", form);
+        CHECK_OK(*state, write_like_at(*state, form, form, name, cases[i].stage, cases[i].ranks));
+        compare_checkpoints(*state, form, name);
+        (void)snprintf(want, sizeof want, "%s/%s/global_step3", folder, form);
+        (void)snprintf(got, sizeof got, "%s/%s/global_step3", folder, name);
+        for (uint32_t mp = 0; mp < cases[i].model_ranks; ++mp) {
+            (void)snprintf(name, sizeof name, "mp_rank_%02u_model_states.pt", mp);
+            compare_files(*state, want, got, name);
+            for (uint32_t r = 0; r < cases[i].ranks; ++r) {
+                (void)snprintf(name, sizeof name, "zero_pp_rank_%u_mp_rank_%02u_optim_states.pt", r,
+                               mp);
+                compare_files(*state, want, got, name);
+            }
+            for (uint32_t k = 0; k < cases[i].layers * cases[i].experts; ++k) {
+                (void)snprintf(name, sizeof name, "layer_%u_expert_%u_mp_rank_%02u_model_states.pt",
+                               k / cases[i].experts, k % cases[i].experts, mp);
+                compare_files(*state, want, got, name);
+            }
+        }
+    }
+}
+
+static void cuts_shards_and_experts_anew(void **state)
+{
+    char to[PATH_BYTES];
+    char from[PATH_BYTES];
+    ds_checkpoint *c = NULL;
+    /* by way of a checkpoint of ours, for other ranks and stages */
+    for (size_t i = 0; i < N_MESHES; ++i) {
+        char name[64];
+        char out[64];
+        (void)snprintf(from, sizeof from, "%s/%s", folder, meshes[i]);
+        (void)snprintf(name, sizeof name, "ours_%s", meshes[i]);
+        (void)snprintf(to, sizeof to, "%s/%s", folder, name);
+        (void)snprintf(out, sizeof out, "like_ours_%s", meshes[i]);
+        CHECK_OK(*state, ds_checkpoint_open(*state, from, NULL, &c));
+        CHECK_OK(*state, ds_checkpoint_consolidate(c, to));
+        ds_checkpoint_close(&c);
+        const uint32_t stage = strcmp(meshes[i], "experts_pipe") == 0 ? 1 : 2;
+        for (uint32_t ranks = 2; ranks <= 64; ranks = ranks * 4 - 2) {
+            CHECK_OK(*state, write_like_at(*state, name, meshes[i], out, stage, ranks));
+            compare_checkpoints(*state, meshes[i], out);
+        }
+    }
+    CHECK_OK(*state, write_like(*state, "experts2", "experts_pipe", "like_stages", 2));
+    compare_checkpoints(*state, "experts2", "like_stages");
+    CHECK_FAILS(*state, write_like(*state, "experts1", "experts2", "no", 3), DS_ERR_ARG,
+                "is of experts on 2 ranks each, which do not divide 3 ranks");
+    CHECK_FAILS(*state, write_like(*state, "experts1", "tensor1", "no", 2), DS_ERR_ARG, "which");
+    CHECK_FAILS(*state, write_like_at(*state, "experts1", "experts_pipe", "no", 2, 2), DS_ERR_ARG,
+                "the folder of a pipeline is of ZeRO stage 1");
+    CHECK_FAILS(*state, write_like_at(*state, "experts1", "experts1", "no", 3, 2), DS_ERR_ARG,
+                "like another is of ZeRO stage 1 or 2");
+    const ds_checkpoint_deepspeed_params plain = {.dir = to, .zero_stage = 1, .ranks = 2};
+    (void)snprintf(from, sizeof from, "%s/experts1", folder);
+    CHECK_OK(*state, ds_checkpoint_open(*state, from, NULL, &c));
+    CHECK_FAILS(*state, ds_checkpoint_write_deepspeed(c, &plain), DS_ERR_UNSUPPORTED,
+                "holds stacked experts");
+    ds_checkpoint_close(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_deepspeeds_own_values), cmocka_unit_test(has_a_pipelines_own_values),
-        cmocka_unit_test(cuts_a_pipeline_anew),      cmocka_unit_test(keeps_every_tensor),
+        cmocka_unit_test(has_deepspeeds_own_values),
+        cmocka_unit_test(has_a_pipelines_own_values),
+        cmocka_unit_test(cuts_a_pipeline_anew),
+        cmocka_unit_test(keeps_every_tensor),
+        cmocka_unit_test(has_the_own_values_of_shards_and_experts),
+        cmocka_unit_test(cuts_shards_and_experts_anew),
         cmocka_unit_test(refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, unpack, remove_all);

@@ -81,31 +81,40 @@ def case(golden, build, work, number, form, stage, run_stage, ranks):
         sys.exit(f"beyond {limit}: {losses} for {want}")
 
 
-def pipeline(golden, build, work, source, like):
-    """A checkpoint of `source` as a folder of the pipeline `like`: it loads that and makes the losses of `source`."""
-    for form in {source, like}:
+def like(golden, build, work, source, other, stage, ranks, script, ours):
+    """A checkpoint of `source` as a folder like that of `other`: `script` loads it as `source` and makes its losses. ours: the source is
+    first a checkpoint of this library."""
+    for form in {source, other}:
         subprocess.run(["tar", "-xzf", os.path.join(golden, form + ".tar.gz"), "-C", work], check=True)
-    sys.path.insert(0, golden)
-    from make_pipe import FORMS, STAGES
-    folder = os.path.join(work, f"{source}_as_{like}")
-    subprocess.run([os.path.join(build, "ds_checkpoint"), "deepspeed", os.path.join(work, source), folder, "--zero_stage", "1",
-                    "--ranks", str(FORMS[like][0] // STAGES), "--like", os.path.join(work, like)], check=True)
-    done = subprocess.run([sys.executable, os.path.join(golden, "make_pipe.py"), work, like, folder], text=True,
+    folder, start = os.path.join(work, f"{source}_as_{other}"), os.path.join(work, source)
+    tool = os.path.join(build, "ds_checkpoint")
+    if ours:
+        subprocess.run([tool, "consolidate", start, start + "_ours"], check=True, stdout=subprocess.DEVNULL)
+        start += "_ours"
+    subprocess.run([tool, "deepspeed", start, folder, "--zero_stage", str(stage), "--ranks", str(ranks), "--like",
+                    os.path.join(work, other)], check=True, stdout=subprocess.DEVNULL)
+    form = other if script == "make_pipe" else source
+    done = subprocess.run([sys.executable, os.path.join(golden, script + ".py"), work, form, folder], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines = [line for line in done.stdout.splitlines() if line.startswith("[0.") or line.startswith("[3.")]
     if done.returncode != 0 or not lines:
         print(done.stdout[-6000:])
-        sys.exit(f"{source} as {like}: DeepSpeed did not load it")
+        sys.exit(f"{source} as {other}: DeepSpeed did not load it")
     losses = json.loads(lines[-1])
     with open(os.path.join(work, source, "losses.json")) as f:
         want = json.load(f)["after"]
     worst = max(abs(a - b) / abs(b) for a, b in zip(losses, want))
-    print(f"{source:11} -> {like}: {worst:.1e} from DeepSpeed's own losses", flush=True)
+    print(f"{source:12} -> like {other:12} stage {stage} on {ranks}: {worst:.1e} from DeepSpeed's own losses", flush=True)
     if len(losses) != AFTER or not worst < 1e-5:
         sys.exit(f"beyond 1e-5: {losses} for {want}")
 
 
-PIPELINES = [("pipe", "pipe"), ("pipe_tied", "pipe_tied"), ("zero3", "pipe_tied")]
+# source, the folder that it becomes like, stage, data-parallel ranks, what loads it, whether by way of a checkpoint of ours
+LIKE = [("pipe", "pipe", 1, 1, "make_pipe", False), ("pipe_tied", "pipe_tied", 1, 2, "make_pipe", False),
+        ("zero3", "pipe_tied", 1, 2, "make_pipe", False),
+        ("experts1", "experts2", 1, 2, "make_experts", True), ("experts2", "experts1", 2, 4, "make_experts", False),
+        ("tensor1", "tensor2", 1, 2, "make_tensor", True), ("tensor2", "tensor1", 2, 2, "make_tensor", False),
+        ("experts_pipe", "experts_pipe", 1, 2, "make_experts_pipe", True)]
 TYPES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3", "starcoder2", "stablelm", "phi3", "glm", "glm4",
          "cohere"]
 
@@ -164,9 +173,9 @@ def main():
     for number, one in enumerate(CASES):
         if not only or str(number) in only:
             case(os.path.abspath(golden), build, work, number, *one)
-    for source, like in PIPELINES:
-        if not only or "pipelines" in only:
-            pipeline(os.path.abspath(golden), build, work, source, like)
+    for one in LIKE:
+        if not only or "like" in only or f"{one[0]}:{one[1]}" in only:
+            like(os.path.abspath(golden), build, work, *one)
     for model_type in TYPES:
         if not only or model_type in only:
             order(build, work, model_type)

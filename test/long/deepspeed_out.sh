@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Folders for DeepSpeed for Python: it loads them and goes on; the order of parameters is that of transformers' modules. Usage:
 # deepspeed_out.sh BUILD. Needs DS_ORACLE_PYTHON (a Python with torch, transformers and deepspeed); without it it is skipped (77).
-# DS_DEEPSPEED_CASES: numbers and model types of deepspeed_out.py, and "pipelines"; all.
+# DS_DEEPSPEED_CASES: numbers and model types of deepspeed_out.py, SOURCE:OTHER of a folder like another, and "like" for all of those; all.
 set -euo pipefail
 [ -n "${DS_ORACLE_PYTHON:-}" ] || { echo "skipped: DS_ORACLE_PYTHON"; exit 77; }
 scratch=$(mktemp -d)

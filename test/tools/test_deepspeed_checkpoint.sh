@@ -23,7 +23,7 @@ check one 0 'Saved fp32' "$bin/zero_to_fp32" zero2/global_step3 w_one
 check config 0 '"warmup_num_steps":6' "$bin/ds_checkpoint" inspect zero3 --state ds_config
 
 # Stages of a pipeline, and experts: the names are the model's.
-for form in pipe pipe_tied pipe_universal experts1 experts2; do
+for form in pipe pipe_tied pipe_universal experts1 experts2 experts_pipe; do
     tar -xzf "$golden/$form.tar.gz" || exit 1
     check "list $form" 0 'whole +global_step3[a-z_]* +\(latest\) of DeepSpeed for Python' "$bin/ds_checkpoint" list $form
     check "verify $form" 0 'global_step3[a-z_]*: right' "$bin/ds_checkpoint" verify $form
@@ -86,8 +86,13 @@ tar -xzf "$golden/pipe_groups.tar.gz" || exit 1
 check "verify two groups" 0 'right' "$bin/ds_checkpoint" verify pipe_groups
 no_decay_untied=("${no_decay[@]/$golden\/config.json/$golden/untied.json}")
 check "two groups" 0 '2 steps' "${no_decay_untied[@]}" --output out_groups --steps 2
-check "groups of a pipeline" 1 "has '1.input_layernorm.weight' in its first group of parameters" "$bin/ds_checkpoint" deepspeed out_groups dg --zero_stage 1 --ranks 1 --like pipe_groups
-check "like none" 2 'is no folder of a pipeline' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 1 --ranks 3 --like d2
+check "groups of a pipeline" 0 'dg/global_step2: for DeepSpeed at ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out_groups dg --zero_stage 1 --ranks 1 --like pipe_groups
+check "mixed groups" 1 "in its group 0 of parameters together with others" "$bin/ds_checkpoint" deepspeed out_groups dh --zero_stage 1 --ranks 1 --like pipe
+check "like none" 2 'is no folder of DeepSpeed at ZeRO stage 1 or 2' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 1 --ranks 3 --like d3
+check "experts without a job" 1 'holds stacked experts .*--like' "$bin/ds_checkpoint" deepspeed experts1 dq --zero_stage 1 --ranks 2
+check "experts" 0 'de/global_step3: for DeepSpeed at ZeRO stage 2 on 6 ranks' "$bin/ds_checkpoint" deepspeed c_experts1 de --zero_stage 2 --ranks 6 --like experts2
+check "weights of de" 0 'Saved fp32' "$bin/zero_to_fp32" de w_de
+cmp w_experts1/model.safetensors w_de/model.safetensors || failed=1
 check "like at 2" 2 'the folder of a pipeline is of ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 2 --ranks 3 --like pipe_tied
 check "like any" 2 'belong to deepspeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied
 check stage 2 'expected --zero_stage 1, 2 or 3 and --ranks N' "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2

@@ -33,8 +33,9 @@ enum { N_SHARED = sizeof shared / sizeof shared[0] };
 static const char *const pipes[] = {"pipe", "pipe_tied", "pipe_bf16", "pipe_universal"};
 enum { N_PIPES = sizeof pipes / sizeof pipes[0] };
 
-/* Ranks that have each other experts; see make_experts.py. */
-static const char *const sparse[] = {"experts1", "experts2"};
+/* Ranks that have each other experts, also in the stages of a pipeline; see make_experts.py and
+ * make_experts_pipe.py. */
+static const char *const sparse[] = {"experts1", "experts2", "experts_pipe"};
 enum { N_SPARSE = sizeof sparse / sizeof sparse[0] };
 
 static char *folder; /* of the unpacked forms */
@@ -358,6 +359,112 @@ static void maps_names_by_a_file(void **state)
     }
 }
 
+/* ---- random parameter_names.txt ---- */
+
+static uint32_t draw(uint64_t *seed, uint32_t n)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)(*seed >> 33) % n;
+}
+
+/* A file by which all names of "pipe" are those of the model again: its lines in another form each
+ * time, some by numbers, some by letters and some by name, with comments and blanks. */
+static void draw_names(uint64_t *seed, char *text, size_t room)
+{
+    static const char *const modules[] = {
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+        "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+        "mlp.down_proj",    "input_layernorm",  "post_attention_layernorm"};
+    static const char *const blanks[] = {" ", "\t", "   ", " \t "};
+    size_t n = 0;
+    const char *blank = blanks[draw(seed, 4)];
+#define LINE(...) n += (size_t)snprintf(text + n, room - n, __VA_ARGS__)
+    if (draw(seed, 2) == 0) {
+        LINE("# own names\n\n");
+    }
+    LINE(draw(seed, 2) == 0 ? "0.*%smodel.*\n" : "0.embed_tokens.*%smodel.embed_tokens.*\n", blank);
+    LINE(draw(seed, 2) == 0 ? "3.weight%smodel.norm.weight\n" : "3.*%smodel.norm.*\n", blank);
+    LINE(draw(seed, 2) == 0 ? "4.*%s*\n" : "%s4.lm_head.weight   lm_head.weight\n", blank);
+    for (uint32_t layer = 1; layer <= 2; ++layer) {
+        if (draw(seed, 3) == 0) {
+            LINE("%u.*%smodel.layers.%u.*%s\n", layer, blank, layer - 1, blank);
+        }
+    }
+    for (size_t i = 0; i < sizeof modules / sizeof modules[0]; ++i) {
+        const int letter = 'a' + (int)draw(seed, 26);
+        if (draw(seed, 3) == 0) {
+            LINE("{%c}.%s.*%smodel.layers.{%c-1}.%s.*\n", letter, modules[i], blank, letter,
+                 modules[i]);
+        }
+    }
+    LINE("{%c}.*%smodel.layers.{%c-1}.*\n", 'z', blank, 'z');
+#undef LINE
+    assert_true(n < room);
+}
+
+/* Whether the names are exactly those that the layers' order gives. */
+static bool has_names_of(ds_ctx *ctx, const char *dir, const ds_checkpoint *want)
+{
+    ds_checkpoint *c = NULL;
+    if (ds_checkpoint_open(ctx, dir, NULL, &c) < 0) {
+        return false;
+    }
+    bool same = ds_checkpoint_count(c) == ds_checkpoint_count(want);
+    for (size_t i = 0; same && i < ds_checkpoint_count(c); ++i) {
+        same = strcmp(ds_checkpoint_at(c, i)->name, ds_checkpoint_at(want, i)->name) == 0 &&
+               strcmp(ds_checkpoint_at(c, i)->kind, ds_checkpoint_at(want, i)->kind) == 0;
+    }
+    ds_checkpoint_close(&c);
+    return same;
+}
+
+/* PARAMETER_NAMES: how many. */
+static void takes_any_file_of_names_or_refuses_it(void **state)
+{
+    const char *wanted = getenv("PARAMETER_NAMES");
+    const long times = wanted != NULL ? atol(wanted) : 200;
+    char text[4096];
+    char dir[256];
+    char path[512];
+    uint64_t seed = 7;
+    ds_checkpoint *pipe = NULL;
+    long n_refused = 0;
+    (void)snprintf(path, sizeof path, "%s/pipe", folder);
+    CHECK_OK(*state, ds_checkpoint_open(*state, path, NULL, &pipe));
+    (void)snprintf(dir, sizeof dir, "%s/named", folder);
+    copy_form("pipe", dir);
+    for (long i = 0; i < times; ++i) {
+        draw_names(&seed, text, sizeof text);
+        write_names(text);
+        if (!has_names_of(*state, dir, pipe)) {
+            fail_msg("these are not the names of the layers: %s\n%s", ds_ctx_error(*state), text);
+        }
+        /* two bytes are others: names stay, are others, or an error names the file and the line */
+        const size_t n = strlen(text);
+        for (int k = 0; k < 2; ++k) {
+            text[draw(&seed, (uint32_t)n)] = (char)(1 + draw(&seed, 127));
+        }
+        write_names(text);
+        ds_checkpoint *c = NULL;
+        if (ds_checkpoint_open(*state, dir, NULL, &c) < 0) {
+            ++n_refused;
+            const char *said = ds_ctx_error(*state);
+            const bool known = strstr(said, "parameter_names.txt") != NULL ||
+                               strstr(said, "is there twice") != NULL;
+            if (!known) {
+                fail_msg("'%s' names no file of names, of\n%s", said, text);
+            }
+        } else {
+            assert_int_equal(ds_checkpoint_count(c), ds_checkpoint_count(pipe));
+            ds_checkpoint_close(&c);
+        }
+    }
+    print_message("%ld files of names, and %ld with two other bytes, of which %ld were refused\n",
+                  times, times, n_refused);
+    assert_true(n_refused > times / 4);
+    ds_checkpoint_close(&pipe);
+}
+
 /* A layer of the user's own leaves the names as they are, and no run goes on from them. */
 static void keeps_names_that_no_rule_knows(void **state)
 {
@@ -467,6 +574,10 @@ static void refuses_damaged_stages_and_experts(void **state)
     copy_form("experts2", dir);
     replace(path, "deepspeed_experts.", "deepspeed_exparts.", 18);
     fails_to_open(*state, dir, DS_ERR_UNSUPPORTED, "is no expert of deepspeed.moe");
+    copy_form("experts_pipe", dir);
+    replace(path, "tp_degree", "xp_degree", 9);
+    replace(path, "pp_degree", "tp_degree", 9); /* 2 */
+    fails_to_open(*state, dir, DS_ERR_UNSUPPORTED, "experts with tensor parallelism (2)");
 }
 
 static void refuses_damaged_shared_layers(void **state)
@@ -542,6 +653,7 @@ static void stays_inside_of_mutated_folders(void **state)
                                            "zero_pp_rank_3_mp_rank_00_optim_states.pt"};
     mutate(*state, "pipe_tied", stages, 4096);
     mutate(*state, "experts2", experts, 8192);
+    mutate(*state, "experts_pipe", stages, 4096);
     mutate(*state, "zero3", third, 4096);
     mutate(*state, "tensor1", maps, 32768); /* affine_map is in the middle */
 }
@@ -575,6 +687,7 @@ int main(void)
                                        cmocka_unit_test(goes_on_from_stages),
                                        cmocka_unit_test(goes_on_from_experts),
                                        cmocka_unit_test(maps_names_by_a_file),
+                                       cmocka_unit_test(takes_any_file_of_names_or_refuses_it),
                                        cmocka_unit_test(keeps_names_that_no_rule_knows),
                                        cmocka_unit_test(refuses_damaged_stages_and_experts),
                                        cmocka_unit_test(refuses_damaged_shared_layers),

@@ -48,8 +48,9 @@ typedef struct deepspeed_flags {
          .out = &(f)->like,                                                                        \
          .value = "FOLDER",                                                                        \
          .doc =                                                                                    \
-             "deepspeed at stage 1: for the PipelineModule that saved FOLDER, with its stages, "   \
-             "layers, names and order."},                                                          \
+             "deepspeed at stage 1 or 2: for the job that saved FOLDER: a pipeline (stage 1), "    \
+             "ranks that share layers (AutoTP), experts (deepspeed.moe), with its names, order "   \
+             "and groups."},                                                                       \
         {.name = "parameter_groups",                                                               \
          .type = DSI_ARG_INT,                                                                      \
          .out = &(f)->groups,                                                                      \

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of DeepSpeed (0.19.8) with experts (deepspeed.moe, expert parallelism 2), and how it goes on from them.
 
-    make_experts.py OUT      needs deepspeed, torch, transformers
+    make_experts.py OUT [FORM FOLDER]      needs deepspeed, torch, transformers
 
 As make_deepspeed.py, whose batches these are: a tiny Mixtral (experts.json) whose expert blocks are deepspeed.moe.layer.MoE, which
 routes as Mixtral does (top 2 of 4, weights renormalized, nothing dropped); two ranks, ZeRO 1, and four ranks, ZeRO 2, of which two
-share each expert. parameter_names.txt in the folder maps the names.
+share each expert. parameter_names.txt in the folder maps the names. With a form and the save folder of one, written by others, that
+form goes on from it, and the losses are printed: test/long/deepspeed_out.py.
 """
 import json
 import os
@@ -29,11 +30,10 @@ model.layers.{n}.mlp.deepspeed_moe.experts.deepspeed_experts.{e}.*  model.layers
 """
 
 
-def build():
+def block(index):
+    """The experts of a layer, in the place of Mixtral's."""
     import torch
-    import transformers
     from deepspeed.moe.layer import MoE
-    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 
     class Expert(torch.nn.Module):
         def __init__(self):
@@ -49,22 +49,29 @@ def build():
         def forward(self, x):
             return super().forward(x)[0]
 
+    made_block = Block(CONFIG["hidden_size"], Expert(), num_experts=EXPERTS, ep_size=EP, k=2, min_capacity=0, drop_tokens=False,
+                       use_rts=False, top2_2nd_expert_sampling=False)
+    # experts of their own: the layer copies one
+    for e, expert in enumerate(made_block.deepspeed_moe.experts.deepspeed_experts):
+        rank = torch.distributed.get_rank() % EP
+        torch.manual_seed(1000 * index + rank * EXPERTS // EP + e)
+        for p in expert.parameters():
+            p.data.normal_(0.0, 0.2)
+    return made_block
+
+
+def build():
+    import transformers
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
     names = {k: v for k, v in CONFIG.items() if k not in ("model_type", "architectures")}
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**names))
     for index, layer in enumerate(model.model.layers):
-        layer.mlp = Block(CONFIG["hidden_size"], Expert(), num_experts=EXPERTS, ep_size=EP, k=2, min_capacity=0, drop_tokens=False,
-                          use_rts=False, top2_2nd_expert_sampling=False)
-        # experts of their own: the layer copies one
-        for e, expert in enumerate(layer.mlp.deepspeed_moe.experts.deepspeed_experts):
-            rank = torch.distributed.get_rank() % EP
-            torch.manual_seed(1000 * index + rank * EXPERTS // EP + e)
-            for p in expert.parameters():
-                p.data.normal_(0.0, 0.2)
+        layer.mlp = block(index)
     groups = split_params_into_different_moe_groups_for_optimizer({"params": list(model.parameters()), "name": "all"})
     return model, groups
 
 
-def train(form, out):
+def train(form, out, resume):
     import deepspeed
     import torch
     deepspeed.init_distributed("gloo")
@@ -76,9 +83,12 @@ def train(form, out):
     rows_of = [[row for part in batch for row in part][:per * ranks] for batch in made.batches()]
     config = dict(made.ds_config("zero1"), **extra, train_micro_batch_size_per_gpu=per)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
-    losses = []
-    for step, rows in enumerate(rows_of):
-        if step == made.BEFORE:
+    losses, start = [], 0
+    if resume is not None:
+        engine.load_checkpoint(resume)
+        start = engine.global_steps
+    for step, rows in list(enumerate(rows_of))[start:]:
+        if step == made.BEFORE and resume is None:
             engine.save_checkpoint(out)
         ids = torch.tensor(rows[rank * per:(rank + 1) * per])
         loss = engine(input_ids=ids, labels=ids).loss
@@ -87,22 +97,30 @@ def train(form, out):
         mean = loss.detach().float().clone()
         torch.distributed.all_reduce(mean)
         losses.append(mean.item() / ranks)
-    if rank == 0:
+    if rank == 0 and resume is not None:
+        print(json.dumps(losses))
+    elif rank == 0:
         with open(os.path.join(out, "losses.json"), "w") as f:
             json.dump({"before": losses[:made.BEFORE], "after": losses[made.BEFORE:], "rows": per * ranks}, f)
 
 
+def run(form, *more):
+    subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={FORMS[form][0]}", "--master_port=29635", __file__,
+                    "--rank", form, *more], check=True, env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"})
+
+
 def main():
-    if len(sys.argv) == 3:
-        return train(sys.argv[1], sys.argv[2])
+    if sys.argv[1] == "--rank":
+        return train(sys.argv[2], sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
     root = os.path.abspath(sys.argv[1])
+    if len(sys.argv) > 2:
+        return run(sys.argv[2], root, os.path.abspath(sys.argv[3]))
     os.makedirs(root, exist_ok=True)
     with open(os.path.join(root, "experts.json"), "w") as f:
         json.dump(CONFIG, f, indent=1)
-    for form, (ranks, _) in FORMS.items():
+    for form in FORMS:
         out = os.path.join(root, form)
-        subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--master_port=29635", __file__,
-                        form, out], check=True, env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"})
+        run(form, out)
         with open(os.path.join(out, "parameter_names.txt"), "w") as f:
             f.write(NAMES)
         for name in ("zero_to_fp32.py", "zero_to_torch.py"):

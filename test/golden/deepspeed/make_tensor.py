@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints of DeepSpeed for Python (0.19.8) whose ranks share layers (AutoTP 2 on four processor ranks), and how it goes on.
 
-    make_tensor.py OUT      needs deepspeed, torch, transformers
+    make_tensor.py OUT [FORM FOLDER]      needs deepspeed, torch, transformers
 
-As make_deepspeed.py, whose batches these are; a Llama with two heads of keys and values (tensor.json), at ZeRO 1 and 2.
+As make_deepspeed.py, whose batches these are; a Llama with two heads of keys and values (tensor.json), at ZeRO 1 and 2 (tensor1,
+tensor2). With a form and the save folder of one, written by others, that form goes on from it, and the losses are printed:
+test/long/deepspeed_out.py.
 """
 import json
 import os
@@ -18,7 +20,7 @@ RANKS, TP = 4, 2
 CONFIG = dict(made.CONFIG, num_key_value_heads=2)
 
 
-def train(stage, out):
+def train(stage, out, resume):
     import deepspeed
     import safetensors.torch
     import torch
@@ -31,9 +33,12 @@ def train(stage, out):
     names = {k: v for k, v in CONFIG.items() if k not in ("model_type", "architectures")}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**names))
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    losses = []
-    for step, batch in enumerate(made.batches()):
-        if step == made.BEFORE:
+    losses, start = [], 0
+    if resume is not None:
+        engine.load_checkpoint(resume)
+        start = engine.global_steps
+    for step, batch in list(enumerate(made.batches()))[start:]:
+        if step == made.BEFORE and resume is None:
             engine.save_checkpoint(out)
         rows = [row for part in batch for row in part]
         n = len(rows) * TP // RANKS
@@ -44,22 +49,30 @@ def train(stage, out):
         mean = loss.detach().float().clone()
         torch.distributed.all_reduce(mean)
         losses.append(mean.item() / RANKS)
-    if rank == 0:
+    if rank == 0 and resume is not None:
+        print(json.dumps(losses))
+    elif rank == 0:
         with open(os.path.join(out, "losses.json"), "w") as f:
             json.dump({"before": losses[:made.BEFORE], "after": losses[made.BEFORE:], "lr": engine.get_lr()[0]}, f)
 
 
+def run(form, *more):
+    subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", "--master_port=29635", __file__,
+                    "--rank", form, *more], check=True, env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"})
+
+
 def main():
-    if len(sys.argv) == 3:
-        return train(int(sys.argv[1][-1]), sys.argv[2])
+    if sys.argv[1] == "--rank":
+        return train(int(sys.argv[2][-1]), sys.argv[3], sys.argv[4] if len(sys.argv) > 4 else None)
     root = os.path.abspath(sys.argv[1])
+    if len(sys.argv) > 2:
+        return run(sys.argv[2], root, os.path.abspath(sys.argv[3]))
     with open(os.path.join(root, "tensor.json"), "w") as f:
         json.dump(CONFIG, f, indent=1)
     for stage in (1, 2):
         name = f"tensor{stage}"
         out = os.path.join(root, name)
-        subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={RANKS}", "--master_port=29635", __file__,
-                        name, out], check=True, env={**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"})
+        run(name, out)
         for script in ("zero_to_fp32.py", "zero_to_torch.py"):
             os.remove(os.path.join(out, script))
         made.tar(root, name)
