@@ -154,20 +154,15 @@ struct balance {
     const serve_options *o;
     pthread_mutex_t lock;
     int wake; /* eventfd */
-    struct MHD_Daemon *daemon;
-    atomic_long n_exchanges; /* requests that have begun and are not answered whole */
-    char **keys;
-    size_t n_keys;
-    const char *tls_cert, *tls_key;
+    door door;
     replica *replicas;
     size_t n;
     dsi_words env, ssh_args;
     route_prefixes *prefixes;
     ask *queued, **queued_end, *running;
     int64_t n_asks;
-    size_t n_body;
-    bool draining, stop, settled, all_ended;
-    int64_t n_answers[6], n_moved, n_told, n_prefix; /* for /metrics */
+    bool stop, settled, all_ended;
+    int64_t n_moved, n_told, n_prefix; /* for /metrics */
     double began;
     int64_t created;
 };
@@ -202,14 +197,13 @@ ds_status balance_listen(ds_ctx *ctx, balance *b);
 /* ---- balance_pages.c: what the front says itself. With the lock ---- */
 void pages_health(balance *b, dsi_buf *out, unsigned *status_out);
 void pages_ready(balance *b, dsi_buf *out, unsigned *status_out);
-void pages_models(balance *b, dsi_buf *out);
+void pages_models(balance *b, dsi_buf *out, unsigned *status_out);
 /* false: there is no such model. */
 bool pages_model(balance *b, const char *name, dsi_buf *out);
 void pages_metrics(balance *b, dsi_buf *out);
 
 /* ---- balance.c ---- */
-/* The whole of it: until a signal. The keys and certificates are borrowed. */
-ds_status balance_run(ds_ctx *ctx, const serve_options *o, char **keys, size_t n_keys,
-                      const char *tls_cert, const char *tls_key);
+/* The whole of it: until a signal. */
+ds_status balance_run(ds_ctx *ctx, const serve_options *o);
 
 #endif

@@ -57,11 +57,11 @@ static size_t n_up(const balance *b)
 void pages_health(balance *b, dsi_buf *out, unsigned *status_out)
 {
     const size_t up = n_up(b);
-    const char *status = b->draining  ? "draining"
-                         : up == b->n ? "ok"
-                         : up > 0     ? "degraded"
-                                      : "down";
-    *status_out = b->draining || up == 0 ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
+    const char *status = b->door.draining ? "draining"
+                         : up == b->n     ? "ok"
+                         : up > 0         ? "degraded"
+                                          : "down";
+    *status_out = b->door.draining || up == 0 ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
     dsi_buf_printf(out, "{\"status\":\"%s\"", status);
     put_replicas(b, out);
 }
@@ -69,7 +69,7 @@ void pages_health(balance *b, dsi_buf *out, unsigned *status_out)
 /* Whether each model that was ever there has a replica that is up. */
 void pages_ready(balance *b, dsi_buf *out, unsigned *status_out)
 {
-    bool ready = !b->draining && n_up(b) > 0;
+    bool ready = !b->door.draining && n_up(b) > 0;
     for (size_t i = 0; i < b->n && ready; ++i) {
         size_t k = 0;
         json_t *one = NULL;
@@ -115,9 +115,10 @@ static void put_model(const balance *b, json_t *model, dsi_buf *out)
     json_decref(copy);
 }
 
-void pages_models(balance *b, dsi_buf *out)
+void pages_models(balance *b, dsi_buf *out, unsigned *status_out)
 {
     size_t n = 0;
+    *status_out = MHD_HTTP_OK;
     dsi_buf_puts(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < b->n; ++i) {
         size_t k = 0;
@@ -253,6 +254,6 @@ void pages_metrics(balance *b, dsi_buf *out)
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
-                       (long long)b->n_answers[i]);
+                       (long long)b->door.n_answers[i]);
     }
 }

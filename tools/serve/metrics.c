@@ -74,7 +74,7 @@ void metrics_print(front *f, dsi_buf *out)
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
-                       (long long)m->n_requests[i]);
+                       (long long)f->door.n_answers[i]);
     }
 }
 

@@ -139,7 +139,7 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
                         "a reload of layers that ranks share is not built; start the job anew");
     }
     (void)pthread_mutex_lock(&f->lock);
-    const bool over = f->draining || f->stop;
+    const bool over = f->door.draining || f->stop;
     const bool busy = f->loading;
     f->loading = busy || !over;
     (void)pthread_mutex_unlock(&f->lock);
