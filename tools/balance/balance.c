@@ -13,10 +13,12 @@
 
 static const struct timespec tenth = {0, 100000000};
 
-/* Whether one came within a tenth of a second that ends it; SIGHUP goes to the replicas. */
+/* Whether one came within a tenth of a second that ends it; SIGHUP goes to the replicas. Starts
+ * what is due, too. */
 static bool signal_came(balance *b, const sigset_t *signals)
 {
     const int number = sigtimedwait(signals, NULL, &tenth);
+    restart_due(b);
     if (number == SIGHUP) {
         ds_log(b->ctx, DS_LOG_JOB, "SIGHUP: the servers that were started here load anew");
         replicas_reload(b);

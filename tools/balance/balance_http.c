@@ -99,6 +99,7 @@ static void mark_prompt(ask *a, json_t *body)
     json_t *message = NULL;
     json_t *lora = json_object_get(body, "lora");
     json_t *prompt = json_object_get(body, "prompt");
+    json_t *prompts = json_object_get(body, "prompts"); /* MII's */
     mark_text(a, a->model);
     mark_value(a, lora);
     mark_value(a, json_object_get(body, "tools"));
@@ -114,6 +115,7 @@ static void mark_prompt(ask *a, json_t *body)
         mark_value(a, json_is_integer(first) ? prompt : first);
     }
     mark_value(a, json_object_get(body, "input"));
+    mark_value(a, json_is_array(prompts) ? json_array_get(prompts, 0) : prompts);
 }
 
 /* ---- requests ---- */
@@ -139,15 +141,13 @@ static bool is_known(balance *b, const char *model, bool *several_out)
     return known;
 }
 
-/* Fills the request from the body; false: *e. */
-static bool read_ask(exchange *x, ask *a, json_t *body, api_error *e)
+/* name NULL: the client names none, in `field`. false: *e. */
+static bool read_model(exchange *x, ask *a, const char *name, const char *field, api_error *e)
 {
     balance *b = balance_of(x);
-    json_t *model = json_object_get(body, "model");
-    const char *name = json_string_value(model);
     bool several = false;
-    if (model != NULL && (name == NULL || strlen(name) >= sizeof a->model)) {
-        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a name");
+    if (name != NULL && strlen(name) >= sizeof a->model) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, field, "%s: expected a name", field);
     }
     (void)snprintf(a->model, sizeof a->model, "%s", name != NULL ? name : "");
     (void)pthread_mutex_lock(&b->lock);
@@ -158,13 +158,25 @@ static bool read_ask(exchange *x, ask *a, json_t *body, api_error *e)
         return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "the server ends");
     }
     if (!known) {
-        return api_fail(e, MHD_HTTP_NOT_FOUND, "model_not_found", "model",
+        return api_fail(e, MHD_HTTP_NOT_FOUND, "model_not_found", field,
                         "no replica has the model %.200s; /v1/models lists those that are there",
                         a->model);
     }
-    if (name == NULL && several) {
-        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model",
-                        "model: several are served here, name one (/v1/models lists them)");
+    return name != NULL || !several ||
+           api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, field,
+                    "%s: several are served here, name one (/v1/models lists them)", field);
+}
+
+/* Fills the request from the body; false: *e. */
+static bool read_ask(exchange *x, ask *a, const char *behind, json_t *body, api_error *e)
+{
+    json_t *model = json_object_get(body, "model");
+    const bool by_path = (x->route->flags & ROUTE_PREFIX) != 0;
+    if (!by_path && model != NULL && !json_is_string(model)) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a name");
+    }
+    if (!read_model(x, a, by_path ? behind : json_string_value(model), "model", e)) {
+        return false;
     }
     mark_prompt(a, body);
     if ((x->route->flags & ROUTE_BARE) != 0 && model != NULL) {
@@ -192,7 +204,19 @@ static void drop(void *waits)
     relay_wake(b);
 }
 
-static ask *make_ask(exchange *x)
+/* What the library has decoded is encoded again. */
+static void put_path(ask *a, const char *path, const char *behind)
+{
+    int n = snprintf(a->path, sizeof a->path, "%s", path);
+    for (; *behind != '\0' && (size_t)n + 4 < sizeof a->path; ++behind) {
+        const bool plain = strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                  "0123456789-._~/",
+                                  *behind) != NULL;
+        n += snprintf(a->path + n, 4, plain ? "%c" : "%%%02X", (unsigned char)*behind);
+    }
+}
+
+static ask *make_ask(exchange *x, const char *behind)
 {
     balance *b = balance_of(x);
     ask *a = calloc(1, sizeof *a);
@@ -206,7 +230,7 @@ static ask *make_ask(exchange *x)
     a->fd = info != NULL ? (int)info->connect_fd : -1;
     a->holders = 1;
     a->method = x->route->method;
-    (void)snprintf(a->path, sizeof a->path, "%s", x->route->path);
+    put_path(a, x->route->path, behind);
     a->of_response = strcmp(x->route->path, "/v1/responses") == 0;
     a->call.fd = -1;
     a->out = dsi_buf_make(OUT_CEILING);
@@ -216,26 +240,10 @@ static ask *make_ask(exchange *x)
     return a;
 }
 
-static enum MHD_Result answer_ask(exchange *x, const char *behind)
+/* Gives it to the relay thread; the connection waits. */
+static enum MHD_Result queue(exchange *x, ask *a)
 {
     balance *b = balance_of(x);
-    api_error e = {0};
-    json_t *body = door_json(x, &e);
-    ask *a = body != NULL ? make_ask(x) : NULL;
-    bool ok = a != NULL;
-    (void)behind;
-    if (body != NULL && a == NULL) {
-        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
-    }
-    ok = ok && read_ask(x, a, body, &e);
-    json_decref(body);
-    door_drop_body(x);
-    if (!ok) {
-        if (a != NULL) {
-            drop(a);
-        }
-        return reply_error(x, &e);
-    }
     x->waits = a;
     (void)pthread_mutex_lock(&b->lock);
     if (b->stop) {
@@ -250,6 +258,96 @@ static enum MHD_Result answer_ask(exchange *x, const char *behind)
     (void)pthread_mutex_unlock(&b->lock);
     relay_wake(b);
     return MHD_YES;
+}
+
+/* It is not asked for; a may be NULL. */
+static enum MHD_Result refuse_ask(exchange *x, ask *a, const api_error *e)
+{
+    if (a != NULL) {
+        drop(a);
+    }
+    return reply_error(x, e);
+}
+
+static enum MHD_Result answer_ask(exchange *x, const char *behind)
+{
+    api_error e = {0};
+    json_t *body = door_json(x, &e);
+    ask *a = body != NULL ? make_ask(x, behind) : NULL;
+    if (body != NULL && a == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+    }
+    const bool ok = a != NULL && read_ask(x, a, behind, body, &e);
+    json_decref(body);
+    door_drop_body(x);
+    return ok ? queue(x, a) : refuse_ask(x, a, &e);
+}
+
+/* ---- what goes to each replica ---- */
+static enum MHD_Result answer_slots(exchange *x, const char *behind)
+{
+    api_error e;
+    ask *a = make_ask(x, behind);
+    if (a != NULL) {
+        a->visit = visit_make(VISIT_SLOTS, NULL);
+    }
+    if (a == NULL || a->visit == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+        return refuse_ask(x, a, &e);
+    }
+    return queue(x, a);
+}
+
+/* {"model": a folder or file, as the replicas see it}, or {} for what each serves; "name": which
+ * model it is for, where there are several. false: *e. */
+static bool read_reload(exchange *x, ask *a, json_t *body, api_error *e)
+{
+    const door *d = x->door;
+    json_t *path = json_object_get(body, "model");
+    json_t *name = json_object_get(body, "name");
+    const size_t known = (size_t)(path != NULL) + (size_t)(name != NULL);
+    if (json_object_size(body) != known) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, "unknown_field", "",
+                        "expected model and name alone");
+    }
+    if ((path != NULL && !json_is_string(path)) || (name != NULL && !json_is_string(name))) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, path != NULL ? "model" : "name",
+                        "model: expected a folder or file; name: that of a model");
+    }
+    if (d->n_keys == 0) {
+        return api_fail(e, MHD_HTTP_FORBIDDEN, "not_allowed", "",
+                        "requests may reload only where clients have keys (--api_key_file); SIGHUP "
+                        "reloads what is served");
+    }
+    if (path == NULL && name == NULL) {
+        a->model[0] = '\0'; /* all of them, each what it serves */
+    } else if (!read_model(x, a, json_string_value(name), "name", e)) {
+        return false;
+    }
+    a->visit = visit_make(VISIT_RELOAD, json_string_value(path));
+    return a->visit != NULL || api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+}
+
+static enum MHD_Result answer_reload(exchange *x, const char *behind)
+{
+    balance *b = balance_of(x);
+    api_error e = {0};
+    json_t *body = x->body.size > 0 ? door_json(x, &e) : json_object();
+    ask *a = body != NULL ? make_ask(x, behind) : NULL;
+    if (body != NULL && a == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+    }
+    bool ok = a != NULL && read_reload(x, a, body, &e);
+    json_decref(body);
+    door_drop_body(x);
+    (void)pthread_mutex_lock(&b->lock);
+    const bool busy = b->reloads;
+    b->reloads = b->reloads || ok;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (ok && busy) {
+        ok = api_fail(&e, MHD_HTTP_CONFLICT, "reload_runs", "", "a reload is under way");
+    }
+    return ok ? queue(x, a) : refuse_ask(x, a, &e);
 }
 
 /* What a stream sends next. */
@@ -322,6 +420,9 @@ static const route routes[] = {
     {"POST", "/tokenize", answer_ask, ROUTE_BARE},
     {"POST", "/detokenize", answer_ask, ROUTE_BARE},
     {"POST", "/apply-template", answer_ask, ROUTE_BARE},
+    {"POST", "/mii/", answer_ask, ROUTE_PREFIX},
+    {"POST", "/v1/reload", answer_reload, 0},
+    {"GET", "/slots", answer_slots, 0},
     {"GET", "/", answer_chat_page, ROUTE_OPEN},
     {"GET", "/v1/models", answer_models, 0},
     {"GET", "/v1/models/", answer_model, ROUTE_PREFIX},

@@ -218,7 +218,7 @@ enum MHD_Result door_handle(void *opaque, struct MHD_Connection *c, const char *
         return x->door->resume(x);
     }
     const bool prefix = (x->route->flags & ROUTE_PREFIX) != 0;
-    return x->route->answer(x, path + (prefix ? strlen(x->route->path) : 0));
+    return x->route->answer(x, prefix ? path + strlen(x->route->path) : "");
 }
 
 void *door_begin(void *opaque, const char *uri, struct MHD_Connection *c)

@@ -124,7 +124,12 @@ struct front {
     int64_t n_jobs;            /* made and not freed */
     bool stop, broken;
     uint64_t last_job;
-    uint64_t secret; /* seeds of requests that name none */
+    /* the engine's thread: see watch.c */
+    int64_t beat;            /* turns that it has begun */
+    bool idle;               /* it waits for work, and there is none */
+    int64_t seen_beat;       /* by the main thread, which has seen no other one */
+    double stalled, watched; /* for so many seconds; when it looked last */
+    uint64_t secret;         /* seeds of requests that name none */
     front_metrics metrics;
 };
 
@@ -304,6 +309,14 @@ struct MHD_Response *page_response(void);
 
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);
+
+/* ---- watch.c: an engine that hangs; of the main thread but watch_hangs ---- */
+/* Looks at its beat; some times a second. */
+void watch_tick(front *f);
+/* Whether no turn of it has ended for --hang_seconds. With the lock. */
+bool watch_hangs(const front *f);
+/* Waits for its end; ends the process where it hangs. */
+void watch_join(front *f, pthread_t engine);
 
 /* ---- control.c: of a replica ---- */
 /* The first line of standard input: "KEY N", N replicas share this machine. Then each byte asks for

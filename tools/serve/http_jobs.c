@@ -15,10 +15,14 @@ bool http_may_begin(front *f, api_error *e)
 {
     (void)pthread_mutex_lock(&f->lock);
     const bool over = f->door.draining || f->broken;
+    const bool hangs = watch_hangs(f);
     const bool full = f->n_jobs >= f->options->max_waiting + f->metrics.stats.max_sequences;
     (void)pthread_mutex_unlock(&f->lock);
     if (over) {
         return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "the server ends");
+    }
+    if (hangs) {
+        return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, "engine_hangs", "", "the engine hangs");
     }
     return !full || api_fail(e, MHD_HTTP_TOO_MANY_REQUESTS, "queue_full", "",
                              "too many requests wait (--max_waiting %lld)",
@@ -164,6 +168,7 @@ static enum MHD_Result begin_job(exchange *x, const char *kind, const char *name
     j->next = NULL;
     *f->queued_end = j;
     f->queued_end = &j->next;
+    f->idle = false;
     if (!j->streams) {
         j->suspended = true;
         MHD_suspend_connection(x->connection);

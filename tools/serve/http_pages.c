@@ -13,12 +13,25 @@ enum MHD_Result http_health(exchange *x, const char *behind)
     (void)pthread_mutex_lock(&f->lock);
     const bool draining = f->door.draining;
     const bool broken = f->broken;
+    const bool hangs = watch_hangs(f);
+    const double stalled = f->stalled;
+    const int64_t beat = f->beat;
     (void)pthread_mutex_unlock(&f->lock);
     dsi_buf text = dsi_buf_make(256 + 256 * f->n_ranks);
-    dsi_buf_printf(&text, "{\"status\":\"%s\"", broken ? "broken" : draining ? "draining" : "ok");
+    dsi_buf_printf(&text, "{\"status\":\"%s\",\"beat\":%lld",
+                   broken     ? "broken"
+                   : hangs    ? "hangs"
+                   : draining ? "draining"
+                              : "ok",
+                   (long long)beat);
+    if (hangs) {
+        dsi_buf_printf(&text, ",\"why\":\"its engine hangs: no step has ended for %.1f s\"",
+                       stalled);
+    }
     ranks_print(f, &text);
     dsi_buf_puts(&text, "}\n");
-    return reply_json(x, draining || broken ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK, &text);
+    return reply_json(x, draining || broken || hangs ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK,
+                      &text);
 }
 
 /* Whether a text could begin now: for who shares requests among servers. */
@@ -105,7 +118,8 @@ enum MHD_Result http_healthz(exchange *x, const char *behind)
     dsi_buf text = dsi_buf_make(16);
     (void)behind;
     (void)pthread_mutex_lock(&front_of(x)->lock);
-    const bool well = !front_of(x)->door.draining && !front_of(x)->broken;
+    const bool well =
+        !front_of(x)->door.draining && !front_of(x)->broken && !watch_hangs(front_of(x));
     (void)pthread_mutex_unlock(&front_of(x)->lock);
     dsi_buf_puts(&text, well ? "ok" : "ends");
     return reply_text(x, well ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, "text/plain", &text);

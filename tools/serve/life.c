@@ -23,9 +23,11 @@ static bool is_idle(front *f)
 /* Until a signal; then until nothing runs, a second signal or the time is over. */
 static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
 {
-    int number = 0;
-    while (sigwait(signals, &number) != 0 || number == SIGHUP) {
+    const struct timespec tenth = {0, 100000000};
+    for (int number = 0; number <= 0 || number == SIGHUP;) {
         api_error e;
+        number = sigtimedwait(signals, NULL, &tenth);
+        watch_tick(f);
         if (number == SIGHUP && !reload_begin(f, NULL, NULL, &e)) {
             ds_log(ctx, DS_LOG_WARN, "SIGHUP: %s", e.message);
         }
@@ -36,9 +38,9 @@ static void wait_for_end(ds_ctx *ctx, front *f, const sigset_t *signals)
         ds_log(ctx, DS_LOG_JOB, "no new texts; those that run end");
     }
     (void)pthread_mutex_unlock(&f->lock);
-    const struct timespec tenth = {0, 100000000};
     for (int64_t i = 0; i < 10 * f->options->drain_seconds && !is_idle(f); ++i) {
         const int second = sigtimedwait(signals, NULL, &tenth);
+        watch_tick(f);
         if (second >= 0 && second != SIGHUP) {
             break;
         }
@@ -55,6 +57,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
     if (pthread_create(&engine, NULL, engine_run, f) != 0) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no thread for the engine");
     }
+    (void)pthread_setname_np(engine, "engine");
     const ds_status status = http_start(ctx, f);
     if (status >= 0) {
         (void)printf("serving %s on %s://%s:%u\n", f->name,
@@ -68,7 +71,7 @@ static ds_status serve(ds_ctx *ctx, front *f)
     (void)pthread_cond_signal(&f->wake);
     (void)pthread_cond_signal(&f->answered);
     (void)pthread_mutex_unlock(&f->lock);
-    (void)pthread_join(engine, NULL);
+    watch_join(f, engine);
     reload_close(f);
     const bool lost = f->broken && f->comm != NULL;
     if (f->door.daemon != NULL) {

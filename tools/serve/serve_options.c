@@ -91,6 +91,7 @@ static ds_status pass_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, ch
                                       "upstream_key_file",
                                       "probe_seconds",
                                       "probe_timeout",
+                                      "replica_restarts",
                                       "control",
                                       "max_connections",
                                       NULL};
@@ -348,6 +349,15 @@ ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options 
          .min = 0.05,
          .max = 3600,
          .doc = "One that does not answer within it is out until it does."},
+        {.name = "replica_restarts",
+         .type = DSI_ARG_INT,
+         .out = &o->replica_restarts,
+         .value = "N",
+         .def = "5",
+         .max = 1e6,
+         .doc = "How many times in a row a server that was started here, was up and ended is "
+                "started again, after 1, 2, 4 … 60 seconds; one that was up for a minute counts "
+                "from anew. One whose engine hangs is killed for it. 0: never."},
         {.name = "control",
          .type = DSI_ARG_SWITCH,
          .out = &o->control,
@@ -391,6 +401,15 @@ ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options 
          .max = 86400,
          .doc = "Of several ranks: how long they wait for one another before the one that is "
                 "missing is named and the server ends."},
+        {.name = "hang_seconds",
+         .type = DSI_ARG_REAL,
+         .out = &o->hang_seconds,
+         .value = "S",
+         .def = "120",
+         .max = 86400,
+         .doc = "An engine that ends no step for so long hangs: /health and /ready say so with "
+                "status 503, and a front asks another one. Raise it where a step waits for weights "
+                "on disk; 0: never."},
         {.name = "accelerator",
          .type = DSI_ARG_TEXT,
          .out = &o->accelerator,

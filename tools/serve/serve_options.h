@@ -16,6 +16,7 @@ typedef struct serve_options {
     const char *model_asked; /* --model as it was given */
     char *model_found;
     int64_t port, threads, max_waiting, rank_seconds;
+    double hang_seconds; /* of the engine */
     int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
     bool no_embeddings, lora_updates;
     serve_flags sizes;
@@ -23,6 +24,7 @@ typedef struct serve_options {
     const char *hostfile, *include, *exclude, *upstream_key_file;
     dsi_arg_list replica, upstream;
     int64_t replicas, replica_port, ssh_port;
+    int64_t replica_restarts;
     double probe_seconds, probe_timeout;
     dsi_words passed; /* flags of the command line that are the replicas' */
     /* of a replica: a front has started it */
