@@ -17,7 +17,10 @@ static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
     if (o->draft_model == NULL) {
         return DS_OK;
     }
-    (void)snprintf(path, sizeof path, "%s/config.json", o->draft_model);
+    p->draft_folder = o->draft_model;
+    DS_TRY(
+        hub_flag_find(ctx, "draft_model", &p->draft_folder, NULL, DS_HUB_MODEL, &p->draft_found));
+    (void)snprintf(path, sizeof path, "%s/config.json", p->draft_folder);
     DS_TRY(ds_model_from_config(ctx, path, &p->draft));
     const int64_t own = ds_model_get_info(p->draft)->vocab_size;
     const int64_t target = ds_model_get_info(p->model)->vocab_size;
@@ -147,7 +150,7 @@ ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts
     }
     const ds_generator_params draft = {
         .model = p->draft,
-        .weights = o->draft_model,
+        .weights = p->draft_folder,
         .dtype = o->sizes.dtype != NULL ? ds_dtype_from_name(o->sizes.dtype) : DS_DTYPE_NONE,
         .accelerator = o->accelerator};
     ds_serve_params params = {.source = {.model = p->model,
@@ -197,4 +200,5 @@ void parts_close(parts *p)
     ds_adapter_destroy(&p->adapter);
     ds_model_destroy(&p->model);
     ds_model_destroy(&p->draft);
+    free(p->draft_found);
 }

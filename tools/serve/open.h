@@ -9,6 +9,8 @@
 
 typedef struct parts {
     ds_model *model, *draft;
+    const char *draft_folder; /* of the draft; where --draft_model is a name, draft_found */
+    char *draft_found;
     ds_adapter *adapter;
     ds_tokenizer *tokenizer;
     ds_tokenizer_scratch *scratch;

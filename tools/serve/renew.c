@@ -96,7 +96,9 @@ ds_status renew_first(ds_ctx *ctx, front *f, parts *p)
     l->p.model = p->model;
     l->p.draft = p->draft;
     l->p.adapter = p->adapter;
+    l->p.draft_found = p->draft_found;
     p->model = p->draft = NULL;
+    p->draft_found = NULL;
     p->adapter = NULL;
     f->in_force = &l->base;
     f->load = load_again;

@@ -369,8 +369,9 @@ ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options 
         {.name = "draft_model",
          .type = DSI_ARG_TEXT,
          .out = &o->draft_model,
-         .value = "DIR",
-         .doc = "Folder of a smaller model with the same tokenizer, which makes the guesses of "
+         .value = "DIR|ORG/NAME",
+         .doc = "Folder, or name in the Hugging Face cache, of a smaller model with the same "
+                "tokenizer, which makes the guesses of "
                 "--draft (then 4 by default) in the place of what stood before. No text changes."},
         {.type = DSI_ARG_HEADING, .doc = "Vectors"},
         {.name = "pooling",
