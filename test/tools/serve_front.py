@@ -3,6 +3,7 @@
 Usage: serve_front.py PROGRAM MODEL"""
 import atexit
 import concurrent.futures
+import ctypes
 import http.client
 import http.server
 import json
@@ -41,7 +42,7 @@ class Fake(http.server.ThreadingHTTPServer):
 
     def __init__(self, *models, port=0):
         self.models, self.mode, self.sick, self.seen, self.gone = models, "well", threading.Event(), [], 0
-        self.go = threading.Event()
+        self.go, self.n_series, self.path, self.bad_paths, self.loads = threading.Event(), 0, "first", set(), []
         super().__init__(("127.0.0.1", port), Handler)
         self.port = self.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -77,12 +78,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if s.sick.is_set():
             time.sleep(5)
         if self.path == "/health":
-            self.send(503 if s.mode == "draining" else 200, {"status": "draining" if s.mode == "draining" else "ok"})
+            status = {"draining": "draining", "hangs": "hangs"}.get(s.mode, "ok")
+            self.send(200 if status == "ok" else 503, {"status": status, "why": "its engine hangs: for 9 s"} if status == "hangs" else {"status": status})
+        elif self.path == "/slots":
+            self.send(200, [{"id": 0, "from": s.port}, {"id": 1, "from": s.port}])
         elif self.path == "/v1/models":
             self.send(200, {"object": "list", "data": [{"id": m, "object": "model"} for m in s.models]})
         else:
             self.send(200, b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 3\n"
-                           b"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc 0.5\n", "text/plain")
+                           b"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc 0.5\n"
+                           + b"# TYPE many counter\n" + b"".join(b'many{label="%s%d"} 1\n' % (b"x" * 300, i) for i in range(s.n_series)), "text/plain")
 
     def do_POST(self):
         s = self.server
@@ -90,7 +95,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = json.loads(raw)
         mode = s.mode
         s.seen.append((self.path, body, dict(self.headers), raw))
-        if mode == "dies":
+        if self.path == "/v1/reload":
+            path = body.get("model", s.path)
+            s.loads.append(path)
+            if path in s.bad_paths:
+                self.send(400, {"error": {"message": f"{path} is broken"}})
+            else:
+                was, s.path = s.path, path
+                self.send(200, {"status": "ok", "model": path, "was": was, "seconds": 0})
+        elif mode == "dies":
             self.connection.close()
             self.close_connection = True
         elif mode == "full":
@@ -204,7 +217,7 @@ def by_name():
     f.post("/tokenize", model="m2", content="x")
     expect(b.seen[-1][:2] == ("/tokenize", {"content": "x"}), b.seen[-1])
     expect(f.ask("POST", "/v1/completions", b"[1]")[0] == 400 and f.ask("POST", "/v1/completions", b"{")[0] == 400)
-    expect(f.get("/slots")[0] == 404 and f.get("/v1/completions")[0] == 405)
+    expect(f.get("/v1/completions")[0] == 405)
     status, got = f.frames(model="m2", prompt="x")
     expect(status == 200 and [json.loads(x)["n"] for x in got[:-1]] == [1, 2, 3] and got[-1] == "[DONE]", got)
     expect(f.get("/")[1].startswith("<!doctype html>") and f.get("/v1/models/")[0] == 404)
@@ -420,11 +433,98 @@ def keys_and_drain():
     expect(f.process.wait(20) == 0, f.lines)
 
 
+def at_each():
+    """/slots, /mii/NAME, /v1/reload; many series; an engine that hangs."""
+    with open("front.keys", "w", encoding="utf8") as out:
+        out.write("outer\n")
+    key = {"Authorization": "Bearer outer"}
+    a, b, c = Fake("m"), Fake("m"), Fake("other")
+    a.n_series = b.n_series = 700
+    f = Front("--upstream", a.url, b.url, c.url, "--api_key_file", "front.keys")
+
+    def reload(**body):
+        status, text, _ = f.ask("POST", "/v1/reload", body, key)
+        return status, json.loads(text)
+
+    status, text = f.get("/slots", **key)
+    slots = json.loads(text)
+    expect(status == 200 and [(x["replica"], x["id"], x["from"]) for x in slots]
+           == [(k, i, s.port) for k, s in enumerate((a, b, c)) for i in (0, 1)], slots)
+    expect(f.get("/slots")[0] == 401 and f.ask("POST", "/v1/reload", {})[0] == 401)
+    text = f.get("/metrics", **key)[1]
+    expect(len(re.findall(r'^many{label="x{300}\d+"} 2$', text, re.M)) == 700, text[:300])
+    expect(text.count("# TYPE many counter") == 1 and "http_requests_total{" in text)
+    # MII's path names the model
+    status, text, _ = f.ask("POST", "/mii/other", dict(prompts=["x"]), key)
+    expect(status == 200 and json.loads(text)["from"] == c.port and c.seen[-1][0] == "/mii/other", text)
+    expect(f.ask("POST", "/mii/none", dict(prompts="x"), key)[0] == 404 and f.ask("GET", "/mii/m", None, key)[0] == 405)
+    # a reload goes to one after the other, of the model that is named
+    expect(reload(model="w2") [0] == 400 and reload(model="w2", name="none")[0] == 404 and reload(what=1)[0] == 400 and reload(model=3, name="m")[0] == 400)
+    status, got = reload(model="w2", name="m")
+    expect(status == 200 and got["replicas"] == 2 and got["model"] == "w2" and (a.path, b.path, c.path) == ("w2", "w2", "first"), got)
+    # one cannot: the one that could goes back
+    b.bad_paths = {"w3"}
+    status, got = reload(model="w3", name="m")
+    expect(status == 400 and "replica 1" in got["error"]["message"] and "w3 is broken" in got["error"]["message"], got)
+    expect((a.path, b.path) == ("w2", "w2") and a.loads == ["w2", "w3", "w2"], a.loads)
+    # one that was out gets it before it is asked again
+    b.sick.set()
+    until(lambda: f.ask("GET", "/health")[0] and [r["state"] for r in json.loads(f.get("/health")[1])["replicas"]][1] == "down", f.get("/health"))
+    status, got = reload(model="w4", name="m")
+    expect(status == 200 and got["replicas"] == 1 and a.path == "w4" and b.path == "w2", got)
+    b.bad_paths = {"w4"}
+    b.sick.clear()
+    until(lambda: "w4 is broken" in f.get("/health")[1], f.get("/health"))
+    expect(f.states()[1] == "down")
+    b.bad_paths = set()
+    until(lambda: f.states() == ["up"] * 3, f.get("/health"), seconds=60)
+    expect(b.path == "w4", b.loads)
+    n = len(a.loads)
+    status, got = reload()  # all, each what it has
+    expect(status == 200 and got["replicas"] == 3 and a.loads[n:] == ["w4"] and c.loads == ["first"], got)
+    # an engine that hangs is named; what had not begun there goes elsewhere
+    a.mode = b.mode = "slow"
+    calls = [pool.submit(f.ask, "POST", "/v1/completions", dict(model="m", prompt=f"{i}"), key) for i in range(2)]
+    running(f, 0, 1, 1)
+    a.mode = "hangs"
+    until(lambda: f.states() == ["down", "up", "up"], f.get("/health"))
+    expect("its engine hangs: for 9 s" in f.get("/health")[1] and any("its engine hangs" in x for x in f.lines), f.lines)
+    b.go.set()
+    expect([json.loads(x.result()[1])["from"] for x in calls] == [b.port] * 2)
+    a.go.set()
+    f.end()
+
+
+def children(f):
+    return [int(p) for p in subprocess.run(["pgrep", "-P", str(f.process.pid)], capture_output=True, text=True, check=True).stdout.split()]
+
+
+def engine_hangs(f):
+    """The engine's thread alone stops, as one that waits for a disk for ever: its HTTP thread goes on."""
+    seize, interrupt = 0x4206, 0x4207
+    c = ctypes.CDLL(None, use_errno=True)
+    pid = children(f)[0]
+    tid = [int(t) for t in os.listdir(f"/proc/{pid}/task") if open(f"/proc/{pid}/task/{t}/comm", encoding="utf8").read() == "engine\n"][0]
+    if c.ptrace(seize, tid, None, None) != 0 or c.ptrace(interrupt, tid, None, None) != 0:
+        print("ptrace is not allowed here: no engine was stopped")
+        return
+    n = len(f.lines)
+    calls = [pool.submit(f.post, model="m", prompt=f"h{i}", max_tokens=5, temperature=0) for i in range(6)]
+    until(lambda: any("its engine hangs" in x for x in f.lines[n:]), f.lines)
+    got = [x.result() for x in calls]
+    expect(all(status == 200 for status, _ in got), got)  # nothing of theirs had been sent
+    until(lambda: any("is killed, for its engine hangs" in x for x in f.lines[n:]), f.lines)
+    while os.waitpid(tid, 0x40000000)[1] & 0xff == 0x7f:  # __WALL: what is traced is first its tracer's to bury
+        pass
+    until(lambda: f.states() == ["up", "up"], f.get("/health"))
+    expect(pid not in children(f))
+
+
 def own():
     """Replicas that the front starts: texts as alone; one is killed under load; all end with it."""
     flags = ("--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--max_length", "2048", "--kv_tokens", "32768")
-    f = Front("--replicas", "2", *flags, "--drain_seconds", "20")
-    pids = [int(p) for p in subprocess.run(["pgrep", "-P", str(f.process.pid)], capture_output=True, text=True, check=True).stdout.split()]
+    f = Front("--replicas", "2", *flags, "--drain_seconds", "20", "--hang_seconds", "1", "--replica_restarts", "2")
+    pids = children(f)
     expect(len(pids) == 2 and f.served == "m", pids, f.line)
     ports = [r["url"] for r in json.loads(f.get("/health")[1])["replicas"]]
     c = http.client.HTTPConnection(ports[0].removeprefix("http://"))
@@ -446,15 +546,27 @@ def own():
     whole = sum(frames[-1] == "[DONE]" for _, frames in ends)
     expect(told + whole == 12 and 1 <= told <= 6, told, whole, [e[1][-1] for e in ends])
     expect(all(c.result()[0] == 200 for c in later), [c.result() for c in later])
-    until(lambda: sorted(f.states()) == ["ended", "up"], f.get("/health"))
-    expect(any("is out" in x and "SIGKILL" in x for x in f.lines), f.lines)
+    until(lambda: any("is out" in x and "SIGKILL" in x for x in f.lines), f.lines)
+    # it is started again, and gives the same texts
+    until(lambda: f.states() == ["up", "up"] and '"restarts":1' in f.get("/health")[1], f.get("/health"))
+    expect(any("is started again in 1 s (1 of 2)" in x for x in f.lines), f.lines)
+    got = [x.result()[1]["choices"][0]["text"] for x in together(f, *[dict(model="m", prompt="the quick", max_tokens=40, temperature=0)] * 8)]
+    expect(got == [want] * 8 and re.search(r'restarts_total{replica="\d",.*} 1\n', f.get("/metrics")[1]), got)
+    pids += children(f)
+    engine_hangs(f)
+    # it ends again and again: not for ever
+    os.rename(MODEL, MODEL + ".away")
+    os.kill(children(f)[0], signal.SIGKILL)
+    until(lambda: any("is not started again: it ended 3 times in a row" in x for x in f.lines), f.lines)
+    expect(sorted(f.states()) == ["ended", "up"] and f.post(model="m", prompt="x", max_tokens=2)[0] == 200, f.get("/health"))
+    os.rename(MODEL + ".away", MODEL)
     f.end()
     until(lambda: not any(os.path.exists(f"/proc/{p}") for p in pids), "a replica stays behind")
     print(f"told {told} of 12, whole {whole}")
     # the front is killed: so are they
     f = Front("--replica=" + " ".join(flags), "--replica=" + " ".join(flags).replace(" m ", " other "))
     expect(f.served == "m, other" and f.post(model="other", prompt="a", max_tokens=2)[1]["model"] == "other", f.line)
-    pids = [int(p) for p in subprocess.run(["pgrep", "-P", str(f.process.pid)], capture_output=True, text=True, check=True).stdout.split()]
+    pids = children(f)
     f.process.kill()
     until(lambda: not any(os.path.exists(f"/proc/{p}") and open(f"/proc/{p}/stat", encoding="utf8").read().split()[2] != "Z" for p in pids), "a replica stays behind")
 
@@ -477,6 +589,6 @@ def wrong():
     refusal(1, "all replicas have ended", "--replicas", "2", "--model", "no_such_folder", "--port", "0")
 
 
-for part in (by_name, loads, losses, passing, hangs, refused_early, refused, keys_and_drain, own, wrong):
+for part in (by_name, loads, losses, passing, hangs, at_each, refused_early, refused, keys_and_drain, own, wrong):
     part()
 print(f"{checks} checks")

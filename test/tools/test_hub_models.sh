@@ -47,6 +47,7 @@ same "a commit" "$build/ds_generate" --model org/tiny --model_revision $commit -
 "$build/ds_config" init > ds.json 2> log || fail init
 same plan "$build/ds_plan" --model @ --deepspeed_config ds.json --seq_length 32 --world_size 2 --threads 1
 same "plan of a teacher" "$build/ds_plan" --model_config model.json --teacher @ --deepspeed_config ds.json --seq_length 32 --world_size 2 --threads 1
+same "plan of a draft model" "$build/ds_plan" serve --model plain --draft_model @ --max_length 64
 same init "$build/ds_config" init --model @
 same check "$build/ds_config" check ds.json --model @
 
@@ -61,6 +62,27 @@ train --model_config model.json --teacher org/tiny --steps 2 --output taught_nam
 cmp taught_folder/model.safetensors taught_name/model.safetensors || fail "a teacher by its name differs"
 train --model plain --steps 3 --output out_name --resume || fail "a resume by the folder"
 train --model org/tiny --steps 4 --output out_name --resume || fail "a resume by the name"
+
+# A draft model by its name: the same text as without, some of it guessed.
+if [ -x "$build/ds_serve" ]; then
+    serve() {
+        "$build/ds_serve" --model plain --tokenizer bytes --port 0 --threads 1 --max_length 64 --kv_tokens 1024 --served_model_name m "$@" > line 2> log &
+        pid=$!
+        for _ in $(seq 300); do grep -q serving line && break; kill -0 $pid 2> /dev/null || break; sleep 0.1; done
+        python3 - "$(sed -n 's/^serving m on //p' line)" << 'END' || fail "serving with a draft model"
+import json, re, sys, urllib.request as u
+body = json.dumps(dict(model="m", prompt=[1, 2], max_tokens=30, temperature=0, logprobs=1)).encode()
+got = json.load(u.urlopen(u.Request(sys.argv[1] + "/v1/completions", body, {"Content-Type": "application/json"}), timeout=60))
+print(json.dumps(got["choices"][0]))
+print(re.search(r"^vllm:spec_decode_num_draft_tokens_total (\d+)", u.urlopen(sys.argv[1] + "/metrics").read().decode(), re.M).group(1), file=sys.stderr)
+END
+        kill -TERM $pid && wait $pid || fail "exit code $?"
+    }
+    serve > text_alone 2> drafted_alone
+    serve --draft_model org/tiny > text_drafted 2> drafted
+    cmp text_alone text_drafted || fail "a draft model changes a text"
+    [ "$(cat drafted_alone)" = 0 ] && [ "$(cat drafted)" -gt 10 ] || fail "$(cat drafted) guesses of a draft model"
+fi
 
 # A tokenizer by its name: its files are links too, and copies of them are files.
 gpt2=$HF_HOME/hub/models--gpt2
@@ -88,6 +110,7 @@ refuses() {
 }
 generate=("$build/ds_generate" --tokenizer bytes --prompt 12 --max_new_tokens 2 --threads 1)
 refuses 'get it with: hf download org/none' "${generate[@]}" --model org/none
+refuses 'get it with: hf download org/none' "$build/ds_plan" serve --model plain --draft_model org/none
 refuses "looked in $HF_HOME/hub/models--org--none" "${generate[@]}" --model org/none
 refuses 'get it with: hf download org/tiny --revision v2' "${generate[@]}" --model org/tiny --model_revision v2
 refuses 'branches and tags there: main v1' "${generate[@]}" --model org/tiny --model_revision v2

@@ -13,10 +13,12 @@
 
 static const struct timespec tenth = {0, 100000000};
 
-/* Whether one came within a tenth of a second that ends it; SIGHUP goes to the replicas. */
+/* Whether one came within a tenth of a second that ends it; SIGHUP goes to the replicas. Starts
+ * what is due, too. */
 static bool signal_came(balance *b, const sigset_t *signals)
 {
     const int number = sigtimedwait(signals, NULL, &tenth);
+    restart_due(b);
     if (number == SIGHUP) {
         ds_log(b->ctx, DS_LOG_JOB, "SIGHUP: the servers that were started here load anew");
         replicas_reload(b);
@@ -43,11 +45,11 @@ static bool wait_settled(balance *b, const sigset_t *signals)
 
 static void print_first_line(balance *b)
 {
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(b->daemon, MHD_DAEMON_INFO_BIND_PORT);
     dsi_buf names = dsi_buf_make(1 << 16);
+    unsigned status = 0;
     json_error_t error;
     (void)pthread_mutex_lock(&b->lock);
-    pages_models(b, &names);
+    pages_models(b, &names, &status);
     (void)pthread_mutex_unlock(&b->lock);
     json_t *list = json_loads(dsi_buf_text(&names), 0, &error);
     json_t *one = NULL;
@@ -61,8 +63,7 @@ static void print_first_line(balance *b)
     json_decref(list);
     (void)printf("serving %s on %s://%s:%u\n",
                  names.size > 0 ? dsi_buf_text(&names) : "nothing yet",
-                 b->tls_cert != NULL ? "https" : "http", b->o->host,
-                 info != NULL ? (unsigned)info->port : 0u);
+                 b->door.tls_cert != NULL ? "https" : "http", b->o->host, listen_port(&b->door));
     (void)fflush(stdout);
     dsi_buf_free(&names);
 }
@@ -87,7 +88,7 @@ static void drain(balance *b, const sigset_t *signals)
 {
     ds_log(b->ctx, DS_LOG_JOB, "no new requests; those that run end");
     (void)pthread_mutex_lock(&b->lock);
-    b->draining = true;
+    b->door.draining = true;
     (void)pthread_mutex_unlock(&b->lock);
     for (int64_t i = 0; i < 10 * b->o->drain_seconds; ++i) {
         (void)pthread_mutex_lock(&b->lock);
@@ -119,12 +120,12 @@ static ds_status serve(ds_ctx *ctx, balance *b, const sigset_t *signals)
         drain(b, signals);
     }
     (void)pthread_mutex_lock(&b->lock);
-    b->draining = b->stop = true;
+    b->door.draining = b->stop = true;
     (void)pthread_mutex_unlock(&b->lock);
     relay_wake(b);
     (void)pthread_join(relay, NULL);
-    if (b->daemon != NULL) {
-        listen_end(b->daemon, &b->n_exchanges);
+    if (b->door.daemon != NULL) {
+        listen_end(&b->door);
     }
     if (status >= 0 && ended) {
         return ds_fail(ctx, DS_ERR_PEER, "all replicas have ended");
@@ -132,16 +133,9 @@ static ds_status serve(ds_ctx *ctx, balance *b, const sigset_t *signals)
     return status;
 }
 
-ds_status balance_run(ds_ctx *ctx, const serve_options *o, char **keys, size_t n_keys,
-                      const char *tls_cert, const char *tls_key)
+ds_status balance_run(ds_ctx *ctx, const serve_options *o)
 {
-    balance b = {.ctx = ctx,
-                 .o = o,
-                 .keys = keys,
-                 .n_keys = n_keys,
-                 .tls_cert = tls_cert,
-                 .tls_key = tls_key,
-                 .created = (int64_t)time(NULL)};
+    balance b = {.ctx = ctx, .o = o, .created = (int64_t)time(NULL)};
     sigset_t signals;
     b.queued_end = &b.queued;
     b.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -149,10 +143,13 @@ ds_status balance_run(ds_ctx *ctx, const serve_options *o, char **keys, size_t n
     listen_hold_signals(&signals);
     (void)signal(SIGPIPE, SIG_IGN);
     listen_raise_descriptors(2 * o->max_connections);
-    ds_status status = b.wake < 0 ? ds_fail(ctx, DS_ERR_IO, "no eventfd") : replicas_open(ctx, &b);
+    ds_status status =
+        b.wake < 0 ? ds_fail(ctx, DS_ERR_IO, "no eventfd") : door_prepare(ctx, o, &b.door);
+    status = status < 0 ? status : replicas_open(ctx, &b);
     status = status < 0 ? status : serve(ctx, &b, &signals);
     b.stop = true; /* what ends now is no news */
     replicas_close(&b);
+    door_close(&b.door);
     (void)close(b.wake);
     (void)pthread_mutex_destroy(&b.lock);
     return status;

@@ -92,6 +92,15 @@ typedef struct replica {
     char *program;
     dsi_buf line[2]; /* of its outputs, not whole yet */
     bool told;       /* its first line came */
+    /* its next life, see restart.c */
+    size_t n_beside;           /* replicas of its machine */
+    bool was_up;               /* one that never was is not started again */
+    double up_since;           /* 0: it is not, in this life */
+    double restart_due;        /* 0: it is not started again */
+    int64_t n_row, n_restarts; /* restarts since it was well; in all */
+    /* weights that a reload gave its siblings, or it */
+    char *wanted; /* NULL: those of its command line */
+    bool stale;   /* it may have others */
 } replica;
 
 /* ---- route.c: which replica; pure ---- */
@@ -121,16 +130,44 @@ size_t route_pick(const route_prefixes *prefixes, const route_view *views, size_
                   const route_marks *marks, size_t *cached_out);
 void route_remember(route_prefixes *prefixes, const route_marks *marks, size_t k);
 
+/* ---- visit.c: a request that goes to each replica in turn ---- */
+typedef enum visit_kind { VISIT_SLOTS, VISIT_RELOAD } visit_kind;
+
+typedef struct visit {
+    visit_kind kind;
+    size_t next; /* where it is, or goes */
+    json_t *slots;
+    /* of a reload */
+    char *path;              /* NULL: what each of them serves */
+    bool own_only;           /* those that the front started */
+    bool back;               /* one failed: the others go back */
+    char *was[BALANCE_MOST]; /* what those served that have it; NULL: the others */
+    size_t n_done;
+    dsi_buf why;
+    unsigned status;
+    double began;
+} visit;
+
+typedef struct ask ask;
+visit *visit_make(visit_kind kind, const char *path);
+void visit_free(visit *v);
+/* To the replica that comes next, or to the end. With the lock, as the next two. */
+void visit_next(ask *a);
+/* Its call ended well. */
+void visit_turn(ask *a);
+/* Its replica failed. */
+void visit_lost(ask *a, const char *why);
+
 /* ---- requests ---- */
-typedef struct ask {
+struct ask {
     struct ask *next;
     balance *b;
     struct MHD_Connection *connection;
     int fd;
     int holders; /* HTTP thread, relay thread */
     const char *method;
-    char path[64];
-    json_t *body;    /* NULL: of a GET */
+    char path[2048];
+    visit *visit;    /* NULL: it goes to one */
     dsi_buf sent;    /* the body's bytes */
     char model[512]; /* "": any */
     route_marks marks;
@@ -147,27 +184,22 @@ typedef struct ask {
     char type[128], ignored[1024], request_id[128];
     dsi_buf out;
     size_t n_out; /* of it, the client has */
-} ask;
+};
 
 struct balance {
     ds_ctx *ctx; /* of the main thread, then of the relay thread */
     const serve_options *o;
     pthread_mutex_t lock;
     int wake; /* eventfd */
-    struct MHD_Daemon *daemon;
-    atomic_long n_exchanges; /* requests that have begun and are not answered whole */
-    char **keys;
-    size_t n_keys;
-    const char *tls_cert, *tls_key;
+    door door;
     replica *replicas;
     size_t n;
     dsi_words env, ssh_args;
     route_prefixes *prefixes;
     ask *queued, **queued_end, *running;
     int64_t n_asks;
-    size_t n_body;
-    bool draining, stop, settled, all_ended;
-    int64_t n_answers[6], n_moved, n_told, n_prefix; /* for /metrics */
+    bool stop, settled, all_ended, reloads;
+    int64_t n_moved, n_told, n_prefix; /* for /metrics */
     double began;
     int64_t created;
 };
@@ -176,13 +208,21 @@ struct balance {
 ds_status replicas_open(ds_ctx *ctx, balance *b);
 /* Lines of outputs, ends of processes. With the lock. */
 void replica_hear(replica *r, short out, short err);
-/* They load their weights anew. */
+/* Those that were started here load their weights anew, one after the other. */
 void replicas_reload(balance *b);
+/* Starts the process of r, whose flags are there. With the lock, once the relay thread runs. */
+ds_status replica_start(ds_ctx *ctx, replica *r);
 /* They are asked to end, and waited for. */
 void replicas_close(balance *b);
 /* DOWN or ENDED, with its requests moved or told. With the lock. */
 void replica_fails(replica *r, replica_state state, const char *why);
 bool replica_has(const replica *r, const char *model);
+
+/* ---- restart.c: replicas that have ended ---- */
+/* One of ours ended: whether and when it is started again. With the lock. */
+void restart_plan(replica *r);
+/* Starts those that are due. Of the main thread: what it starts ends with the thread. */
+void restart_due(balance *b);
 
 /* ---- relay.c: the relay thread ---- */
 void *relay_run(void *balance);
@@ -190,6 +230,12 @@ void relay_wake(balance *b);
 /* The replica of a request that runs there failed. With the lock. */
 void ask_lost(ask *a, const char *why);
 void ask_release(ask *a);
+/* With the lock: to replica k; it runs nowhere any more; it ends with an error of the front's own;
+ * its client sees what came. */
+void ask_send(ask *a, size_t k);
+void ask_leave(ask *a);
+void ask_fail(ask *a, unsigned status, const char *code, const char *message);
+void ask_wake(ask *a);
 
 /* ---- probe.c ---- */
 /* Begins a probe that is due, ends one that takes too long. With the lock. */
@@ -202,14 +248,13 @@ ds_status balance_listen(ds_ctx *ctx, balance *b);
 /* ---- balance_pages.c: what the front says itself. With the lock ---- */
 void pages_health(balance *b, dsi_buf *out, unsigned *status_out);
 void pages_ready(balance *b, dsi_buf *out, unsigned *status_out);
-void pages_models(balance *b, dsi_buf *out);
+void pages_models(balance *b, dsi_buf *out, unsigned *status_out);
 /* false: there is no such model. */
 bool pages_model(balance *b, const char *name, dsi_buf *out);
 void pages_metrics(balance *b, dsi_buf *out);
 
 /* ---- balance.c ---- */
-/* The whole of it: until a signal. The keys and certificates are borrowed. */
-ds_status balance_run(ds_ctx *ctx, const serve_options *o, char **keys, size_t n_keys,
-                      const char *tls_cert, const char *tls_key);
+/* The whole of it: until a signal. */
+ds_status balance_run(ds_ctx *ctx, const serve_options *o);
 
 #endif

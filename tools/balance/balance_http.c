@@ -5,114 +5,74 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BODIES = 256 << 20, PAGE_CEILING = 64 << 20, OUT_CEILING = 512 << 20 };
+enum { PAGE_CEILING = 64 << 20, OUT_CEILING = 512 << 20 };
 
-typedef struct exchange {
-    balance *b;
-    dsi_buf body;
-    bool seen, refused;
-    ask *a; /* NULL: none */
-} exchange;
-
-typedef enum path_kind { PATH_RELAYED, PATH_BARE, PATH_PAGE } path_kind;
-
-typedef struct route {
-    const char *method, *path;
-    path_kind kind; /* BARE: relayed without "model", which the replica does not know there */
-    bool open;      /* without a key */
-} route;
-
-static const route routes[] = {
-    {"POST", "/v1/chat/completions", PATH_RELAYED, false},
-    {"POST", "/v1/completions", PATH_RELAYED, false},
-    {"POST", "/v1/responses", PATH_RELAYED, false},
-    {"POST", "/v1/embeddings", PATH_RELAYED, false},
-    {"POST", "/tokenize", PATH_BARE, false},
-    {"POST", "/detokenize", PATH_BARE, false},
-    {"POST", "/apply-template", PATH_BARE, false},
-    {"GET", "/", PATH_PAGE, true},
-    {"GET", "/v1/models", PATH_PAGE, false},
-    {"GET", "/v1/models/", PATH_PAGE, false}, /* and what stands behind it */
-    {"GET", "/health", PATH_PAGE, true},
-    {"GET", "/ready", PATH_PAGE, true},
-    {"GET", "/metrics", PATH_PAGE, false},
-};
-
-static enum MHD_Result send_response(balance *b, struct MHD_Connection *c, unsigned status,
-                                     struct MHD_Response *response)
+static balance *balance_of(const exchange *x)
 {
-    if (status == MHD_HTTP_TOO_MANY_REQUESTS || status == MHD_HTTP_SERVICE_UNAVAILABLE) {
-        (void)MHD_add_response_header(response, "Retry-After", "1");
-    }
-    (void)pthread_mutex_lock(&b->lock);
-    b->n_answers[status / 100 < 6 ? status / 100 : 5] += 1;
-    const bool draining = b->draining;
-    (void)pthread_mutex_unlock(&b->lock);
-    if (draining) {
-        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-    }
-    const enum MHD_Result result = MHD_queue_response(c, status, response);
-    MHD_destroy_response(response);
-    return result;
+    return x->door->owner;
 }
 
-/* Takes the text over. */
-static enum MHD_Result send_text(balance *b, struct MHD_Connection *c, unsigned status,
-                                 const char *type, dsi_buf *text)
+/* ---- what the front says itself ---- */
+static enum MHD_Result answer_chat_page(exchange *x, const char *behind)
 {
-    struct MHD_Response *response = MHD_create_response_from_buffer(
-        text->size, (void *)(uintptr_t)dsi_buf_text(text), MHD_RESPMEM_MUST_COPY);
-    dsi_buf_free(text);
-    if (response == NULL) {
-        return MHD_NO;
-    }
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-    return send_response(b, c, status, response);
+    (void)behind;
+    return reply_response(x, MHD_HTTP_OK, page_response());
 }
 
-static enum MHD_Result send_error(balance *b, struct MHD_Connection *c, const api_error *e)
+/* Prints a page with the lock. */
+static enum MHD_Result answer_state(exchange *x,
+                                    void (*print)(balance *b, dsi_buf *out, unsigned *status_out))
 {
-    dsi_buf text = dsi_buf_make(1 << 16);
-    api_error_print(e, &text);
-    return send_text(b, c, e->status, "application/json", &text);
-}
-
-static enum MHD_Result refuse(balance *b, struct MHD_Connection *c, unsigned status,
-                              const char *code, const char *message)
-{
-    api_error e;
-    (void)api_fail(&e, status, code, "", "%s", message);
-    return send_error(b, c, &e);
-}
-
-static enum MHD_Result answer_page(balance *b, struct MHD_Connection *c, const char *path)
-{
-    if (strcmp(path, "/") == 0) {
-        struct MHD_Response *response = page_response();
-        return response == NULL ? MHD_NO : send_response(b, c, MHD_HTTP_OK, response);
-    }
+    balance *b = balance_of(x);
     dsi_buf text = dsi_buf_make(PAGE_CEILING);
     unsigned status = MHD_HTTP_OK;
-    const char *type = "application/json";
     (void)pthread_mutex_lock(&b->lock);
-    if (strcmp(path, "/health") == 0) {
-        pages_health(b, &text, &status);
-    } else if (strcmp(path, "/ready") == 0) {
-        pages_ready(b, &text, &status);
-    } else if (strcmp(path, "/metrics") == 0) {
-        pages_metrics(b, &text);
-        type = "text/plain; version=0.0.4";
-    } else if (strcmp(path, "/v1/models") == 0) {
-        pages_models(b, &text);
-    } else if (!pages_model(b, path + strlen("/v1/models/"), &text)) {
-        status = MHD_HTTP_NOT_FOUND;
-    }
+    print(b, &text, &status);
     (void)pthread_mutex_unlock(&b->lock);
-    if (status == MHD_HTTP_NOT_FOUND) {
-        dsi_buf_free(&text);
-        return refuse(b, c, status, "model_not_found", "there is no such model here");
+    return reply_json(x, status, &text);
+}
+
+static enum MHD_Result answer_health(exchange *x, const char *behind)
+{
+    (void)behind;
+    return answer_state(x, pages_health);
+}
+
+static enum MHD_Result answer_ready(exchange *x, const char *behind)
+{
+    (void)behind;
+    return answer_state(x, pages_ready);
+}
+
+static enum MHD_Result answer_models(exchange *x, const char *behind)
+{
+    (void)behind;
+    return answer_state(x, pages_models);
+}
+
+static enum MHD_Result answer_model(exchange *x, const char *behind)
+{
+    balance *b = balance_of(x);
+    dsi_buf text = dsi_buf_make(PAGE_CEILING);
+    (void)pthread_mutex_lock(&b->lock);
+    const bool found = pages_model(b, behind, &text);
+    (void)pthread_mutex_unlock(&b->lock);
+    if (found) {
+        return reply_json(x, MHD_HTTP_OK, &text);
     }
-    return send_text(b, c, status, type, &text);
+    dsi_buf_free(&text);
+    return reply_refusal(x, MHD_HTTP_NOT_FOUND, "model_not_found", "there is no such model here");
+}
+
+static enum MHD_Result answer_metrics(exchange *x, const char *behind)
+{
+    balance *b = balance_of(x);
+    dsi_buf text = dsi_buf_make(PAGE_CEILING);
+    (void)behind;
+    (void)pthread_mutex_lock(&b->lock);
+    pages_metrics(b, &text);
+    (void)pthread_mutex_unlock(&b->lock);
+    return reply_text(x, MHD_HTTP_OK, "text/plain; version=0.0.4", &text);
 }
 
 /* ---- which prompts begin alike ---- */
@@ -139,6 +99,7 @@ static void mark_prompt(ask *a, json_t *body)
     json_t *message = NULL;
     json_t *lora = json_object_get(body, "lora");
     json_t *prompt = json_object_get(body, "prompt");
+    json_t *prompts = json_object_get(body, "prompts"); /* MII's */
     mark_text(a, a->model);
     mark_value(a, lora);
     mark_value(a, json_object_get(body, "tools"));
@@ -154,6 +115,7 @@ static void mark_prompt(ask *a, json_t *body)
         mark_value(a, json_is_integer(first) ? prompt : first);
     }
     mark_value(a, json_object_get(body, "input"));
+    mark_value(a, json_is_array(prompts) ? json_array_get(prompts, 0) : prompts);
 }
 
 /* ---- requests ---- */
@@ -179,35 +141,45 @@ static bool is_known(balance *b, const char *model, bool *several_out)
     return known;
 }
 
-/* Fills the request from the body; false: *e. */
-static bool read_ask(exchange *x, ask *a, const route *r, json_t *body, api_error *e)
+/* name NULL: the client names none, in `field`. false: *e. */
+static bool read_model(exchange *x, ask *a, const char *name, const char *field, api_error *e)
 {
-    balance *b = x->b;
-    json_t *model = json_object_get(body, "model");
-    const char *name = json_string_value(model);
+    balance *b = balance_of(x);
     bool several = false;
-    if (model != NULL && (name == NULL || strlen(name) >= sizeof a->model)) {
-        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a name");
+    if (name != NULL && strlen(name) >= sizeof a->model) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, field, "%s: expected a name", field);
     }
     (void)snprintf(a->model, sizeof a->model, "%s", name != NULL ? name : "");
     (void)pthread_mutex_lock(&b->lock);
     const bool known = is_known(b, a->model, &several);
-    const bool over = b->draining || b->stop;
+    const bool over = b->door.draining || b->stop;
     (void)pthread_mutex_unlock(&b->lock);
     if (over) {
         return api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "the server ends");
     }
     if (!known) {
-        return api_fail(e, MHD_HTTP_NOT_FOUND, "model_not_found", "model",
+        return api_fail(e, MHD_HTTP_NOT_FOUND, "model_not_found", field,
                         "no replica has the model %.200s; /v1/models lists those that are there",
                         a->model);
     }
-    if (name == NULL && several) {
-        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model",
-                        "model: several are served here, name one (/v1/models lists them)");
+    return name != NULL || !several ||
+           api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, field,
+                    "%s: several are served here, name one (/v1/models lists them)", field);
+}
+
+/* Fills the request from the body; false: *e. */
+static bool read_ask(exchange *x, ask *a, const char *behind, json_t *body, api_error *e)
+{
+    json_t *model = json_object_get(body, "model");
+    const bool by_path = (x->route->flags & ROUTE_PREFIX) != 0;
+    if (!by_path && model != NULL && !json_is_string(model)) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "model", "model: expected a name");
+    }
+    if (!read_model(x, a, by_path ? behind : json_string_value(model), "model", e)) {
+        return false;
     }
     mark_prompt(a, body);
-    if (r->kind == PATH_BARE && model != NULL) {
+    if ((x->route->flags & ROUTE_BARE) != 0 && model != NULL) {
         (void)json_object_del(body, "model");
         char *text = json_dumps(body, JSON_COMPACT);
         a->sent = dsi_buf_make(x->body.ceiling * 6 + 64); /* what was plain may be escaped */
@@ -220,14 +192,9 @@ static bool read_ask(exchange *x, ask *a, const route *r, json_t *body, api_erro
     return a->sent.failed ? api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory") : true;
 }
 
-static void drop_body(exchange *x)
+static void drop(void *waits)
 {
-    x->b->n_body -= x->body.size;
-    dsi_buf_free(&x->body);
-}
-
-static void drop(ask *a)
-{
+    ask *a = waits;
     balance *b = a->b;
     (void)pthread_mutex_lock(&b->lock);
     a->gone = true;
@@ -237,21 +204,34 @@ static void drop(ask *a)
     relay_wake(b);
 }
 
-static ask *make_ask(balance *b, struct MHD_Connection *c, const route *r)
+/* What the library has decoded is encoded again. */
+static void put_path(ask *a, const char *path, const char *behind)
 {
+    int n = snprintf(a->path, sizeof a->path, "%s", path);
+    for (; *behind != '\0' && (size_t)n + 4 < sizeof a->path; ++behind) {
+        const bool plain = strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                  "0123456789-._~/",
+                                  *behind) != NULL;
+        n += snprintf(a->path + n, 4, plain ? "%c" : "%%%02X", (unsigned char)*behind);
+    }
+}
+
+static ask *make_ask(exchange *x, const char *behind)
+{
+    balance *b = balance_of(x);
     ask *a = calloc(1, sizeof *a);
     const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (a == NULL) {
         return NULL;
     }
     a->b = b;
-    a->connection = c;
+    a->connection = x->connection;
     a->fd = info != NULL ? (int)info->connect_fd : -1;
     a->holders = 1;
-    a->method = r->method;
-    (void)snprintf(a->path, sizeof a->path, "%s", r->path);
-    a->of_response = strcmp(r->path, "/v1/responses") == 0;
+    a->method = x->route->method;
+    put_path(a, x->route->path, behind);
+    a->of_response = strcmp(x->route->path, "/v1/responses") == 0;
     a->call.fd = -1;
     a->out = dsi_buf_make(OUT_CEILING);
     (void)pthread_mutex_lock(&b->lock);
@@ -260,43 +240,114 @@ static ask *make_ask(balance *b, struct MHD_Connection *c, const route *r)
     return a;
 }
 
-static enum MHD_Result begin_ask(exchange *x, struct MHD_Connection *c, const route *r)
+/* Gives it to the relay thread; the connection waits. */
+static enum MHD_Result queue(exchange *x, ask *a)
 {
-    balance *b = x->b;
-    api_error e = {0};
-    json_error_t error;
-    json_t *body = json_loadb(dsi_buf_text(&x->body), x->body.size, JSON_REJECT_DUPLICATES, &error);
-    ask *a = make_ask(b, c, r);
-    bool ok = a != NULL;
-    if (!ok) {
-        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
-    } else if (!json_is_object(body)) {
-        ok = api_fail(&e, MHD_HTTP_BAD_REQUEST, NULL, "", "the body is no JSON object: %.200s",
-                      body == NULL ? error.text : "it is something else");
-    }
-    ok = ok && read_ask(x, a, r, body, &e);
-    json_decref(body);
-    drop_body(x);
-    if (!ok) {
-        if (a != NULL) {
-            drop(a);
-        }
-        return send_error(b, c, &e);
-    }
-    x->a = a;
+    balance *b = balance_of(x);
+    x->waits = a;
     (void)pthread_mutex_lock(&b->lock);
     if (b->stop) {
         (void)pthread_mutex_unlock(&b->lock);
-        return refuse(b, c, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "the server ends");
+        return reply_refusal(x, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "the server ends");
     }
     a->holders = 2;
     *b->queued_end = a;
     b->queued_end = &a->next;
     a->suspended = true;
-    MHD_suspend_connection(c);
+    MHD_suspend_connection(x->connection);
     (void)pthread_mutex_unlock(&b->lock);
     relay_wake(b);
     return MHD_YES;
+}
+
+/* It is not asked for; a may be NULL. */
+static enum MHD_Result refuse_ask(exchange *x, ask *a, const api_error *e)
+{
+    if (a != NULL) {
+        drop(a);
+    }
+    return reply_error(x, e);
+}
+
+static enum MHD_Result answer_ask(exchange *x, const char *behind)
+{
+    api_error e = {0};
+    json_t *body = door_json(x, &e);
+    ask *a = body != NULL ? make_ask(x, behind) : NULL;
+    if (body != NULL && a == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+    }
+    const bool ok = a != NULL && read_ask(x, a, behind, body, &e);
+    json_decref(body);
+    door_drop_body(x);
+    return ok ? queue(x, a) : refuse_ask(x, a, &e);
+}
+
+/* ---- what goes to each replica ---- */
+static enum MHD_Result answer_slots(exchange *x, const char *behind)
+{
+    api_error e;
+    ask *a = make_ask(x, behind);
+    if (a != NULL) {
+        a->visit = visit_make(VISIT_SLOTS, NULL);
+    }
+    if (a == NULL || a->visit == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+        return refuse_ask(x, a, &e);
+    }
+    return queue(x, a);
+}
+
+/* {"model": a folder or file, as the replicas see it}, or {} for what each serves; "name": which
+ * model it is for, where there are several. false: *e. */
+static bool read_reload(exchange *x, ask *a, json_t *body, api_error *e)
+{
+    const door *d = x->door;
+    json_t *path = json_object_get(body, "model");
+    json_t *name = json_object_get(body, "name");
+    const size_t known = (size_t)(path != NULL) + (size_t)(name != NULL);
+    if (json_object_size(body) != known) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, "unknown_field", "",
+                        "expected model and name alone");
+    }
+    if ((path != NULL && !json_is_string(path)) || (name != NULL && !json_is_string(name))) {
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, path != NULL ? "model" : "name",
+                        "model: expected a folder or file; name: that of a model");
+    }
+    if (d->n_keys == 0) {
+        return api_fail(e, MHD_HTTP_FORBIDDEN, "not_allowed", "",
+                        "requests may reload only where clients have keys (--api_key_file); SIGHUP "
+                        "reloads what is served");
+    }
+    if (path == NULL && name == NULL) {
+        a->model[0] = '\0'; /* all of them, each what it serves */
+    } else if (!read_model(x, a, json_string_value(name), "name", e)) {
+        return false;
+    }
+    a->visit = visit_make(VISIT_RELOAD, json_string_value(path));
+    return a->visit != NULL || api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+}
+
+static enum MHD_Result answer_reload(exchange *x, const char *behind)
+{
+    balance *b = balance_of(x);
+    api_error e = {0};
+    json_t *body = x->body.size > 0 ? door_json(x, &e) : json_object();
+    ask *a = body != NULL ? make_ask(x, behind) : NULL;
+    if (body != NULL && a == NULL) {
+        (void)api_fail(&e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory");
+    }
+    bool ok = a != NULL && read_reload(x, a, body, &e);
+    json_decref(body);
+    door_drop_body(x);
+    (void)pthread_mutex_lock(&b->lock);
+    const bool busy = b->reloads;
+    b->reloads = b->reloads || ok;
+    (void)pthread_mutex_unlock(&b->lock);
+    if (ok && busy) {
+        ok = api_fail(&e, MHD_HTTP_CONFLICT, "reload_runs", "", "a reload is under way");
+    }
+    return ok ? queue(x, a) : refuse_ask(x, a, &e);
 }
 
 /* What a stream sends next. */
@@ -329,34 +380,27 @@ static ssize_t read_stream(void *opaque, uint64_t at, char *to, size_t room)
 }
 
 /* A connection that waited for the begin of a stream, or for a whole answer. */
-static enum MHD_Result end_ask(exchange *x, struct MHD_Connection *c)
+static enum MHD_Result resume(exchange *x)
 {
-    ask *a = x->a;
-    balance *b = x->b;
+    ask *a = x->waits;
+    balance *b = balance_of(x);
     struct MHD_Response *response = NULL;
     (void)pthread_mutex_lock(&b->lock);
     const bool streams = a->begun && a->streams;
     const bool gone = a->gone;
+    const char *type = a->type[0] != '\0' ? a->type : "application/json";
     const bool waits = !gone && !streams && !a->done;
     if (waits) {
         a->suspended = true;
-        MHD_suspend_connection(c);
+        MHD_suspend_connection(x->connection);
     } else if (streams) {
-        response =
-            MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, read_stream, a, NULL);
+        response = reply_stream(read_stream, a, type);
     } else if (!gone) {
-        response = MHD_create_response_from_buffer(
-            a->out.size, (void *)(uintptr_t)dsi_buf_text(&a->out), MHD_RESPMEM_MUST_COPY);
-        dsi_buf_free(&a->out);
+        response = reply_whole(&a->out, type);
     }
     (void)pthread_mutex_unlock(&b->lock);
     if (waits || response == NULL) {
         return waits ? MHD_YES : MHD_NO;
-    }
-    (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE,
-                                  a->type[0] != '\0' ? a->type : "application/json");
-    if (streams) {
-        (void)MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
     }
     if (a->ignored[0] != '\0') {
         (void)MHD_add_response_header(response, "X-Ignored-Fields", a->ignored);
@@ -364,133 +408,37 @@ static enum MHD_Result end_ask(exchange *x, struct MHD_Connection *c)
     if (a->request_id[0] != '\0') {
         (void)MHD_add_response_header(response, "X-Request-Id", a->request_id);
     }
-    return send_response(b, c, a->status, response);
+    return reply_response(x, a->status, response);
 }
 
-/* ---- connections ---- */
-static const route *find_route(const char *method, const char *path, bool *path_known)
-{
-    *path_known = false;
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; ++i) {
-        const route *r = &routes[i];
-        const size_t n = strlen(r->path);
-        if (n > 1 && r->path[n - 1] == '/' ? strncmp(path, r->path, n) != 0 || path[n] == '\0'
-                                           : strcmp(path, r->path) != 0) {
-            continue;
-        }
-        *path_known = true;
-        if (strcmp(method, r->method) == 0 ||
-            (strcmp(method, "HEAD") == 0 && strcmp(r->method, "GET") == 0)) {
-            return r;
-        }
-    }
-    return NULL;
-}
-
-/* What can be said before the body is there. */
-static enum MHD_Result look(exchange *x, struct MHD_Connection *c, const route *r, bool path_known)
-{
-    balance *b = x->b;
-    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
-    x->refused = true;
-    if (r == NULL) {
-        return path_known
-                   ? refuse(b, c, MHD_HTTP_METHOD_NOT_ALLOWED, NULL, "another method is expected")
-                   : refuse(b, c, MHD_HTTP_NOT_FOUND, "unknown_path",
-                            "there is no such path at the front of replicas");
-    }
-    if (!r->open && !listen_has_key(b->keys, b->n_keys, c)) {
-        return refuse(b, c, MHD_HTTP_UNAUTHORIZED, "invalid_api_key",
-                      "expected a key of this server in the header Authorization: Bearer …");
-    }
-    if (length != NULL && strtoull(length, NULL, 10) > (uint64_t)b->o->max_body) {
-        return refuse(b, c, MHD_HTTP_CONTENT_TOO_LARGE, "body_too_large",
-                      "the body is larger than this server takes (--max_body)");
-    }
-    x->refused = false;
-    return MHD_YES;
-}
-
-static enum MHD_Result handle(void *opaque, struct MHD_Connection *c, const char *path,
-                              const char *method, const char *version, const char *data,
-                              size_t *n_data, void **of_exchange)
-{
-    exchange *x = *of_exchange;
-    bool path_known = false;
-    const route *r = find_route(method, path, &path_known);
-    (void)version;
-    if (x == NULL) {
-        return MHD_NO;
-    }
-    x->b = opaque;
-    if (!x->seen) {
-        x->seen = true;
-        x->body = dsi_buf_make((size_t)x->b->o->max_body);
-        return look(x, c, r, path_known);
-    }
-    if (*n_data > 0) {
-        if (!x->refused && x->b->n_body + *n_data > MOST_BODIES) {
-            x->body.failed = true; /* many clients send much at a time */
-        } else if (!x->refused) {
-            const size_t before = x->body.size;
-            dsi_buf_append(&x->body, data, *n_data);
-            x->b->n_body += x->body.size - before;
-        }
-        *n_data = 0;
-        return MHD_YES;
-    }
-    if (x->refused || r == NULL) {
-        return MHD_YES; /* the answer is queued */
-    }
-    if (x->body.failed) {
-        return refuse(x->b, c, MHD_HTTP_CONTENT_TOO_LARGE, "body_too_large",
-                      "the body is larger than this server takes (--max_body)");
-    }
-    if (r->kind == PATH_PAGE) {
-        return answer_page(x->b, c, path);
-    }
-    return x->a != NULL ? end_ask(x, c) : begin_ask(x, c, r);
-}
-
-static void *begin_exchange(void *opaque, const char *uri, struct MHD_Connection *c)
-{
-    balance *b = opaque;
-    exchange *x = calloc(1, sizeof *x);
-    (void)uri;
-    (void)c;
-    atomic_fetch_add(&b->n_exchanges, x != NULL);
-    return x;
-}
-
-static void end_exchange(void *opaque, struct MHD_Connection *c, void **of_exchange,
-                         enum MHD_RequestTerminationCode code)
-{
-    exchange *x = *of_exchange;
-    balance *b = opaque;
-    (void)c;
-    (void)code;
-    if (x == NULL) {
-        return;
-    }
-    if (x->a != NULL) {
-        drop(x->a);
-    }
-    if (x->b != NULL) {
-        drop_body(x);
-    }
-    free(x);
-    *of_exchange = NULL;
-    atomic_fetch_sub(&b->n_exchanges, 1);
-}
+/* ---- paths ---- */
+static const route routes[] = {
+    {"POST", "/v1/chat/completions", answer_ask, 0},
+    {"POST", "/v1/completions", answer_ask, 0},
+    {"POST", "/v1/responses", answer_ask, 0},
+    {"POST", "/v1/embeddings", answer_ask, 0},
+    {"POST", "/tokenize", answer_ask, ROUTE_BARE},
+    {"POST", "/detokenize", answer_ask, ROUTE_BARE},
+    {"POST", "/apply-template", answer_ask, ROUTE_BARE},
+    {"POST", "/mii/", answer_ask, ROUTE_PREFIX},
+    {"POST", "/v1/reload", answer_reload, 0},
+    {"GET", "/slots", answer_slots, 0},
+    {"GET", "/", answer_chat_page, ROUTE_OPEN},
+    {"GET", "/v1/models", answer_models, 0},
+    {"GET", "/v1/models/", answer_model, ROUTE_PREFIX},
+    {"GET", "/health", answer_health, ROUTE_OPEN},
+    {"GET", "/ready", answer_ready, ROUTE_OPEN},
+    {"GET", "/metrics", answer_metrics, 0},
+};
 
 ds_status balance_listen(ds_ctx *ctx, balance *b)
 {
-    const listen_params params = {.options = b->o,
-                                  .tls_cert = b->tls_cert,
-                                  .tls_key = b->tls_key,
-                                  .handle = handle,
-                                  .begin = begin_exchange,
-                                  .end = end_exchange,
-                                  .user = b};
-    return listen_start(ctx, &params, &b->daemon);
+    b->door.owner = b;
+    b->door.lock = &b->lock;
+    b->door.routes = routes;
+    b->door.n_routes = sizeof routes / sizeof routes[0];
+    b->door.unknown = "there is no such path at the front of replicas";
+    b->door.resume = resume;
+    b->door.drop = drop;
+    return listen_start(ctx, &b->door);
 }

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_BYTES = 256, MOST_SERIES = 512 };
-
 static const char *state_name(replica_state state)
 {
     static const char *const names[] = {"starts", "up", "down", "ended"};
@@ -27,8 +25,8 @@ static void put_replicas(balance *b, dsi_buf *out)
         } else {
             dsi_buf_puts(out, "null");
         }
-        dsi_buf_printf(out, ",\"state\":\"%s\",\"running\":%lld,\"models\":[", state_name(r->state),
-                       (long long)r->n_running);
+        dsi_buf_printf(out, ",\"state\":\"%s\",\"running\":%lld,\"restarts\":%lld,\"models\":[",
+                       state_name(r->state), (long long)r->n_running, (long long)r->n_restarts);
         json_array_foreach(r->models, k, one)
         {
             const char *id = json_string_value(json_object_get(one, "id"));
@@ -57,11 +55,11 @@ static size_t n_up(const balance *b)
 void pages_health(balance *b, dsi_buf *out, unsigned *status_out)
 {
     const size_t up = n_up(b);
-    const char *status = b->draining  ? "draining"
-                         : up == b->n ? "ok"
-                         : up > 0     ? "degraded"
-                                      : "down";
-    *status_out = b->draining || up == 0 ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
+    const char *status = b->door.draining ? "draining"
+                         : up == b->n     ? "ok"
+                         : up > 0         ? "degraded"
+                                          : "down";
+    *status_out = b->door.draining || up == 0 ? MHD_HTTP_SERVICE_UNAVAILABLE : MHD_HTTP_OK;
     dsi_buf_printf(out, "{\"status\":\"%s\"", status);
     put_replicas(b, out);
 }
@@ -69,7 +67,7 @@ void pages_health(balance *b, dsi_buf *out, unsigned *status_out)
 /* Whether each model that was ever there has a replica that is up. */
 void pages_ready(balance *b, dsi_buf *out, unsigned *status_out)
 {
-    bool ready = !b->draining && n_up(b) > 0;
+    bool ready = !b->door.draining && n_up(b) > 0;
     for (size_t i = 0; i < b->n && ready; ++i) {
         size_t k = 0;
         json_t *one = NULL;
@@ -115,9 +113,10 @@ static void put_model(const balance *b, json_t *model, dsi_buf *out)
     json_decref(copy);
 }
 
-void pages_models(balance *b, dsi_buf *out)
+void pages_models(balance *b, dsi_buf *out, unsigned *status_out)
 {
     size_t n = 0;
+    *status_out = MHD_HTTP_OK;
     dsi_buf_puts(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < b->n; ++i) {
         size_t k = 0;
@@ -153,78 +152,70 @@ bool pages_model(balance *b, const char *name, dsi_buf *out)
 }
 
 /* ---- metrics: those of the replicas, added, and the front's own ---- */
-typedef struct series {
-    char name[LINE_BYTES]; /* with its labels */
-    double sum;
-    int64_t n;
-    bool type; /* a line "# TYPE" */
-} series;
-
-static series *find_series(series *all, size_t *n, const char *name, bool type)
+/* By family, a line "# TYPE": its series, names with labels, each with its sum and how many had it.
+ */
+static void add_line(json_t *families, json_t **family, const char *line, size_t n)
 {
-    for (size_t i = 0; i < *n; ++i) {
-        if (strcmp(all[i].name, name) == 0 && all[i].type == type) {
-            return &all[i];
+    char *copy = strndup(line, n);
+    char *space = copy != NULL ? strrchr(copy, ' ') : NULL;
+    if (copy != NULL && strncmp(copy, "# TYPE ", 7) == 0) {
+        *family = json_object_get(families, copy);
+        if (*family == NULL) {
+            *family = json_object();
+            (void)json_object_set_new_nocheck(families, copy, *family);
+        }
+    } else if (space != NULL && copy[0] != '#' && *family != NULL) {
+        *space = '\0';
+        json_t *series = json_object_get(*family, copy);
+        const double value = strtod(space + 1, NULL);
+        json_t *sum = json_array_get(series, 0);
+        json_t *count = json_array_get(series, 1);
+        if (series == NULL) {
+            (void)json_object_set_new_nocheck(*family, copy,
+                                              json_pack("[o,i]", json_real(value), 1));
+        } else {
+            (void)json_real_set(sum, json_real_value(sum) + value);
+            (void)json_integer_set(count, json_integer_value(count) + 1);
         }
     }
-    if (*n == MOST_SERIES) {
-        return NULL;
-    }
-    series *s = &all[(*n)++];
-    *s = (series){.type = type};
-    (void)snprintf(s->name, sizeof s->name, "%s", name);
-    return s;
+    free(copy);
 }
 
-/* A line of a replica's. */
-static void add_line(series *all, size_t *n, char *line)
+static json_t *add_all(const balance *b)
 {
-    char *space = strrchr(line, ' ');
-    if (strncmp(line, "# TYPE ", 7) == 0) {
-        (void)find_series(all, n, line, true);
-        return;
+    json_t *families = json_object();
+    for (size_t i = 0; i < b->n; ++i) {
+        json_t *family = NULL;
+        const char *at = dsi_buf_text(&b->replicas[i].metrics);
+        while (b->replicas[i].state == REPLICA_UP && *at != '\0') {
+            const size_t size = strcspn(at, "\n");
+            add_line(families, &family, at, size);
+            at += size + (at[size] == '\n');
+        }
     }
-    if (line[0] == '#' || space == NULL || strncmp(line, "http_requests_total", 19) == 0) {
-        return; /* of http the front has its own */
-    }
-    *space = '\0';
-    series *s = find_series(all, n, line, false);
-    if (s != NULL) {
-        s->sum += strtod(space + 1, NULL);
-        s->n += 1;
-    }
+    return families;
 }
 
 static void put_sums(balance *b, dsi_buf *out)
 {
-    series *all = calloc(MOST_SERIES, sizeof *all);
-    size_t n = 0;
-    for (size_t i = 0; all != NULL && i < b->n; ++i) {
-        if (b->replicas[i].state != REPLICA_UP) {
-            continue;
-        }
-        const char *at = dsi_buf_text(&b->replicas[i].metrics);
-        while (*at != '\0') {
-            char line[LINE_BYTES];
-            const size_t size = strcspn(at, "\n");
-            (void)snprintf(line, sizeof line, "%.*s", (int)size, at);
-            add_line(all, &n, line);
-            at += size + (at[size] == '\n');
-        }
-    }
-    for (size_t i = 0; i < n; ++i) {
-        const series *s = &all[i];
-        if (s->type && strstr(s->name, " http_requests_total ") != NULL) {
-            continue;
-        }
-        const bool share = strncmp(s->name, "vllm:kv_cache_usage_perc", 24) == 0;
-        if (s->type) {
-            dsi_buf_printf(out, "%s\n", s->name);
-        } else {
-            dsi_buf_printf(out, "%s %.17g\n", s->name, share ? s->sum / (double)s->n : s->sum);
+    json_t *families = add_all(b);
+    const char *type = NULL;
+    const char *name = NULL;
+    json_t *family = NULL;
+    json_t *series = NULL;
+    (void)json_object_del(families, "# TYPE http_requests_total counter"); /* the front's own */
+    json_object_foreach(families, type, family)
+    {
+        const bool share = strncmp(type, "# TYPE vllm:kv_cache_usage_perc", 31) == 0;
+        dsi_buf_printf(out, "%s\n", type);
+        json_object_foreach(family, name, series)
+        {
+            const double sum = json_real_value(json_array_get(series, 0));
+            const double n = share ? (double)json_integer_value(json_array_get(series, 1)) : 1.0;
+            dsi_buf_printf(out, "%s %.17g\n", name, sum / n);
         }
     }
-    free(all);
+    json_decref(families);
 }
 
 static void put_one(dsi_buf *out, const char *name, const char *kind, int64_t value)
@@ -235,13 +226,15 @@ static void put_one(dsi_buf *out, const char *name, const char *kind, int64_t va
 void pages_metrics(balance *b, dsi_buf *out)
 {
     static const char *const names[] = {"ds_front_replica_up", "ds_front_replica_running",
-                                        "ds_front_replica_requests_total"};
+                                        "ds_front_replica_requests_total",
+                                        "ds_front_replica_restarts_total"};
     put_sums(b, out);
-    for (size_t k = 0; k < 3; ++k) {
+    for (size_t k = 0; k < 4; ++k) {
         dsi_buf_printf(out, "# TYPE %s %s\n", names[k], k < 2 ? "gauge" : "counter");
         for (size_t i = 0; i < b->n; ++i) {
             const replica *r = &b->replicas[i];
-            const int64_t values[] = {r->state == REPLICA_UP, r->n_running, r->n_taken};
+            const int64_t values[] = {r->state == REPLICA_UP, r->n_running, r->n_taken,
+                                      r->n_restarts};
             dsi_buf_printf(out, "%s{replica=\"%zu\",host=\"%s\",port=\"%s\"} %lld\n", names[k], i,
                            r->host, r->port, (long long)values[k]);
         }
@@ -253,6 +246,6 @@ void pages_metrics(balance *b, dsi_buf *out)
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
-                       (long long)b->n_answers[i]);
+                       (long long)b->door.n_answers[i]);
     }
 }

@@ -1,21 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a replica is well: /health, what models it has, its counters. See balance.h.
+/* Whether a replica is well: /health, what models it has, its counters; before that, where a reload
+ * passed it by, the weights that its siblings have. See balance.h.
  *
  * A probe that is not answered within --probe_timeout, or not with 200, takes the replica out; the
  * next one that is brings it back. */
 #include "balance.h"
 
+#include "base/clock.h"
+
+#include <signal.h>
 #include <string.h>
 
-enum { STEP_HEALTH, STEP_MODELS, STEP_METRICS, STEP_DONE, PROBE_CEILING = 4 << 20 };
+enum {
+    STEP_HEALTH,
+    STEP_RELOAD, /* of one that is stale */
+    STEP_MODELS,
+    STEP_METRICS,
+    STEP_DONE,
+    PROBE_CEILING = 4 << 20,
+    RELOAD_SECONDS = 3600, /* it may take */
+    RELOAD_REST = 10       /* until it is tried again */
+};
 
-static const char *const paths[] = {"/health", "/v1/models", "/metrics"};
+static const char *const paths[] = {"/health", "/v1/reload", "/v1/models", "/metrics"};
 
 static bool take(void *user, const char *text, size_t n)
 {
     replica *r = user;
     dsi_buf_append(&r->probed, text, n);
     return !r->probed.failed;
+}
+
+static void put_wanted(const replica *r, dsi_buf *body)
+{
+    if (r->wanted == NULL) {
+        dsi_buf_puts(body, "{}");
+        return;
+    }
+    dsi_buf_puts(body, "{\"model\":");
+    put_clean(body, r->wanted, strlen(r->wanted));
+    dsi_buf_putc(body, '}');
 }
 
 static void begin(replica *r)
@@ -25,12 +49,19 @@ static void begin(replica *r)
     c->text = dsi_buf_make(PROBE_CEILING);
     dsi_buf_free(&r->probed);
     r->probed = dsi_buf_make(PROBE_CEILING);
-    dsi_buf_printf(&c->text, "GET %s HTTP/1.1\r\nHost: %s:%s\r\n", paths[r->probe_step], r->host,
+    dsi_buf body = dsi_buf_make(PROBE_CEILING);
+    if (r->probe_step == STEP_RELOAD) {
+        put_wanted(r, &body);
+    }
+    dsi_buf_printf(&c->text, "%s %s HTTP/1.1\r\nHost: %s:%s\r\n",
+                   r->probe_step == STEP_RELOAD ? "POST" : "GET", paths[r->probe_step], r->host,
                    r->port);
     if (r->key[0] != '\0') {
         dsi_buf_printf(&c->text, "Authorization: Bearer %s\r\n", r->key);
     }
-    dsi_buf_puts(&c->text, "Connection: close\r\n\r\n");
+    dsi_buf_printf(&c->text, "Content-Length: %zu\r\nConnection: close\r\n\r\n%s", body.size,
+                   dsi_buf_text(&body));
+    dsi_buf_free(&body);
     c->take = take;
     c->user = r;
     call_begin(c, r->address);
@@ -46,7 +77,9 @@ static void rest(replica *r)
 
 static void fail(replica *r, const char *why)
 {
+    const bool loads = r->probe_step == STEP_RELOAD;
     rest(r);
+    r->probe_due += loads ? RELOAD_REST : 0;
     replica_fails(r, REPLICA_DOWN, why);
 }
 
@@ -70,8 +103,27 @@ static void comes_up(replica *r)
                r->state == REPLICA_DOWN ? "back" : "up",
                json_string_value(json_object_get(json_array_get(r->models, 0), "id")));
         r->state = REPLICA_UP;
+        r->was_up = true;
+        r->up_since = dsi_clock_seconds();
         r->why[0] = '\0';
     }
+}
+
+/* Its own words, where it has some. */
+static void read_error(const replica *r, char *why)
+{
+    json_t *body = json_loadb(dsi_buf_text(&r->probed), r->probed.size, 0, NULL);
+    const char *error = json_string_value(json_object_get(body, "why"));
+    if (error == NULL) {
+        error = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+    }
+    if (error != NULL) {
+        (void)snprintf(why, BALANCE_WHY, "%.180s", error);
+    } else {
+        (void)snprintf(why, BALANCE_WHY, "its %s has status %d", paths[r->probe_step],
+                       r->probe.http.status);
+    }
+    json_decref(body);
 }
 
 static void take_answer(replica *r)
@@ -84,12 +136,21 @@ static void take_answer(replica *r)
         } else if (r->probe_step == STEP_HEALTH && strstr(dsi_buf_text(&r->probed), "draining")) {
             (void)snprintf(why, sizeof why, "it ends (draining)");
         } else {
-            (void)snprintf(why, sizeof why, "its %s has status %d", paths[r->probe_step],
-                           c->http.status);
+            read_error(r, why);
         }
+        const bool hangs = r->probe_step == STEP_HEALTH &&
+                           strstr(dsi_buf_text(&r->probed), "\"status\":\"hangs\"") != NULL;
         fail(r, why);
+        if (hangs && r->own && r->b->o->replica_restarts > 0) {
+            ds_log(r->b->ctx, DS_LOG_WARN, "%s is killed, for its engine hangs", r->label);
+            dsi_process_signal(&r->process, SIGKILL);
+        }
         return;
     }
+    if (r->probe_step == STEP_RELOAD) {
+        r->probe_began = dsi_clock_seconds();
+    }
+    r->stale = r->stale && r->probe_step != STEP_RELOAD;
     if (r->probe_step == STEP_MODELS && !read_models(r)) {
         fail(r, "its /v1/models lists nothing");
         return;
@@ -101,6 +162,13 @@ static void take_answer(replica *r)
         comes_up(r);
     }
     ++r->probe_step; /* models each time: adapters come and go */
+    if (r->probe_step == STEP_RELOAD && r->stale && r->b->reloads && r->state != REPLICA_UP) {
+        rest(r); /* its siblings get other ones now */
+        return;
+    }
+    if (r->probe_step == STEP_RELOAD && (!r->stale || r->b->reloads)) {
+        ++r->probe_step;
+    }
     if (r->probe_step == STEP_DONE) {
         rest(r);
     } else {
@@ -122,6 +190,7 @@ void probe_turn(replica *r, short events)
 void probe_tick(replica *r, double now)
 {
     char why[BALANCE_WHY];
+    const double limit = r->probe_step == STEP_RELOAD ? RELOAD_SECONDS : r->b->o->probe_timeout;
     if (r->address == NULL || r->state == REPLICA_ENDED) {
         return;
     }
@@ -132,9 +201,9 @@ void probe_tick(replica *r, double now)
         if (r->probe.place == CALL_ENDED) {
             take_answer(r);
         }
-    } else if (r->probe.place != CALL_NONE && now >= r->probe_began + r->b->o->probe_timeout) {
+    } else if (r->probe.place != CALL_NONE && now >= r->probe_began + limit) {
         (void)snprintf(why, sizeof why, "it did not answer %s within %g s", paths[r->probe_step],
-                       r->b->o->probe_timeout);
+                       limit);
         fail(r, why);
     }
 }

@@ -28,14 +28,14 @@ void ask_release(ask *a)
         return;
     }
     a->b->n_asks -= 1;
-    json_decref(a->body);
+    visit_free(a->visit);
     dsi_buf_free(&a->sent);
     dsi_buf_free(&a->out);
     call_free(&a->call);
     free(a);
 }
 
-static void wake_client(ask *a)
+void ask_wake(ask *a)
 {
     if (a->suspended && (a->done || (a->begun && a->streams))) {
         a->suspended = false;
@@ -43,8 +43,7 @@ static void wake_client(ask *a)
     }
 }
 
-/* It runs nowhere any more. */
-static void leave(ask *a)
+void ask_leave(ask *a)
 {
     if (a->at != NULL) {
         a->at->n_running -= 1;
@@ -54,11 +53,10 @@ static void leave(ask *a)
     a->call.place = CALL_NONE;
 }
 
-/* Ends with an error of the front's own. */
-static void ask_fail(ask *a, unsigned status, const char *code, const char *message)
+void ask_fail(ask *a, unsigned status, const char *code, const char *message)
 {
     api_error e;
-    leave(a);
+    ask_leave(a);
     (void)api_fail(&e, status, code, "", "%s", message);
     e.type = status < 500 ? e.type : "server_error";
     a->done = true;
@@ -82,7 +80,7 @@ static void ask_fail(ask *a, unsigned status, const char *code, const char *mess
         api_error_print(&e, &a->out);
         dsi_buf_putc(&a->out, '\n');
     }
-    wake_client(a);
+    ask_wake(a);
 }
 
 /* ---- from a replica ---- */
@@ -147,6 +145,21 @@ static void no_replica(ask *a)
     ask_fail(a, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, message);
 }
 
+void ask_send(ask *a, size_t k)
+{
+    replica *r = &a->b->replicas[k];
+    a->at = r;
+    r->n_running += 1;
+    r->n_taken += 1;
+    dsi_buf_clear(&a->out);
+    a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
+    put_request(a, r);
+    a->call.take = take_body;
+    a->call.header = take_head;
+    a->call.user = a;
+    call_begin(&a->call, r->address);
+}
+
 /* Sends it to the replica that is best now. */
 static void dispatch(ask *a)
 {
@@ -165,20 +178,10 @@ static void dispatch(ask *a)
         no_replica(a);
         return;
     }
-    replica *r = &b->replicas[k];
     b->n_prefix += cached > 0;
     route_remember(b->prefixes, &a->marks, k);
     a->tried[k] = true;
-    a->at = r;
-    r->n_running += 1;
-    r->n_taken += 1;
-    dsi_buf_clear(&a->out);
-    a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
-    put_request(a, r);
-    a->call.take = take_body;
-    a->call.header = take_head;
-    a->call.user = a;
-    call_begin(&a->call, r->address);
+    ask_send(a, k);
 }
 
 static bool has_another(const ask *a)
@@ -199,8 +202,12 @@ void ask_lost(ask *a, const char *why)
     replica *r = a->at;
     a->n_lost += a->call.n_sent > 0;
     r->probe_due = 0; /* see at once what it has */
+    if (a->visit != NULL) {
+        visit_lost(a, why);
+        return;
+    }
     if (!a->begun && a->n_lost < MOST_LOST && has_another(a)) {
-        leave(a);
+        ask_leave(a);
         b->n_moved += 1;
         dispatch(a);
         return;
@@ -224,30 +231,40 @@ static void finish(ask *a)
         }
         return;
     }
+    if (a->visit != NULL) {
+        visit_turn(a);
+        return;
+    }
     a->status = (unsigned)a->call.http.status;
     const bool full =
         a->status == MHD_HTTP_TOO_MANY_REQUESTS || a->status == MHD_HTTP_SERVICE_UNAVAILABLE;
     if (full && has_another(a)) {
-        leave(a);
+        ask_leave(a);
         a->b->n_moved += 1;
         dispatch(a);
         return;
     }
-    leave(a);
+    ask_leave(a);
     a->begun = a->done = true;
-    wake_client(a);
+    ask_wake(a);
 }
 
 static void turn(ask *a, short events)
 {
     call_turn(&a->call, events);
-    wake_client(a);
+    ask_wake(a);
     for (int i = 0; i < BALANCE_MOST && a->at != NULL && a->call.place == CALL_ENDED; ++i) {
         finish(a); /* what it is moved to may refuse at once */
     }
 }
 
 /* ---- the loop ---- */
+/* A reload does not end half-way because nobody waits for it any more. */
+static bool goes_on(const ask *a)
+{
+    return !a->done && (!a->gone || (a->visit != NULL && a->visit->kind == VISIT_RELOAD));
+}
+
 /* Takes what was queued; lets go of what ended. */
 static void tidy(balance *b)
 {
@@ -257,8 +274,12 @@ static void tidy(balance *b)
         b->queued_end = b->queued != NULL ? b->queued_end : &b->queued;
         a->next = b->running;
         b->running = a;
-        if (!a->gone) {
-            dispatch(a);
+        if (goes_on(a)) {
+            if (a->visit != NULL) {
+                visit_next(a);
+            } else {
+                dispatch(a);
+            }
             turn(a, 0);
         }
     }
@@ -269,13 +290,13 @@ static void tidy(balance *b)
     }
     for (ask **at = &b->running; *at != NULL;) {
         ask *a = *at;
-        if (!a->gone && !a->done) {
+        if (goes_on(a)) {
             at = &a->next;
             continue;
         }
         *at = a->next;
-        leave(a);
-        wake_client(a);
+        ask_leave(a);
+        ask_wake(a);
         ask_release(a);
     }
 }
@@ -401,7 +422,7 @@ static void look_at_all(relay *l, double now)
         probe_tick(&b->replicas[i], now);
         replica_hear(&b->replicas[i], 0, 0);
         settled = settled && b->replicas[i].state != REPLICA_STARTS;
-        ended = ended && b->replicas[i].state == REPLICA_ENDED;
+        ended = ended && b->replicas[i].state == REPLICA_ENDED && b->replicas[i].restart_due == 0.0;
     }
     b->settled = b->settled || settled;
     b->all_ended = ended;

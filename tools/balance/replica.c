@@ -45,7 +45,7 @@ void replica_fails(replica *r, replica_state state, const char *why)
     const bool news = r->state != state;
     int64_t n = 0;
     if (r->state == REPLICA_ENDED ||
-        (r->state == REPLICA_STARTS && r->own && state == REPLICA_DOWN)) {
+        (r->state == REPLICA_STARTS && r->own && !r->was_up && state == REPLICA_DOWN)) {
         return; /* it has said nothing yet; it may still load */
     }
     const int64_t moved = b->n_moved;
@@ -66,6 +66,9 @@ void replica_fails(replica *r, replica_state state, const char *why)
         ds_log(b->ctx, DS_LOG_WARN,
                "%s is out: %s; of its requests %lld went elsewhere, %lld were told", r->label, why,
                (long long)(went < n ? went : n), (long long)(went < n ? n - went : 0));
+    }
+    if (state == REPLICA_ENDED) {
+        restart_plan(r);
     }
 }
 
@@ -200,7 +203,7 @@ static ds_status put_flags(ds_ctx *ctx, const balance *b, size_t k, const char *
     return dsi_words_check(ctx, argv);
 }
 
-static ds_status start(ds_ctx *ctx, replica *r, size_t n_beside)
+ds_status replica_start(ds_ctx *ctx, replica *r)
 {
     balance *b = r->b;
     char secret[DSI_SECRET_TEXT];
@@ -214,7 +217,7 @@ static ds_status start(ds_ctx *ctx, replica *r, size_t n_beside)
     (void)snprintf(r->key, sizeof r->key, "%s", secret);
     DS_TRY(dsi_process_start(ctx, &command, &r->process));
     r->own = true;
-    const int n = snprintf(line, sizeof line, "%s %zu\n", secret, n_beside);
+    const int n = snprintf(line, sizeof line, "%s %zu\n", secret, r->n_beside);
     return write(r->process.control, line, (size_t)n) == n
                ? DS_OK
                : ds_fail(ctx, DS_ERR_IO, "replica %zu: its key cannot be sent: %s", r->index,
@@ -237,10 +240,11 @@ static ds_status start_here(ds_ctx *ctx, replica *r, size_t slot, size_t n_besid
     const int64_t base = r->b->o->replica_port;
     DS_TRY(self_path(ctx, self));
     r->program = strdup(self);
+    r->n_beside = n_beside;
     (void)snprintf(r->host, sizeof r->host, "127.0.0.1");
     DS_TRY(
         put_flags(ctx, r->b, r->index, self, base > 0 ? base + (int64_t)slot : 0, false, &r->argv));
-    return r->program == NULL ? ds_fail(ctx, DS_ERR_NOMEM, "no memory") : start(ctx, r, n_beside);
+    return r->program == NULL ? ds_fail(ctx, DS_ERR_NOMEM, "no memory") : replica_start(ctx, r);
 }
 
 static ds_status start_there(ds_ctx *ctx, replica *r, const dsi_host *host, size_t slot)
@@ -270,7 +274,8 @@ static ds_status start_there(ds_ctx *ctx, replica *r, const dsi_host *host, size
     dsi_words_free(&words);
     DS_TRY(status);
     DS_TRY(dsi_words_check(ctx, &r->argv));
-    return start(ctx, r, host->n_slots);
+    r->n_beside = host->n_slots;
+    return replica_start(ctx, r);
 }
 
 static replica *add(balance *b)
@@ -389,18 +394,6 @@ ds_status replicas_open(ds_ctx *ctx, balance *b)
     return status;
 }
 
-void replicas_reload(balance *b)
-{
-    (void)pthread_mutex_lock(&b->lock);
-    for (size_t i = 0; i < b->n; ++i) {
-        replica *r = &b->replicas[i];
-        if (r->own && r->process.control >= 0 && write(r->process.control, "\n", 1) != 1) {
-            ds_log(b->ctx, DS_LOG_WARN, "%s cannot be told to load anew", r->label);
-        }
-    }
-    (void)pthread_mutex_unlock(&b->lock);
-}
-
 /* ---- the end ---- */
 static bool wait_all(balance *b, double seconds)
 {
@@ -450,6 +443,7 @@ void replicas_close(balance *b)
         json_decref(r->models);
         dsi_words_free(&r->argv);
         free(r->program);
+        free(r->wanted);
         if (r->address != NULL) {
             freeaddrinfo(r->address);
         }

@@ -18,6 +18,7 @@ enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 128 };
 enum { SERVE_BYTES = 5 << 20 };
 
 typedef struct serve_options {
+    char *draft_found;
     const char *model, *model_revision, *model_config, *draft_model, *quantize, *memory, *device;
     const char *accelerator, *json;
     char *model_found;
@@ -68,8 +69,9 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
         {.name = "draft_model",
          .type = DSI_ARG_TEXT,
          .out = &o->draft_model,
-         .value = "DIR|FILE",
-         .doc = "Folder of the smaller model that makes the guesses of --draft (then 4 by "
+         .value = "DIR|FILE|ORG/NAME",
+         .doc = "Folder, or name in the Hugging Face cache, of the smaller model that makes the "
+                "guesses of --draft (then 4 by "
                 "default), or a config.json: its memory is counted, too."},
         {.type = DSI_ARG_HEADING, .doc = "Where it runs"},
         {.name = "memory",
@@ -156,6 +158,20 @@ typedef struct change {
     uint64_t total;
 } change;
 
+static bool is_config(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".json") == 0;
+}
+
+static ds_status find_draft(ds_ctx *ctx, serve_options *o)
+{
+    return o->draft_model == NULL || is_config(o->draft_model)
+               ? DS_OK
+               : hub_flag_find(ctx, "draft_model", &o->draft_model, NULL, DS_HUB_CONFIG,
+                               &o->draft_found);
+}
+
 static ds_status open_model(serve_run *r)
 {
     char path[4096];
@@ -166,9 +182,7 @@ static ds_status open_model(serve_run *r)
     if (draft == NULL) {
         return DS_OK;
     }
-    const size_t n = strlen(draft);
-    const bool is_file = n > 5 && strcmp(draft + n - 5, ".json") == 0;
-    (void)snprintf(path, sizeof path, "%s%s", draft, is_file ? "" : "/config.json");
+    (void)snprintf(path, sizeof path, "%s%s", draft, is_config(draft) ? "" : "/config.json");
     return ds_model_from_config(r->ctx, path, &r->draft_model);
 }
 
@@ -466,6 +480,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     serve_run r = {.ctx = ctx, .o = o};
     DS_TRY(
         hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_CONFIG, &o->model_found));
+    DS_TRY(find_draft(ctx, o));
     DS_TRY(hub_flag_spare(ctx, o->model_found, "json", o->json));
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));
     DS_TRY(o->json != NULL ? output_check(ctx, o->json) : DS_OK);
@@ -502,6 +517,7 @@ int plan_serve(int argc, char **argv)
         (void)fprintf(stderr, "ds_plan: %s\n", ds_ctx_error(ctx));
     }
     free(o.model_found);
+    free(o.draft_found);
     ds_ctx_destroy(&ctx);
     return status >= 0 && help ? FITS : code;
 }

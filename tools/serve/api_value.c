@@ -1,45 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors for clients, and values of fields. See api.h. */
+/* Values of fields. See api.h. */
 #include "api.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <string.h>
-
-bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
-              const char *format, ...)
-{
-    va_list args;
-    e->status = status;
-    e->type = status == MHD_HTTP_NOT_FOUND           ? "not_found_error"
-              : status == MHD_HTTP_UNAUTHORIZED      ? "authentication_error"
-              : status >= 500                        ? "server_error"
-              : status == MHD_HTTP_TOO_MANY_REQUESTS ? "rate_limit_error"
-                                                     : "invalid_request_error";
-    e->code = code;
-    (void)snprintf(e->param, sizeof e->param, "%s", param);
-    va_start(args, format);
-    (void)vsnprintf(e->message, sizeof e->message, format, args);
-    va_end(args);
-    return false;
-}
-
-void api_error_print(const api_error *e, dsi_buf *out)
-{
-    dsi_buf_puts(out, "{\"error\":{\"message\":");
-    put_clean(out, e->message, strlen(e->message));
-    dsi_buf_printf(out, ",\"type\":\"%s\",\"param\":", e->type);
-    if (e->param[0] != '\0') {
-        put_clean(out, e->param, strlen(e->param));
-    } else {
-        dsi_buf_puts(out, "null");
-    }
-    if (e->code != NULL) {
-        dsi_buf_printf(out, ",\"code\":\"%s\"}}\n", e->code);
-    } else {
-        dsi_buf_puts(out, ",\"code\":null}}\n");
-    }
-}
 
 bool api_wrong(api_reader *r, const char *name, const char *expected)
 {

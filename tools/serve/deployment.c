@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file of DeepSpeed-MII's arguments as flags of ds_serve: the model, its name, address, replicas.
- * What it says of the engine goes the way of the other files. See front.h. */
-#include "front.h"
+ * What it says of the engine goes the way of the other files. See serve_options.h. */
+#include "serve_options.h"
 
 #include "config/config_values.h"
 

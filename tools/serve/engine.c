@@ -289,6 +289,7 @@ static void step(engine *e, ds_server *server, const ds_ctx *ctx)
 {
     front *f = e->f;
     size_t n = 0;
+    f->beat += 1;
     (void)pthread_mutex_unlock(&f->lock);
     const double before = dsi_clock_seconds();
     const ds_status status = ds_serve_step(server, e->events, &n);
@@ -344,6 +345,7 @@ static void wait_for_work(engine *e)
 {
     front *f = e->f;
     struct timespec until;
+    f->idle = f->command == NULL;
     if (f->comm == NULL || f->broken) {
         (void)pthread_cond_wait(&f->wake, &f->lock);
         return;
@@ -351,6 +353,7 @@ static void wait_for_work(engine *e)
     (void)clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 1;
     if (pthread_cond_timedwait(&f->wake, &f->lock, &until) == ETIMEDOUT) {
+        f->idle = false;
         turn(e);
     }
 }
@@ -360,6 +363,8 @@ static void loop(engine *e)
     front *f = e->f;
     for (;;) {
         (void)pthread_mutex_lock(&f->lock);
+        f->beat += 1;
+        f->idle = false;
         tidy(e);
         obey(f);
         reload_take(f);

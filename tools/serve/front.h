@@ -10,55 +10,22 @@
 #define DS_TOOLS_SERVE_FRONT_H
 
 #include "base/buf.h"
-#include "common/args.h"
 #include "common/sentence_folder.h"
-#include "common/serve_flags.h"
 #include "guide/guide.h"
-#include "launch/words.h"
+#include "serve/door.h"
 
 #include <deepspeed/chat.h>
 #include <deepspeed/serve.h>
 #include <jansson.h>
-#include <microhttpd.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
 
 enum { FRONT_STOPS = 16, FRONT_STOP_BYTES = 256, FRONT_ID_BYTES = 48 };
 
 typedef struct job job;
 typedef struct front front;
 
-/* The command line, parsed. */
-typedef struct serve_options {
-    const char *model, *model_revision, *adapter, *chat_template, *host, *served_name;
-    const char *pooling, *normalize, *draft_model;
-    ds_config *deployment; /* the file of --deepspeed_config, whose texts flags may be */
-    bool address_given;    /* --host or --port */
-    dsi_arg_list lora;     /* NAME=FOLDER */
-    int64_t max_loras, max_lora_rank;
-    const char *api_key_file, *accelerator, *tokenizer, *quantize, *tls_cert, *tls_key;
-    const char *model_asked; /* --model as it was given */
-    char *model_found;
-    int64_t port, threads, max_waiting, rank_seconds;
-    int64_t max_body, max_connections, timeout_seconds, drain_seconds, max_choices;
-    bool no_embeddings, lora_updates;
-    serve_flags sizes;
-    /* of a front of replicas: see balance/balance.h */
-    const char *hostfile, *include, *exclude, *upstream_key_file;
-    dsi_arg_list replica, upstream;
-    int64_t replicas, replica_port, ssh_port;
-    double probe_seconds, probe_timeout;
-    dsi_words passed; /* flags of the command line that are the replicas' */
-    /* of a replica: a front has started it */
-    bool control;
-    char control_key[64];
-} serve_options;
-
 /* What /metrics shows; by the engine thread, read by the other. */
 typedef struct front_metrics {
     ds_serve_stats stats;
-    int64_t n_requests[6]; /* by first digit of the status */
     int64_t n_finished_stop, n_finished_length, n_finished_cancelled, n_finished_error;
     double ttft_sum, step_seconds;
     int64_t ttft_count;
@@ -110,6 +77,7 @@ typedef struct front_rank {
 } front_rank;
 
 struct front {
+    door door;
     ds_ctx *ctx; /* of the engine thread; that of the server in force */
     ds_comm *comm;
     front_rank *ranks; /* [n_ranks] */
@@ -126,15 +94,10 @@ struct front {
     ds_ctx *http_ctx; /* errors of the HTTP thread */
     const char *name; /* of the model, as clients call it */
     char fingerprint[32];
-    char **keys; /* [n_keys]; none: everybody may ask */
-    size_t n_keys;
     dsi_vocabulary *words; /* NULL: no request has needed them; made by the HTTP thread */
     uint32_t *stop_ids;    /* what ends a text */
     size_t n_stop_ids;
     int64_t created, max_length, vocab_size;
-    struct MHD_Daemon *daemon;
-    atomic_long n_exchanges;        /* requests that have begun and are not answered whole */
-    const char *tls_cert, *tls_key; /* PEM; NULL: without TLS */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
     front_command *command;  /* NULL: none waits */
@@ -159,16 +122,16 @@ struct front {
     job *queued, **queued_end; /* new jobs, for the engine thread */
     job *running;              /* what it has taken; changed by it alone */
     int64_t n_jobs;            /* made and not freed */
-    size_t n_body;             /* bytes of bodies; of the HTTP thread alone */
-    bool draining, stop, broken;
+    bool stop, broken;
     uint64_t last_job;
-    uint64_t secret; /* seeds of requests that name none */
+    /* the engine's thread: see watch.c */
+    int64_t beat;            /* turns that it has begun */
+    bool idle;               /* it waits for work, and there is none */
+    int64_t seen_beat;       /* by the main thread, which has seen no other one */
+    double stalled, watched; /* for so many seconds; when it looked last */
+    uint64_t secret;         /* seeds of requests that name none */
     front_metrics metrics;
 };
-
-/* ---- deployment.c: a file of MII's as flags ---- */
-/* The caller destroys o->deployment, also after an error. */
-ds_status deployment_read(ds_ctx *ctx, serve_options *o);
 
 /* ---- calls.c: calls of tools in an answer ---- */
 typedef enum call_state {
@@ -281,16 +244,6 @@ void job_end(job *j);
 void job_fail(job *j, unsigned status, const char *type, const char *message);
 
 /* ---- api.c: bodies of requests ---- */
-/* An error for the client. */
-typedef struct api_error {
-    unsigned status;
-    const char *type, *code; /* code NULL: none */
-    char param[64];          /* "" none */
-    char message[512];
-} api_error;
-bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
-              const char *format, ...) __attribute__((format(printf, 5, 6)));
-void api_error_print(const api_error *e, dsi_buf *out);
 /* Reads the body of a chat or of a completion. ignored: names of fields without effect, for a
  * header. false: *e is filled, and the job only holds what is to be freed. */
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e);
@@ -345,26 +298,6 @@ void reload_take(front *f);
 /* At the end: waits for the loader, frees. Without the lock, when the engine's thread is gone. */
 void reload_close(front *f);
 
-/* ---- listen.c: of a server of a model and of a front of replicas ---- */
-typedef struct listen_params {
-    const serve_options *options; /* where, and limits */
-    const char *tls_cert, *tls_key;
-    MHD_AccessHandlerCallback handle; /* with user */
-    void *(*begin)(void *user, const char *uri, struct MHD_Connection *c);
-    MHD_RequestCompletedCallback end;
-    void *user;
-} listen_params;
-ds_status listen_start(ds_ctx *ctx, const listen_params *params, struct MHD_Daemon **daemon_out);
-/* Ends it: no new connection is made, what came is answered first, for at most 2 s. n_exchanges:
- * how many requests have begun and are not answered whole. */
-void listen_end(struct MHD_Daemon *daemon, const atomic_long *n_exchanges);
-/* Whether the client sent one of the keys; none: everybody may ask. */
-bool listen_has_key(char *const *keys, size_t n, struct MHD_Connection *c);
-/* Those that end it, and SIGHUP, wait from now on, in all threads that are made. */
-void listen_hold_signals(sigset_t *signals);
-/* Every connection needs a descriptor. */
-void listen_raise_descriptors(int64_t n_connections);
-
 /* ---- mii.c: DeepSpeed-MII's REST gateway ---- */
 /* The body as that of a completion of the model `name`, a new reference. NULL: *e is filled. */
 json_t *mii_body(json_t *body, const char *name, job *j, api_error *e);
@@ -376,6 +309,23 @@ struct MHD_Response *page_response(void);
 
 /* ---- http.c ---- */
 ds_status http_start(ds_ctx *ctx, front *f);
+
+/* ---- watch.c: an engine that hangs; of the main thread but watch_hangs ---- */
+/* Looks at its beat; some times a second. */
+void watch_tick(front *f);
+/* Whether no turn of it has ended for --hang_seconds. With the lock. */
+bool watch_hangs(const front *f);
+/* Waits for its end; ends the process where it hangs. */
+void watch_join(front *f, pthread_t engine);
+
+/* ---- control.c: of a replica ---- */
+/* The first line of standard input: "KEY N", N replicas share this machine. Then each byte asks for
+ * a reload, and its end ends the server. */
+ds_status control_obey(ds_ctx *ctx, serve_options *o);
+
+/* ---- life.c ---- */
+/* The whole of it: until a signal. */
+ds_status front_run(ds_ctx *ctx, serve_options *o);
 
 /* ---- engine.c: the engine thread ---- */
 void *engine_run(void *front);

@@ -66,6 +66,8 @@ void metrics_print(front *f, dsi_buf *out)
     put(out, "counter", "ds_serve_step_seconds_total", m->step_seconds);
     put(out, "counter", "ds_serve_reloads_total", (double)f->n_reloads);
     put(out, "counter", "ds_serve_failed_reloads_total", (double)f->n_failed_reloads);
+    put(out, "counter", "ds_serve_beat_total", (double)f->beat);
+    put(out, "gauge", "ds_serve_stalled_seconds", f->stalled);
     put(out, "gauge", "ds_serve_jobs", (double)f->n_jobs);
     put(out, "gauge", "ds_serve_ranks", f->n_ranks > 0 ? (double)f->n_ranks : 1.0);
     if (f->n_ranks > 0) {
@@ -74,7 +76,7 @@ void metrics_print(front *f, dsi_buf *out)
     dsi_buf_puts(out, "# TYPE http_requests_total counter\n");
     for (int i = 2; i < 6; ++i) {
         dsi_buf_printf(out, "http_requests_total{status=\"%dxx\"} %lld\n", i,
-                       (long long)m->n_requests[i]);
+                       (long long)f->door.n_answers[i]);
     }
 }
 

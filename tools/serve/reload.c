@@ -53,8 +53,8 @@ uint64_t reload_digest(const char *folder)
     return hash;
 }
 
-/* Who asked is told. With the lock. */
-static void answer(front *f, const char *error, double seconds)
+/* Who asked is told; was: what was served before. With the lock. */
+static void answer(front *f, const char *error, const char *was, double seconds)
 {
     job *j = f->asked;
     ds_log(f->http_ctx, DS_LOG_WARN, error == NULL ? "%s is loaded anew" : "%s is not loaded: %s",
@@ -68,6 +68,8 @@ static void answer(front *f, const char *error, double seconds)
         j->status = MHD_HTTP_OK;
         dsi_buf_puts(&j->out, "{\"status\":\"ok\",\"model\":");
         put_clean(&j->out, f->asked_path, strlen(f->asked_path));
+        dsi_buf_puts(&j->out, ",\"was\":");
+        put_clean(&j->out, was, strlen(was));
         dsi_buf_printf(&j->out, ",\"seconds\":%.3f}\n", seconds);
     }
     if (j != NULL) {
@@ -121,7 +123,7 @@ static void *load(void *opaque)
     }
     (void)pthread_mutex_lock(&f->lock);
     if (status < 0 || other != NULL) {
-        answer(f, error, 0);
+        answer(f, error, NULL, 0);
     } else {
         f->fresh = s;
         (void)pthread_cond_signal(&f->wake);
@@ -139,7 +141,7 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
                         "a reload of layers that ranks share is not built; start the job anew");
     }
     (void)pthread_mutex_lock(&f->lock);
-    const bool over = f->draining || f->stop;
+    const bool over = f->door.draining || f->stop;
     const bool busy = f->loading;
     f->loading = busy || !over;
     (void)pthread_mutex_unlock(&f->lock);
@@ -225,7 +227,7 @@ void reload_take(front *f)
     if (s != NULL && !is_half_encoded(f)) {
         f->fresh = NULL;
         if (f->server != NULL && lora_slots_load(f, s) < 0) {
-            answer(f, ds_ctx_error(s->ctx), 0);
+            answer(f, ds_ctx_error(s->ctx), NULL, 0);
             s->destroy(s);
         } else {
             served *old = f->in_force;
@@ -235,7 +237,7 @@ void reload_take(front *f)
             f->sentence = s->sentence;
             f->ctx = s->ctx;
             f->broken = false;
-            free(f->path);
+            char *was = f->path;
             f->path = strdup(f->asked_path);
             if (old->server == NULL) {
                 old->destroy(old);
@@ -243,7 +245,8 @@ void reload_take(front *f)
                 old->next = f->ending;
                 f->ending = old;
             }
-            answer(f, NULL, dsi_clock_seconds() - f->asked_at);
+            answer(f, NULL, was, dsi_clock_seconds() - f->asked_at);
+            free(was);
         }
     }
     drop_ended(f);
@@ -256,7 +259,7 @@ void reload_close(front *f)
     }
     (void)pthread_mutex_lock(&f->lock);
     if (f->fresh != NULL) {
-        answer(f, "the server ends", 0);
+        answer(f, "the server ends", NULL, 0);
         f->fresh->destroy(f->fresh);
         f->fresh = NULL;
     }
