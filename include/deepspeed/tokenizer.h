@@ -63,6 +63,7 @@ typedef struct ds_two_texts {
     size_t n[2];       /* bytes */
     size_t max_length; /* most tokens, special ones included: ends are cut off as transformers'
                           "longest_first" does; default 0: any number */
+    DS_RESERVED(2);
 } ds_two_texts;
 
 /* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with the

@@ -137,6 +137,15 @@ class Terminal:
         before, self.seen = self.seen.split(text, 1)
         return before
 
+    def some(self, seconds=60):
+        """Until an answer has begun, and a little longer."""
+        end = time.monotonic() + seconds
+        while not self.seen.strip():
+            assert time.monotonic() < end, "no answer begins"
+            if select.select([self.fd], [], [], 1)[0]:
+                self.seen += os.read(self.fd, 65536)
+        time.sleep(0.1)
+
     def send(self, text):
         os.write(self.fd, text)
 
@@ -257,7 +266,7 @@ def interrupts():
     t.until(b"> ")
     t.send(b"one\n")
     t.until(b"\n")
-    time.sleep(0.3)
+    t.some()
     t.send(b"\x03")
     t.until(b"\n> ")
     t.send(b"/save part.jsonl\n")
@@ -266,7 +275,7 @@ def interrupts():
     assert [m["role"] for m in messages] == ["user", "assistant"] and messages[1]["content"], messages
     t.send(b"two\n")
     t.until(b"\n")
-    time.sleep(0.3)
+    t.some()
     t.send(b"\x03")
     t.until(b"\n> ")
     t.send(b"\x03")
