@@ -15,7 +15,8 @@ typedef struct dsc_linear_args {
 } dsc_linear_args;
 
 typedef struct dsc_linear_dw_args {
-    const void *x, *dy, *dw_in, *dbias_in; /* dw_in, dbias_in: as dw, or NULL */
+    const void *x, *dy;
+    const float *dw_in, *dbias_in; /* or NULL */
     void *dw, *dbias;
     int64_t rows, n_in, n_out;
     int32_t transposed, dw_dtype;

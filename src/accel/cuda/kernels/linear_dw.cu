@@ -29,8 +29,7 @@ DSC_INLINE void linear_dw_body(const dsc_linear_dw_args *a, int act)
     }
     if (o < a->n_out && k < a->n_in) {
         const int64_t at = a->transposed != 0 ? k * a->n_out + o : o * a->n_in + k;
-        dsc_set(a->dw, a->dw_dtype, at,
-                a->dw_in != NULL ? sum + dsc_get(a->dw_in, a->dw_dtype, at) : sum);
+        dsc_set(a->dw, a->dw_dtype, at, a->dw_in != NULL ? sum + a->dw_in[at] : sum);
     }
 }
 
@@ -52,7 +51,7 @@ DSC_INLINE void column_sums_body(const dsc_linear_dw_args *a, int act)
                 sum += sums[w][lane];
             }
             dsc_set(a->dbias, a->dw_dtype, column,
-                    a->dbias_in != NULL ? sum + dsc_get(a->dbias_in, a->dw_dtype, column) : sum);
+                    a->dbias_in != NULL ? sum + a->dbias_in[column] : sum);
         }
         __syncthreads();
     }
