@@ -38,7 +38,7 @@ refused 2 'give --type' "$bin/ds_quantize" folder new.gguf
 refused 2 'overwrite replaces it' "$bin/ds_quantize" --type q4_0 folder file.gguf
 refused 2 'neither folder nor back' "$bin/ds_quantize" folder back
 refused 2 'for a file' "$bin/ds_quantize" --type q4_0 file.gguf third
-refused 1 'types of a GGUF file' "$bin/ds_generate" --model folder --quantize file --prompt x
+refused 1 'could stay as they are; name a type of blocks' "$bin/ds_generate" --model folder --quantize file --prompt x
 refused 2 'without --adapter' "$bin/ds_generate" --model folder --adapter back --quantize q8_0 --prompt x
 rm folder/tokenizer.json
 refused 1 'has no tokenizer.json' "$bin/ds_quantize" --type q4_0 folder new.gguf
