@@ -140,20 +140,27 @@ static void put_row(FILE *stream, const dsi_arg *row)
         (void)put_paragraph(stream, row->doc);
         return;
     }
-    if (row->letter != 0) {
-        (void)fprintf(stream, "  -%c, --%s", row->letter, row->name);
-    } else {
-        (void)fprintf(stream, "  --%s", row->name);
-    }
+    int width = row->letter != 0 ? fprintf(stream, "  -%c, --%s", row->letter, row->name)
+                                 : fprintf(stream, "  --%s", row->name);
     if (row->type != DSI_ARG_SWITCH) {
         const bool more = row->type == DSI_ARG_LIST && strstr(value, "…") == NULL;
-        (void)fprintf(stream, " %s%s", value, more ? " ..." : "");
+        width += fprintf(stream, " %s%s", value, more ? " ..." : "");
     }
-    if (row->choices != NULL && strcmp(row->choices, value) != 0) {
+    const char *def =
+        row->def != NULL && (row->type != DSI_ARG_SWITCH || strcmp(row->def, "true") == 0)
+            ? row->def
+            : NULL;
+    const bool lists = row->choices != NULL && strcmp(row->choices, value) != 0;
+    const size_t all = (size_t)width + (lists ? strlen(row->choices) + 4 : 0) +
+                       (def != NULL ? strlen(def) + 4 : 0);
+    if (lists && all <= WIDTH) {
         (void)fprintf(stream, "  (%s)", row->choices);
     }
-    if (row->def != NULL && (row->type != DSI_ARG_SWITCH || strcmp(row->def, "true") == 0)) {
-        (void)fprintf(stream, "  [%s]", row->def);
+    if (def != NULL) {
+        (void)fprintf(stream, "  [%s]", def);
+    }
+    if (lists && all > WIDTH) {
+        (void)fprintf(stream, "\n%*s(%s)", DOC_COLUMN, "", row->choices);
     }
     (void)fprintf(stream, "\n%*s", DOC_COLUMN, "");
     if (row->doc != NULL) {
