@@ -66,7 +66,7 @@ static const char after[] =
     "  ds_checkpoint verify out/checkpoints --all\n"
     "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n"
     "  ds_checkpoint deepspeed out/checkpoints ds --zero_stage 2 --ranks 8\n"
-    "  ds_checkpoint deepspeed out/checkpoints ds --zero_stage 1 --ranks 4 --like first_save\n"
+    "  ds_checkpoint deepspeed out ds --zero_stage 1 --ranks 4 --like first_save\n"
     "  ds_checkpoint merge Qwen/Qwen2.5-0.5B tuned merged\n\n"
     "Exit codes: 0 right, 1 a checkpoint is broken or missing, 2 wrong usage, 3 a folder or file\n"
     "cannot be read or memory ran out.";
