@@ -67,7 +67,8 @@ static const dsi_option sequence_rows[] = {
       "memory is that of a chunk. The last chunk has what is left, and each is rounded down so "
       "that "
       "all sequence_parallel_size ranks have as much of it; 0: all at once. With \"ring\" keys and "
-      "values of each pair of chunks travel, and load_balance changes nothing: chunks are shared.",
+      "values of each pair of chunks travel, and load_balance changes nothing: chunks are shared. "
+      "At most mlp_tile_tokens where that is set: a chunk is a tile.",
       MIN(0), FIELD(sequence_chunk)),
     E("offload", "\"none\"", IN_FORCE,
       "Where keys, values and their gradients of the chunks that are not being computed wait, with "

@@ -133,6 +133,14 @@ done
 awk -v whole="$(memory wide_whole)" -v chunks="$(memory wide_chunks)" 'BEGIN {split(whole, a); split(chunks, b); exit !(b[1] < 0.6 * a[1])}' ||
     fail "memory in one piece and in chunks, MiB: $(memory wide_whole), $(memory wide_chunks)"
 
+# A chunk is a tile of the feed-forward parts: larger ones change nothing.
+config base.json 0 1 '"chunk_size": 8'
+config tiled.json 0 1 '"chunk_size": 8' ', "mlp_tile_tokens": 16'
+for run in base tiled; do
+    train 1 $run.json $run 48 --model_config llama.json $text || fail "$run" $run.log
+done
+same base tiled
+
 # What does not go: by name, with what does.
 refused() { # MESSAGE, KEYS OF sequence_parallel, OTHER KEYS
     config no.json 0 "${4:-1}" "$2" "${3:-}"
@@ -140,7 +148,7 @@ refused() { # MESSAGE, KEYS OF sequence_parallel, OTHER KEYS
     grep -q "$1" no.log || fail "no message: $1" no.log
 }
 refused 'raise it to 2' '"chunk_size": 1' '' 2
-refused 'set mlp_tile_tokens to 0' '"chunk_size": 8' ', "mlp_tile_tokens": 8'
+refused 'expected at most mlp_tile_tokens, 7' '"chunk_size": 8' ', "mlp_tile_tokens": 7'
 refused 'set domino to false' '"chunk_size": 8' ', "tensor_parallel": {"autotp_size": 2, "domino": true}' 2
 refused 'expected sequence_parallel.chunk_size with it' '"offload": "cpu"'
 refused 'both or neither of sequence_parallel.offload' '"chunk_size": 8, "offload": "nvme"'
