@@ -173,7 +173,9 @@ class Case:
         own = random.Random(f"{self.length} {self.batch} {self.ranks}")  # what was drawn before stays as it was
         heads = self.model.get("num_attention_heads", self.model.get("n_head", 1))
         if (self.ring is not None or heads % (self.sp * self.tp) == 0) and not self.domino and self.length > parts and own.random() < 0.4:
-            self.piece = own.choice(range(parts, self.length))  # the ranks, or the length, may leave a rest
+            # the ranks, or the length, may leave a rest; n chunks in a ring are n (n + 1) / 2 rounds of messages a layer, of which few tell as much
+            least = parts if self.ring is None else max(parts, self.length // 4)
+            self.piece = own.choice(range(least, self.length))
 
     def divides(self, tp):
         """Whether so many ranks can share some layer, as far as that is easily said."""
