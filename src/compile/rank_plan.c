@@ -116,18 +116,21 @@ static bool has_halves(const maker *m)
     return is_ring(m) && m->spec.train.sequence_form == DS_SEQUENCE_RING_HALVES;
 }
 
-static dsi_chunks chunks_of(const maker *m)
+dsi_chunks dsi_rank_chunks(const dsi_engine_spec *spec)
 {
-    return (dsi_chunks){.seq_length = m->spec.train.seq_length,
-                        .chunk = m->spec.train.sequence_chunk,
-                        .ranks = sequence_ranks(m)};
+    const maker m = {.spec = *spec};
+    const int64_t chunk = spec->train.sequence_chunk;
+    return (dsi_chunks){.seq_length = spec->train.seq_length,
+                        .chunk = chunk < spec->train.seq_length ? chunk : 0,
+                        .ranks = sequence_ranks(&m),
+                        .token_ranks = token_ranks(&m),
+                        .ring = is_ring(&m)};
 }
 
 /* Whether sequences are computed in chunks: not those that are one chunk. */
 static bool has_chunks(const maker *m)
 {
-    return m->spec.train.sequence_chunk > 0 &&
-           m->spec.train.sequence_chunk < m->spec.train.seq_length;
+    return dsi_rank_chunks(&m->spec).chunk > 0;
 }
 
 /* Ranks that share the heads of attention, for the trace. */
@@ -325,7 +328,7 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         DS_TRY_GOTO(status, keep(m, graph, &made[KEPT]), done);
         graph = made[KEPT];
     }
-    if (is_ring(m)) {
+    if (is_ring(m) && !has_chunks(m)) {
         DS_TRY_GOTO(status,
                     dsi_ring_attention(graph, sequence_ranks(m), has_halves(m), &made[RING]), done);
         graph = made[RING];
@@ -335,10 +338,11 @@ static ds_status lower(maker *m, const ds_graph *graph, dsi_plan_env env, bool b
         graph = made[HALVES];
     }
     if (has_chunks(m)) {
-        const dsi_chunks chunks = chunks_of(m);
-        const uint32_t n = (uint32_t)(chunks.seq_length / chunks.chunk);
+        const dsi_chunks chunks = dsi_rank_chunks(&m->spec);
         DS_TRY_GOTO(status, dsi_chunks_cut(graph, &chunks, &made[CHUNKS]), done);
-        DS_TRY_GOTO(status, dsi_chunks_turns(made[CHUNKS], n, &made[ORDERED]), done);
+        DS_TRY_GOTO(status,
+                    dsi_chunks_turns(made[CHUNKS], dsi_chunks_count(&chunks), &made[ORDERED]),
+                    done);
         graph = made[ORDERED];
     }
     if (m->spec.zero.mesh.n_ranks > 1) {
@@ -427,7 +431,7 @@ static ds_status declare_eval(maker *m)
     DS_TRY(trace(m, DS_TRACE_EVAL, &graph));
     ds_status status = DS_OK;
     if (has_chunks(m)) {
-        const dsi_chunks chunks = chunks_of(m);
+        const dsi_chunks chunks = dsi_rank_chunks(&m->spec);
         status = dsi_chunks_cut(graph, &chunks, &cut);
     }
     if (status >= 0) { /* its inputs are cells of both graphs */
@@ -850,7 +854,7 @@ static ds_status build(maker *m)
     DS_TRY(dsi_sequence_check_length(m->plan.ctx, (uint32_t)sequence_ranks(m),
                                      m->spec.train.seq_length));
     if (has_chunks(m)) {
-        const dsi_chunks chunks = chunks_of(m);
+        const dsi_chunks chunks = dsi_rank_chunks(&m->spec);
         DS_TRY(dsi_chunks_check(m->plan.ctx, &chunks));
     }
     DS_TRY(ds_cells_create(m->plan.ctx, MAX_CELLS, &m->plan.cells));

@@ -8,6 +8,7 @@
 
 #include "compile/memory_policy.h"
 #include "cost/ledger.h"
+#include "pass/chunks.h"
 #include "pipe/pipe_schedule.h"
 #include "place/stage_cut.h"
 #include "plan/plan.h"
@@ -44,6 +45,9 @@ typedef struct dsi_rank_plan {
 
 /* The schedule of a specification whose mesh has a pipeline. */
 dsi_schedule dsi_rank_schedule(const dsi_engine_spec *spec);
+
+/* How sequences are cut in chunks; chunk 0: they are not, as those that are one chunk. */
+dsi_chunks dsi_rank_chunks(const dsi_engine_spec *spec);
 
 /* How often the executor maps a local cell: inputs once for each micro-batch in flight. */
 uint32_t dsi_rank_cell_copies(const dsi_rank_plan *plan, ds_cell cell);

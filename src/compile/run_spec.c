@@ -476,11 +476,12 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.partition = (dsi_stage_partition)v->pipeline_partition;
     spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
     spec->stage_chunks = v->pipeline_chunks;
-    spec->train.mlp_rows = v->mlp_tile_tokens;
-    spec->train.sequence_form = v->sequence_attention == 0 ? DS_SEQUENCE_HEADS
-                                : v->sequence_balance      ? DS_SEQUENCE_RING_HALVES
-                                                           : DS_SEQUENCE_RING;
     spec->train.sequence_chunk = v->sequence_chunk;
+    const bool chunks = v->sequence_chunk > 0 && v->sequence_chunk < params->seq_length;
+    spec->train.mlp_rows = chunks ? 0 : v->mlp_tile_tokens; /* a chunk is no larger a tile */
+    spec->train.sequence_form = v->sequence_attention == 0       ? DS_SEQUENCE_HEADS
+                                : v->sequence_balance && !chunks ? DS_SEQUENCE_RING_HALVES
+                                                                 : DS_SEQUENCE_RING;
     spec->train.accumulation = v->batch.gradient_accumulation_steps;
     spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
     spec->reserved_cores = v->zero.zenflow.reserved;

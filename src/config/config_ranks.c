@@ -389,17 +389,18 @@ static void chunks(dsi_eval *eval)
     const dsi_item *offload = dsi_item_find(eval, "sequence_parallel.offload");
     const dsi_item *path = dsi_item_find(eval, "sequence_parallel.nvme_path");
     if (v->sequence_chunk > 0) {
-        const char *other =
-            v->sequence_parallel > 1 && v->sequence_attention != 0
-                ? "sequence_parallel.attention \"ring\", whose ranks keep their keys"
-            : v->tp_domino           ? "tensor_parallel.domino"
-            : v->pipeline_stages > 1 ? "pipeline.stages above 1"
-            : v->mlp_tile_tokens > 0
-                ? "mlp_tile_tokens: a chunk is a tile of the feed-forward parts"
-                : NULL;
-        if (other != NULL) {
-            dsi_item_error(eval, size, "does not go with %s; set one of the two to its default",
-                           other);
+        if (v->tp_domino) {
+            dsi_item_error(eval, size,
+                           "does not go with tensor_parallel.domino: halves of rows take turns to "
+                           "hide what ranks send, chunks so that one of them is in memory; set "
+                           "domino to false");
+        }
+        if (v->mlp_tile_tokens > 0 && v->mlp_tile_tokens < v->sequence_chunk) {
+            dsi_item_error(eval, size,
+                           "expected at most mlp_tile_tokens, %" PRId64 ", found %" PRId64
+                           ": a chunk is the tile of the feed-forward parts; lower it, or set "
+                           "mlp_tile_tokens to 0",
+                           v->mlp_tile_tokens, v->sequence_chunk);
         }
     } else if (v->sequence_offload != DS_OFFLOAD_NONE) {
         dsi_item_error(eval, offload,

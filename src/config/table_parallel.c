@@ -64,12 +64,16 @@ static const dsi_option sequence_rows[] = {
     I("chunk_size", "0", IN_FORCE,
       "Positions, of all ranks that share a sequence, that are computed at a time (FPDT, Ulysses-"
       "Offload): causal attention of a chunk meets the keys of one chunk before the other, so that "
-      "memory is that of a chunk. It divides the sequence length and is a multiple of "
-      "sequence_parallel_size, which may be 1; 0: all at once. With \"ulysses\" only.",
+      "memory is that of a chunk. The last chunk has what is left, and each is rounded down so "
+      "that "
+      "all sequence_parallel_size ranks have as much of it; 0: all at once. With \"ring\" keys and "
+      "values of each pair of chunks travel, and load_balance changes nothing: chunks are shared. "
+      "At most mlp_tile_tokens where that is set: a chunk is a tile.",
       MIN(0), FIELD(sequence_chunk)),
     E("offload", "\"none\"", IN_FORCE,
       "Where keys, values and their gradients of the chunks that are not being computed wait, with "
-      "chunk_size. \"cpu\" needs device_memory.",
+      "chunk_size. \"cpu\" needs device_memory. Beside pipeline.stages with "
+      "activation_checkpointing.recompute \"full\".",
       .choices = "none|cpu|nvme", FIELD(sequence_offload)),
     T("nvme_path", "null", IN_FORCE, "Folder on a disk for offload \"nvme\".", WITH(NULLABLE),
       FIELD(sequence_path)),
@@ -156,7 +160,7 @@ static const dsi_option tensor_parallel_rows[] = {
       "The rows of a micro-batch, 2 at least, go through the layers in two halves that take turns: "
       "while one waits for the ranks of its layer, the other computes, forward and backward "
       "(DeepSpeed's Domino). Collectives overlap as with tp_overlap_comm. Losses and gradients are "
-      "the same up to the order in which rows are summed. Not for experts.",
+      "the same up to the order in which rows are summed.",
       FIELD(tp_domino)),
     S("tensor_parallel", NULL, IN_FORCE, "Size of the group.", .section = &tp, .aliases = "tp"),
     LIST("injection_policy_tuple", "null", NOT_BUILT, "PyTorch classes to split.", WITH(NULLABLE),

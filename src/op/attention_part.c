@@ -61,7 +61,7 @@ const ds_op dsi_op_turn_parts = {
 /* ---- attention_part -------------------------------------------------------------------------- */
 
 typedef struct dims {
-    int64_t b, t;
+    int64_t b, t, s; /* samples, queries and keys of all parts */
 } dims;
 
 static ds_status check_attrs(const ds_infer *call)
@@ -70,8 +70,9 @@ static ds_status check_attrs(const ds_infer *call)
     const dsi_attention_part_attrs *a = call->attrs;
     if (a->n_heads < 1 || a->n_heads > MOST || a->n_kv_heads < 1 ||
         a->n_heads % a->n_kv_heads != 0 || a->head_dim < 1 || a->head_dim > MOST || a->window < 0 ||
-        a->all_keys < a->part || !(a->dropout >= 0.0 && a->dropout < 1.0) || !(a->scale > 0.0) ||
-        !(a->cap >= 0.0) || !(a->alibi >= 0.0) || a->alibi_rounded < 0 || a->alibi_rounded > 1) {
+        a->all_keys < a->part || a->key_part < 0 || a->all_keys < a->key_part ||
+        !(a->dropout >= 0.0 && a->dropout < 1.0) || !(a->scale > 0.0) || !(a->cap >= 0.0) ||
+        !(a->alibi >= 0.0) || a->alibi_rounded < 0 || a->alibi_rounded > 1) {
         return dsi_op_bad_attr(call,
                                "n_heads %lld, n_kv_heads %lld, head_dim %lld, window %lld, scale "
                                "%g, cap %g, alibi %g: expected those of attention, scale above 0",
@@ -82,7 +83,7 @@ static ds_status check_attrs(const ds_infer *call)
     return DS_OK;
 }
 
-/* q, k and v at inputs at, at+1, at+2: as many keys as queries. */
+/* q, k and v at inputs at, at+1, at+2: as many parts of keys as of queries. */
 static ds_status check_qkv(const ds_infer *call, uint32_t at, dims *d)
 {
     const dsi_attention_part_attrs *a = call->attrs;
@@ -93,9 +94,10 @@ static ds_status check_qkv(const ds_infer *call, uint32_t at, dims *d)
         return dsi_op_bad(call, at, "q", "a float tensor (B,T,%lld)",
                           (long long)(a->n_heads * a->head_dim));
     }
-    *d = (dims){q.shape.dims[0], q.shape.dims[1]};
-    const ds_shape kv = ds_shape_3d(d->b, d->t, a->n_kv_heads * a->head_dim);
-    DS_TRY(check_part(call, a->part, d->t));
+    DS_TRY(check_part(call, a->part, q.shape.dims[1]));
+    *d = (dims){q.shape.dims[0], q.shape.dims[1],
+                q.shape.dims[1] / a->part * dsi_attention_key_part(a)};
+    const ds_shape kv = ds_shape_3d(d->b, d->s, a->n_kv_heads * a->head_dim);
     DS_TRY(dsi_op_need(call, at + 1, "k", q.dtype, kv));
     return dsi_op_need(call, at + 2, "v", q.dtype, kv);
 }
@@ -110,7 +112,7 @@ static ds_status check_numbers(const ds_infer *call, uint32_t at, const dims *d)
                                (long long)a->all_heads);
     }
     DS_TRY(dsi_op_need(call, at, "rows", DS_DTYPE_I32, ds_shape_1d(d->t)));
-    DS_TRY(dsi_op_need(call, at + 1, "keys", DS_DTYPE_I32, ds_shape_1d(d->t)));
+    DS_TRY(dsi_op_need(call, at + 1, "keys", DS_DTYPE_I32, ds_shape_1d(d->s)));
     DS_TRY(dsi_op_may(call, at + 2, "first", DS_DTYPE_I32, ds_shape_2d(d->b, d->t)));
     if (a->dropout > 0.0 || dsi_op_has(call, at + 3)) {
         DS_TRY(dsi_op_need(call, at + 3, "rng", DS_DTYPE_I64, ds_shape_1d(4)));
@@ -156,12 +158,12 @@ static void cost_of(const ds_infer *call, uint32_t at, double products, ds_cost 
     const ds_shape q = call->in[at].shape;
     const double share = dsi_attention_visible(a->causal != 0, a->window, a->all_keys) /
                          ((double)a->all_keys * (double)a->all_keys);
-    const double pairs = (double)q.dims[1] * (double)a->part * share;
+    const double pairs = (double)q.dims[1] * (double)dsi_attention_key_part(a) * share;
     cost_out->flops =
         2.0 * products * (double)q.dims[0] * (double)a->n_heads * pairs * (double)a->head_dim;
     cost_out->bytes = dsi_op_bytes(call);
     cost_out->m = ds_shape_rows(q) * a->n_heads;
-    cost_out->n = a->part;
+    cost_out->n = dsi_attention_key_part(a);
     cost_out->k = a->head_dim;
 }
 
@@ -186,6 +188,7 @@ static const ds_attr part_attrs[] = {
     DSI_ATTR_INT(dsi_attention_part_attrs, part),
     DSI_ATTR_INT(dsi_attention_part_attrs, last),
     DSI_ATTR_INT(dsi_attention_part_attrs, alibi_rounded),
+    DSI_ATTR_INT(dsi_attention_part_attrs, key_part),
 };
 
 /* Heads are cut as in attention, positions between parts. */

@@ -93,9 +93,10 @@ typedef struct dsi_vocab_attrs {
 } dsi_vocab_attrs;
 /* row_numbers: → i32 (n_rows): 0, 1, 2 … Cut with a table, a rank knows which rows it has.
  * n_parts above 1: in the order of a sequence that so many ranks share (sequence_order.h): part i
- * has what part i - turn, counted around, has in that order; halves: each part is two pieces. */
+ * has what part i - turn, counted around, has in that order; halves: each part is two pieces.
+ * start: what the first number is. */
 typedef struct dsi_row_numbers_attrs {
-    int64_t n_rows, n_parts, turn, halves;
+    int64_t n_rows, n_parts, turn, halves, start;
 } dsi_row_numbers_attrs;
 extern const ds_op dsi_op_row_numbers;
 /* embedding_part: table (V,C), ids i32 (..), rows i32 (V) → (..,C), rows: -0 where the part lacks
@@ -338,7 +339,14 @@ typedef struct dsi_attention_part_attrs {
     int64_t part;          /* positions of a part */
     int64_t last;          /* 1: nothing comes behind: y, or dq, is of q's type */
     int64_t alibi_rounded; /* as in attention */
+    int64_t key_part; /* positions of a part of the keys, of which there are as many parts as of
+                         the queries; 0: `part` */
 } dsi_attention_part_attrs;
+/* key_part, or part. */
+static inline int64_t dsi_attention_key_part(const dsi_attention_part_attrs *a)
+{
+    return a->key_part > 0 ? a->key_part : a->part;
+}
 /* attention_part: q (B,T,H·D), k, v (B,T,KV·D), rows i32 (T), keys i32 (T): which of all positions
  * these are, ascending by one in a few runs, [first], [rng], [heads], [y, lse of parts before] → y,
  * lse. Each part of the queries sees of the keys in its place those that attention would let it

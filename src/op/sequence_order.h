@@ -34,13 +34,21 @@ static inline dsi_sequence_run dsi_sequence_run_of(int64_t length, int64_t n_par
                : (dsi_sequence_run){front, n_parts * front + (n_parts - 1 - part) * back, back};
 }
 
-/* Run i of a part of a sequence that is computed in chunks of so many positions: its share of
- * chunk i, so that each chunk is shared by all. */
-static inline dsi_sequence_run dsi_sequence_chunk_run(int64_t chunk, int64_t n_parts, int64_t part,
-                                                      int64_t i)
+/* Positions of a chunk of at most so many that ranks share: each has as many. */
+static inline int64_t dsi_sequence_chunk(int64_t most, int64_t ranks)
 {
-    const int64_t each = chunk / n_parts;
-    return (dsi_sequence_run){i * each, i * chunk + part * each, each};
+    return most / ranks * ranks;
+}
+
+/* Run i of a part of a sequence that is computed in chunks of so many positions, a multiple of
+ * n_parts: its share of chunk i, so that each chunk is shared by all. The last chunk has the rest.
+ */
+static inline dsi_sequence_run dsi_sequence_chunk_run(int64_t length, int64_t chunk,
+                                                      int64_t n_parts, int64_t part, int64_t i)
+{
+    const int64_t left = length - i * chunk;
+    const int64_t each = (left < chunk ? left : chunk) / n_parts;
+    return (dsi_sequence_run){i * (chunk / n_parts), i * chunk + part * each, each};
 }
 
 #endif

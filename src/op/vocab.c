@@ -29,10 +29,9 @@ static ds_status check_part(const ds_infer *call, uint32_t rows, int64_t part)
 static const ds_attr vocab_attrs[] = {DSI_ATTR_INT(dsi_vocab_attrs, n_rows)};
 
 static const ds_attr row_numbers_attrs[] = {
-    DSI_ATTR_INT(dsi_row_numbers_attrs, n_rows),
-    DSI_ATTR_INT(dsi_row_numbers_attrs, n_parts),
-    DSI_ATTR_INT(dsi_row_numbers_attrs, turn),
-    DSI_ATTR_INT(dsi_row_numbers_attrs, halves),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, n_rows), DSI_ATTR_INT(dsi_row_numbers_attrs, n_parts),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, turn),   DSI_ATTR_INT(dsi_row_numbers_attrs, halves),
+    DSI_ATTR_INT(dsi_row_numbers_attrs, start),
 };
 
 static ds_status row_numbers_infer(ds_infer *call)
@@ -41,6 +40,10 @@ static ds_status row_numbers_infer(ds_infer *call)
     if (a->n_rows < 1 || a->n_rows > INT32_MAX) {
         return dsi_op_bad_attr(call, "n_rows is %lld, expected 1 to %d", (long long)a->n_rows,
                                INT32_MAX);
+    }
+    if (a->start < 0 || a->start > INT32_MAX - a->n_rows) {
+        return dsi_op_bad_attr(call, "start is %lld, expected 0 to %lld", (long long)a->start,
+                               (long long)(INT32_MAX - a->n_rows));
     }
     if (a->n_parts < 0 || (a->n_parts > 0 && a->n_rows % a->n_parts != 0) || a->turn < 0 ||
         (a->turn > 0 && a->turn >= a->n_parts)) {
@@ -60,7 +63,8 @@ const ds_op dsi_op_row_numbers = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
     .place = DSI_PLACE(.out = "_"),
-    .doc = "→ i32 (n_rows): 0, 1, 2 …; with n_parts in the order of a sequence that so many ranks "
+    .doc = "→ i32 (n_rows): 0, 1, 2 …, or from start on; with n_parts in the order of a sequence "
+           "that so many ranks "
            "share, in halves or not, its parts turned so often.",
     .n_in_min = 0,
     .n_in_max = 0,

@@ -9,12 +9,20 @@
 #include "ir/graph.h"
 
 typedef struct dsi_chunks {
-    int64_t seq_length; /* of all ranks that share a sequence */
-    int64_t chunk;      /* positions of a chunk */
-    int64_t ranks;      /* that share each sequence */
+    int64_t seq_length;  /* of all ranks that share a sequence */
+    int64_t chunk;       /* positions of a chunk, as configured */
+    int64_t ranks;       /* that share each sequence */
+    int64_t token_ranks; /* of those, ranks that share a rank's tokens for their experts; 1: none */
+    bool ring;           /* they keep their queries, and keys and values travel */
 } dsi_chunks;
 
-/* Refuses lengths that chunks do not make up, by the configuration's keys. */
+/* Positions of a chunk: as many as configured, rounded down so that all ranks have as many of it
+ * (sequence_order.h). The last chunk has what is left. And how many chunks there are. */
+int64_t dsi_chunks_length(const dsi_chunks *chunks);
+uint32_t dsi_chunks_count(const dsi_chunks *chunks);
+
+/* Refuses chunks of which ranks would have nothing, and too many of them, by the configuration's
+ * keys. */
 ds_status dsi_chunks_check(ds_ctx *ctx, const dsi_chunks *chunks);
 
 /* Makes a new graph over the same cells in which, in place of each node of the micro-batch's phases
@@ -28,11 +36,15 @@ ds_status dsi_chunks_check(ds_ctx *ctx, const dsi_chunks *chunks);
  * With ranks the sequence stands in the order of sequence_order.h: each has its part of every
  * chunk, so that all have as much to do.
  *
+ * In a ring each pair of chunks is a round of steps, in which the keys of one turn among the ranks
+ * (part_attention.h). Experts sort the tokens of each chunk by itself (piece_experts.h).
+ *
  * Numbers: rows have the bits of the graph in one piece, attention apart, which is merged of its
  * steps in fp32 (ops.h); they depend on the length of a chunk, on no number of ranks.
  *
- * Errors: ERR_UNSUPPORTED names what has no chunks: attention that is not causal, or by queries;
- * experts; dropout that does not know its rows. The caller destroys *made_out. */
+ * Errors: ERR_UNSUPPORTED names what has no chunks: attention that is not causal, or by queries
+ * but in a ring; experts with a capacity; dropout that does not know its rows. The caller destroys
+ * *made_out. */
 ds_status dsi_chunks_cut(const ds_graph *graph, const dsi_chunks *chunks, ds_graph **made_out);
 
 /* Makes a new graph with the nodes in the order of turns: of each layer (region) the nodes of one

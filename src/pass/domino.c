@@ -3,19 +3,16 @@
 #include "pass/domino.h"
 
 #include "op/ops.h"
+#include "pass/piece_experts.h"
 #include "pass/pieces.h"
 
 enum { N_HALVES = 2, ROW_DIM = 0 };
 
-/* First row and number of rows of a half. */
-static void rows_of(const dsi_pieces *p, ds_shape shape, uint32_t half, int64_t *start, int64_t *n)
+/* Half 1 has the odd row. */
+static int64_t length(const dsi_pieces *p, int64_t whole, uint32_t half)
 {
-    dsi_placement at = dsi_replicate();
-    at.on[DSI_PIECES_AXIS] = (dsi_place_on){DSI_SHARD, ROW_DIM, 0};
-    const dsi_part first = dsi_placement_part(&p->mesh, &at, shape, 0);
-    const int64_t n_first = dsi_part_shape(&first).dims[ROW_DIM];
-    *start = half == 0 ? 0 : n_first;
-    *n = half == 0 ? n_first : shape.dims[ROW_DIM] - n_first;
+    (void)p;
+    return half == 0 ? whole - whole / 2 : whole / 2;
 }
 
 static bool begins(const dsi_pieces *p, ds_value v, uint32_t dim)
@@ -34,9 +31,10 @@ static bool is_of_rows(const dsi_pieces *p, ds_value v, uint32_t dim)
 static ds_status slice(dsi_pieces *p, ds_value whole, uint32_t dim, uint32_t half,
                        ds_value *value_out)
 {
-    dsi_slice_attrs attrs = {.dim = dim};
+    const int64_t n = ds_graph_meta(p->r.to, whole).shape.dims[dim];
+    const dsi_slice_attrs attrs = {
+        .dim = dim, .start = half == 0 ? 0 : length(p, n, 0), .length = length(p, n, half)};
     ds_value out[DS_MAX_OUT];
-    rows_of(p, ds_graph_meta(p->r.to, whole).shape, half, &attrs.start, &attrs.length);
     DS_TRY(ds_graph_apply(p->r.to, &dsi_op_slice, &attrs, &whole, 1, out));
     *value_out = out[0];
     return DS_OK;
@@ -54,36 +52,27 @@ static ds_status join(dsi_pieces *p, const ds_value *made, uint32_t dim, ds_valu
 /* Half 2 begins behind the samples of half 1. */
 static ds_status draw_behind(dsi_pieces *p, ds_meta meta, uint32_t half, ds_value *rng)
 {
-    dsi_rng_ahead_attrs attrs = {0};
-    int64_t n = 0;
+    const dsi_rng_ahead_attrs attrs = {.samples = length(p, meta.shape.dims[ROW_DIM], 0)};
     ds_value out[DS_MAX_OUT];
-    rows_of(p, meta.shape, half, &attrs.samples, &n);
+    (void)half;
     DS_TRY(ds_graph_apply(p->r.to, &dsi_op_rng_ahead, &attrs, rng, 1, out));
     *rng = out[0];
     return DS_OK;
 }
 
-static ds_status refuse_experts(dsi_pieces *p, const dsi_node_info *node, bool *made_out)
-{
-    (void)made_out;
-    return node->op != &dsi_op_grouped_linear
-               ? DS_OK
-               : ds_fail(p->r.from->ctx, DS_ERR_UNSUPPORTED,
-                         "tensor_parallel.domino does not go with experts (%s), whose rows are "
-                         "grouped over the whole micro-batch; set it to false",
-                         node->scope);
-}
-
 ds_status dsi_domino(const ds_graph *graph, int64_t rows, ds_graph **halves_out)
 {
-    static const dsi_pieces_how how = {.own = 1u << DSI_PIECES_AXIS,
+    static const dsi_pieces_how how = {.key = "tensor_parallel.domino",
+                                       .dim = ROW_DIM,
+                                       .own = 1u << DSI_PIECES_AXIS,
                                        .begins = begins,
                                        .may_slice = is_of_rows,
                                        .may_make = is_of_rows,
+                                       .length = length,
                                        .slice = slice,
                                        .join = join,
                                        .draw_behind = draw_behind,
-                                       .special = refuse_experts};
+                                       .special = dsi_pieces_experts};
     if (rows < N_HALVES) {
         return ds_fail(graph->ctx, DS_ERR_CONFIG,
                        "tensor_parallel.domino needs 2 rows or more in a micro-batch to cut it in "

@@ -11,14 +11,15 @@
  * that may work on a part of the first dim by its operator's placement rule, stand two: for the
  * first ceil(rows/2) rows (half 1), and for the others (half 2). Nodes that may not work on all
  * rows (half 0), which are put together for them. A sum over rows is that of half 1, to which half
- * 2 adds its own. Inputs of `rows` rows are cut; all else follows. Pure.
+ * 2 adds its own. Inputs of `rows` rows are cut; all else follows. Experts sort the tokens of each
+ * half by itself (piece_experts.h). Pure.
  *
  * Numbers: each row is computed by the same kernel on the same operands, so results by row have
  * the bits of the graph that is not cut wherever that kernel's are independent of the number of
  * rows; a sum over rows is one of two blocks of rows in place of one.
  *
- * Errors: ERR_CONFIG where rows is below 2; ERR_UNSUPPORTED of experts, whose rows are grouped over
- * the whole micro-batch. The caller destroys *halves_out. */
+ * Errors: ERR_CONFIG where rows is below 2; ERR_UNSUPPORTED of experts with a capacity, which
+ * counts the tokens of both halves. The caller destroys *halves_out. */
 ds_status dsi_domino(const ds_graph *graph, int64_t rows, ds_graph **halves_out);
 
 /* Makes a new graph with the nodes in the order in which the halves take turns: one goes on until

@@ -9,14 +9,6 @@
 
 enum { ATTRS = 64 };
 
-/* One way to cut a node, and what it is cut from. */
-typedef struct cut {
-    ds_place_case rule;
-    dsi_strategy how;
-    ds_meta in[DS_MAX_IN], out[DS_MAX_OUT];
-    uint32_t chained[DS_MAX_OUT]; /* of a sum: the input that is added to it, DS_MAX_IN: none */
-} cut;
-
 static bool is_sum(dsi_place_on on)
 {
     return on.kind == DSI_PARTIAL && on.dim == DSI_TERMS_SUM;
@@ -25,13 +17,6 @@ static bool is_sum(dsi_place_on on)
 static bool is_slice(dsi_place_on on)
 {
     return on.kind == DSI_SHARD && on.blocks == 0;
-}
-
-static dsi_placement placed(dsi_place_on on)
-{
-    dsi_placement p = dsi_replicate();
-    p.on[DSI_PIECES_AXIS] = is_slice(on) ? on : (dsi_place_on){0};
-    return p;
 }
 
 static bool is_input(const dsi_pieces *p, ds_value v)
@@ -49,9 +34,10 @@ uint32_t dsi_pieces_turn(const dsi_pieces *p, const dsi_node_info *node, uint32_
 
 /* ---- how a node is cut ----------------------------------------------------------------------- */
 
-static void describe(const dsi_pieces *p, const dsi_node_info *node, cut *k)
+void dsi_pieces_describe(const dsi_pieces *p, const dsi_node_info *node, dsi_piece_cut *k)
 {
     const ds_graph *g = p->r.from;
+    memset(k, 0, sizeof *k);
     for (uint32_t i = 0; i < node->n_in; ++i) {
         const ds_value v = dsi_node_in(g, node)[i];
         k->in[i] = v != DS_NONE ? g->values[v].meta : (ds_meta){0};
@@ -81,7 +67,7 @@ static uint32_t added_to(const dsi_node_info *node, uint32_t o)
     return at < node->op->n_in_max ? at : DS_MAX_IN;
 }
 
-static bool takes_inputs(const dsi_pieces *p, const dsi_node_info *node, const cut *k)
+static bool takes_inputs(const dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k)
 {
     bool any = false;
     for (uint32_t i = 0; i < node->n_in; ++i) {
@@ -101,8 +87,19 @@ static bool takes_inputs(const dsi_pieces *p, const dsi_node_info *node, const c
     return any;
 }
 
+/* Whether a node works on rows that pieces have sorted by themselves. */
+static bool is_apart(const dsi_pieces *p, const dsi_node_info *node)
+{
+    bool apart = false;
+    for (uint32_t i = 0; i < node->n_in; ++i) {
+        const ds_value v = dsi_node_in(p->r.from, node)[i];
+        apart = apart || (v != DS_NONE && p->is_cut[v] && p->apart[v]);
+    }
+    return apart;
+}
+
 /* Pieces, what all pieces have alike, and sums in fp32 or wider. */
-static bool makes_outputs(const dsi_pieces *p, const dsi_node_info *node, cut *k)
+static bool makes_outputs(const dsi_pieces *p, const dsi_node_info *node, dsi_piece_cut *k)
 {
     for (uint32_t o = 0; o < node->n_out; ++o) {
         const ds_value v = dsi_node_out(p->r.from, node)[o];
@@ -112,7 +109,8 @@ static bool makes_outputs(const dsi_pieces *p, const dsi_node_info *node, cut *k
             continue;
         }
         if (p->r.from->values[v].cell != DS_NONE ||
-            (on.kind == DSI_SHARD && !(is_slice(on) && p->how->may_make(p, v, on.dim))) ||
+            (on.kind == DSI_SHARD &&
+             !(is_slice(on) && (k->apart || p->how->may_make(p, v, on.dim)))) ||
             (on.kind == DSI_PARTIAL && !is_sum(on))) {
             return false;
         }
@@ -128,7 +126,7 @@ static bool makes_outputs(const dsi_pieces *p, const dsi_node_info *node, cut *k
 }
 
 /* Terms of sums that come in have to be those that later pieces' go behind. */
-static bool chains_inputs(const dsi_pieces *p, const dsi_node_info *node, const cut *k)
+static bool chains_inputs(const dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k)
 {
     for (uint32_t i = 0; i < node->n_in; ++i) {
         bool chained = dsi_node_in(p->r.from, node)[i] == DS_NONE || !is_sum(k->how.in[i]);
@@ -143,7 +141,7 @@ static bool chains_inputs(const dsi_pieces *p, const dsi_node_info *node, const 
 }
 
 /* Whether the node is cut, and how. */
-static bool find_cut(const dsi_pieces *p, const dsi_node_info *node, cut *k)
+static bool find_cut(const dsi_pieces *p, const dsi_node_info *node, dsi_piece_cut *k)
 {
     const dsi_place_policy policy = {.own = p->how->own};
     dsi_strategy list[DSI_RULE_STRATEGIES];
@@ -152,7 +150,8 @@ static bool find_cut(const dsi_pieces *p, const dsi_node_info *node, cut *k)
         node->op->attrs_bytes > ATTRS * sizeof(double)) {
         return false;
     }
-    describe(p, node, k);
+    dsi_pieces_describe(p, node, k);
+    k->apart = is_apart(p, node);
     const uint32_t n = dsi_rule_strategies(&k->rule, &p->mesh, DSI_PIECES_AXIS, &policy, 0, list);
     for (uint32_t i = 0; i < n; ++i) {
         k->how = list[i];
@@ -173,6 +172,13 @@ ds_status dsi_pieces_whole(dsi_pieces *p, ds_value v, ds_value *value_out)
     if (!p->is_cut[v]) {
         *value_out = p->r.map[v];
         return DS_OK;
+    }
+    if (p->apart[v]) {
+        const dsi_node_info *maker = &p->r.from->nodes[p->r.from->values[v].producer];
+        return ds_fail(p->r.from->ctx, DS_ERR_UNSUPPORTED,
+                       "%s does not go with what reads the experts' rows of all positions (%s of "
+                       "%s); leave it out",
+                       p->how->key, maker->op->name, maker->scope);
     }
     if (f->value == DS_NONE || f->phase != p->r.to->phase) {
         p->r.to->half = 0;
@@ -206,6 +212,7 @@ void dsi_pieces_made(dsi_pieces *p, ds_value v, uint32_t dim, const ds_value *ma
         return;
     }
     p->is_cut[v] = true;
+    p->apart[v] = false;
     p->dim[v] = (uint8_t)dim;
     memcpy(&p->made[(size_t)v * p->n], made, p->n * sizeof *made);
 }
@@ -217,7 +224,7 @@ static bool is_rng(ds_meta meta)
 }
 
 /* What draws by sample: a piece begins behind the samples of those before it. */
-static ds_status draw_behind(dsi_pieces *p, const cut *k, uint32_t piece, ds_value *rng)
+static ds_status draw_behind(dsi_pieces *p, const dsi_piece_cut *k, uint32_t piece, ds_value *rng)
 {
     for (uint32_t i = 0; i < k->rule.n_in; ++i) {
         if (is_slice(k->how.in[i])) {
@@ -231,7 +238,7 @@ static ds_status draw_behind(dsi_pieces *p, const cut *k, uint32_t piece, ds_val
 
 /* Inputs of a piece's node; returns how many. sums: what the pieces before made of each output,
  * NULL for the first. */
-static ds_status piece_inputs(dsi_pieces *p, const dsi_node_info *node, const cut *k,
+static ds_status piece_inputs(dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k,
                               uint32_t piece, const ds_value *sums, ds_value *in, uint32_t *n_in)
 {
     const bool draws = (k->rule.flags & DS_PLACE_SAMPLES) != 0 && p->how->draw_behind != NULL;
@@ -258,25 +265,38 @@ static ds_status piece_inputs(dsi_pieces *p, const dsi_node_info *node, const cu
     return DS_OK;
 }
 
-static void piece_attrs(const dsi_pieces *p, const dsi_node_info *node, const cut *k,
+static ds_meta piece_meta(const dsi_pieces *p, dsi_place_on on, ds_meta whole, uint32_t piece)
+{
+    if (whole.dtype != DS_DTYPE_NONE && is_slice(on)) {
+        whole.shape.dims[on.dim] = p->how->length(p, whole.shape.dims[on.dim], piece);
+    }
+    return whole;
+}
+
+static void piece_attrs(const dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k,
                         uint32_t piece, bool last, void *attrs_out)
 {
-    dsi_placement need[DS_MAX_IN];
-    dsi_placement made[DS_MAX_OUT];
+    ds_meta in[DS_MAX_IN];
+    ds_meta out[DS_MAX_OUT];
+    if (k->attrs != NULL) {
+        memcpy(attrs_out, node->attrs, node->op->attrs_bytes);
+        k->attrs(p, node, piece, attrs_out);
+        return;
+    }
     for (uint32_t i = 0; i < node->n_in; ++i) {
-        need[i] = placed(k->how.in[i]);
+        in[i] = piece_meta(p, k->how.in[i], k->in[i], piece);
     }
     for (uint32_t o = 0; o < node->n_out; ++o) {
-        made[o] = placed(k->how.out[o]);
+        out[o] = piece_meta(p, k->how.out[o], k->out[o], piece);
     }
-    dsi_rule_local_attrs(&k->rule, &p->mesh, need, made, piece, attrs_out);
+    dsi_rule_attrs_of(&k->rule, in, out, attrs_out);
     if (node->op == &dsi_op_linear_dw && !last) {
         ((dsi_linear_dw_attrs *)attrs_out)->out_dtype = 0; /* rounded once, with the last piece */
     }
 }
 
 /* Sums that are added to none of their operator's inputs. */
-static ds_status add_sums(dsi_pieces *p, const dsi_node_info *node, const cut *k,
+static ds_status add_sums(dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k,
                           const ds_value *before, ds_value *now)
 {
     for (uint32_t o = 0; o < node->n_out; ++o) {
@@ -291,7 +311,7 @@ static ds_status add_sums(dsi_pieces *p, const dsi_node_info *node, const cut *k
     return DS_OK;
 }
 
-static ds_status cut_node(dsi_pieces *p, const dsi_node_info *node, const cut *k)
+ds_status dsi_pieces_cut_node(dsi_pieces *p, const dsi_node_info *node, const dsi_piece_cut *k)
 {
     ds_value before[DS_MAX_OUT];
     ds_value now[DS_MAX_OUT];
@@ -314,6 +334,7 @@ static ds_status cut_node(dsi_pieces *p, const dsi_node_info *node, const cut *k
                 continue;
             }
             p->is_cut[v] = is_slice(k->how.out[o]);
+            p->apart[v] = p->is_cut[v] && k->apart;
             p->dim[v] = k->how.out[o].dim;
             p->made[(size_t)v * p->n + piece] = now[o];
             p->r.map[v] = i == 0 || is_sum(k->how.out[o]) ? now[o] : p->r.map[v];
@@ -341,9 +362,8 @@ static ds_status copy_node(dsi_pieces *p, const dsi_node_info *node)
 
 static ds_status rebuild_node(dsi_pieces *p, const dsi_node_info *node)
 {
-    cut k;
+    dsi_piece_cut k;
     bool made = false;
-    memset(&k, 0, sizeof k);
     DS_TRY(dsi_rewrite_stand_at(&p->r, node));
     if (p->how->special != NULL) {
         DS_TRY(p->how->special(p, node, &made));
@@ -351,7 +371,7 @@ static ds_status rebuild_node(dsi_pieces *p, const dsi_node_info *node)
     if (made) {
         return DS_OK;
     }
-    return find_cut(p, node, &k) ? cut_node(p, node, &k) : copy_node(p, node);
+    return find_cut(p, node, &k) ? dsi_pieces_cut_node(p, node, &k) : copy_node(p, node);
 }
 
 /* Outputs of the graph are whole. */
@@ -378,12 +398,13 @@ static ds_status begin(dsi_pieces *p, const ds_graph *graph)
     DS_TRY(dsi_rewrite_begin(&p->r, graph, graph->cells));
     DS_TRY(dsi_mesh_of(graph->ctx, size, &p->mesh));
     p->is_cut = calloc(n_values, sizeof *p->is_cut);
+    p->apart = calloc(n_values, sizeof *p->apart);
     p->dim = calloc(n_values, sizeof *p->dim);
     p->made = malloc(n_values * p->n * sizeof *p->made);
     p->whole = malloc(n_values * sizeof *p->whole);
     p->part = malloc(n_values * p->n * sizeof *p->part);
-    if (p->is_cut == NULL || p->dim == NULL || p->made == NULL || p->whole == NULL ||
-        p->part == NULL) {
+    if (p->is_cut == NULL || p->apart == NULL || p->dim == NULL || p->made == NULL ||
+        p->whole == NULL || p->part == NULL) {
         return ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to cut a graph in pieces");
     }
     for (size_t v = 0; v < n_values; ++v) {
@@ -408,6 +429,7 @@ ds_status dsi_pieces_cut(const ds_graph *graph, uint32_t n, const dsi_pieces_how
         status = finish_outputs(&p);
     }
     free(p.is_cut);
+    free(p.apart);
     free(p.dim);
     free(p.made);
     free(p.whole);

@@ -10,6 +10,27 @@
 
 enum { NAME_BYTES = 256 };
 
+/* What of the configuration makes an axis; NULL: nothing that is set as its size. */
+static const char *key_of(uint32_t axis)
+{
+    return axis == DSI_AXIS_TP   ? "tensor_parallel.autotp_size"
+           : axis == DSI_AXIS_SP ? "sequence_parallel_size"
+           : axis == DSI_AXIS_EP ? "expert_parallel.autoep_size"
+                                 : NULL;
+}
+
+/* The first axis on which a placement would have to change. */
+static uint32_t axis_between(const dsi_placement *have, const dsi_placement *need)
+{
+    uint32_t axis = 0;
+    while (axis < DSI_AXIS_COUNT && dsi_place_on_equal(have->on[axis], need->on[axis])) {
+        ++axis;
+    }
+    return axis;
+}
+
+static uint32_t nearest_size(const dsi_placing *w, dsi_axis axis);
+
 ds_status dsi_placing_refuse(const dsi_placing *w, uint32_t i, const dsi_placement *need,
                              const char *why)
 {
@@ -17,15 +38,22 @@ ds_status dsi_placing_refuse(const dsi_placing *w, uint32_t i, const dsi_placeme
     char need_text[DSI_PLACEMENT_TEXT];
     char meta[128];
     char name[NAME_BYTES];
+    char remedy[NAME_BYTES] = "";
     const char *hint = w->p->rule.hint;
+    const uint32_t axis = axis_between(&w->node->in[i].at, need);
+    const char *key = key_of(axis);
     w->node->name(w->node->user, i, name, sizeof name);
+    if (key != NULL) {
+        (void)snprintf(remedy, sizeof remedy, "; lower %s, the nearest that goes here is %u", key,
+                       nearest_size(w, (dsi_axis)axis));
+    }
     return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
-                   "%s at %s: input %u (%s %s) is placed %s and would have to be %s: %s%s%s",
+                   "%s at %s: input %u (%s %s) is placed %s and would have to be %s: %s%s%s%s",
                    w->node->op->name, w->node->scope, i, name,
                    ds_meta_text(w->node->in_meta[i], meta, sizeof meta),
                    dsi_placement_str(&w->node->in[i].at, have_text),
                    dsi_placement_str(need, need_text), why, hint != NULL ? "; " : "",
-                   hint != NULL ? hint : "");
+                   hint != NULL ? hint : "", remedy);
 }
 
 /* ---- one axis -------------------------------------------------------------------------------- */
@@ -177,6 +205,34 @@ static bool is_taken_up(const dsi_placing *w, dsi_axis axis, const dsi_strategy 
             taken || (dsi_placing_has(w, i) && s->in[i].kind == kind && has.kind == kind && alike);
     }
     return taken;
+}
+
+/* The largest smaller number of ranks along the axis, of those that divide it, for which some rule
+ * of the operator takes the inputs as they are placed; 1 where the axis is not at all. */
+static uint32_t nearest_size(const dsi_placing *w, dsi_axis axis)
+{
+    const uint32_t size = w->node->mesh->size[axis];
+    for (uint32_t fewer = size / 2; fewer > 1; --fewer) {
+        dsi_mesh mesh = *w->node->mesh;
+        dsi_place_node node = *w->node;
+        dsi_placing smaller = *w;
+        dsi_strategy list[DSI_RULE_STRATEGIES];
+        if (size % fewer != 0) {
+            continue;
+        }
+        mesh.size[axis] = fewer;
+        mesh.n_ranks = mesh.n_ranks / size * fewer;
+        node.mesh = &mesh;
+        smaller.node = &node;
+        const uint32_t n = dsi_rule_strategies(&w->p->rule, &mesh, axis, node.policy, 0, list);
+        for (uint32_t k = 0; k < n; ++k) {
+            if (is_taken_up(&smaller, axis, &list[k]) &&
+                price_of(&smaller, axis, &list[k]).allowed) {
+                return fewer;
+            }
+        }
+    }
+    return 1;
 }
 
 static void take(dsi_placing *w, dsi_axis axis, const dsi_strategy *s)

@@ -55,6 +55,8 @@ uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_a
  * the local ones. need: the inputs' placements, out: the outputs'. */
 void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const dsi_placement *need,
                           const dsi_placement *out, uint32_t rank, void *attrs_out);
+/* The same of operands with these metas. */
+void dsi_rule_attrs_of(const ds_place_case *c, const ds_meta *in, ds_meta *out, void *attrs_out);
 
 /* The axis-th strategy taken: later axes know what is cut already. */
 void dsi_rule_case_take(ds_place_case *c, const dsi_mesh *mesh, dsi_axis axis,

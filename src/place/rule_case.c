@@ -189,8 +189,9 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
             if (label[d] == letter) {
                 const int64_t n = meta->shape.dims[d];
                 const int64_t blocks = blocks_of(c, letter, i);
+                /* parts are of the first operand; the others have as many */
                 even = even && n % (total * blocks) == 0 &&
-                       (c->part_letter != letter || n / total % c->part == 0);
+                       (c->part_letter != letter || first >= 0 || n / total % c->part == 0);
                 same = same && (first < 0 || n == first);
                 first = n;
             }
@@ -412,15 +413,21 @@ static ds_meta local_meta(const dsi_mesh *mesh, const dsi_placement *at, ds_meta
     return (ds_meta){whole.dtype, dsi_part_shape(&part)};
 }
 
-void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const dsi_placement *need,
-                          const dsi_placement *out, uint32_t rank, void *attrs_out)
+void dsi_rule_attrs_of(const ds_place_case *c, const ds_meta *in, ds_meta *out, void *attrs_out)
 {
+    const ds_infer local = {
+        .op = c->op, .attrs = c->attrs, .n_in = c->n_in, .in = in, .n_out = c->n_out, .out = out};
     if (c->op->attrs_bytes > 0) {
         memcpy(attrs_out, c->attrs, c->op->attrs_bytes);
     }
-    if (c->op->place == NULL || c->op->place->local == NULL) {
-        return;
+    if (c->op->place != NULL && c->op->place->local != NULL) {
+        c->op->place->local(&local, attrs_out);
     }
+}
+
+void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const dsi_placement *need,
+                          const dsi_placement *out, uint32_t rank, void *attrs_out)
+{
     ds_meta in_meta[DS_MAX_IN];
     ds_meta out_meta[DS_MAX_OUT];
     for (uint32_t i = 0; i < c->n_in; ++i) {
@@ -429,11 +436,5 @@ void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const ds
     for (uint32_t o = 0; o < c->n_out; ++o) {
         out_meta[o] = local_meta(mesh, &out[o], c->out_meta[o], rank);
     }
-    const ds_infer local = {.op = c->op,
-                            .attrs = c->attrs,
-                            .n_in = c->n_in,
-                            .in = in_meta,
-                            .n_out = c->n_out,
-                            .out = out_meta};
-    c->op->place->local(&local, attrs_out);
+    dsi_rule_attrs_of(c, in_meta, out_meta, attrs_out);
 }

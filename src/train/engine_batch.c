@@ -19,9 +19,9 @@ static ds_status write_part(ds_engine *engine, ds_cell cell, ds_meta meta, const
     const dsi_mesh *mesh = &engine->spec.zero.mesh;
     const dsi_place_on on = engine->places[cell].at.on[DSI_AXIS_SP];
     const bool halves = engine->spec.train.sequence_form == DS_SEQUENCE_RING_HALVES;
-    const int64_t chunk = engine->spec.train.sequence_chunk;
-    const bool chunks = chunk > 0 && chunk < engine->spec.train.seq_length;
-    if (!(halves || chunks) || on.kind != DSI_SHARD || on.dim != 1) {
+    const dsi_chunks chunks = dsi_rank_chunks(&engine->spec);
+    const int64_t chunk = chunks.chunk > 0 ? dsi_chunks_length(&chunks) : 0;
+    if (!(halves || chunk > 0) || on.kind != DSI_SHARD || on.dim != 1) {
         return dsi_engine_put_cell(engine, cell, 0, ds_shape_count(meta.shape), data, meta.dtype);
     }
     const int64_t n_parts = mesh->size[DSI_AXIS_SP];
@@ -30,12 +30,12 @@ static ds_status write_part(ds_engine *engine, ds_cell cell, ds_meta meta, const
     const int64_t n_rows = meta.shape.dims[0];
     const int64_t width = n_rows > 0 ? ds_shape_count(meta.shape) / (n_rows * length) : 0;
     const size_t each = (size_t)width * ds_dtype_bytes(meta.dtype);
-    const int64_t n_runs = chunks ? length / chunk : DSI_SEQUENCE_RUNS;
+    const int64_t n_runs = chunk > 0 ? dsi_chunks_count(&chunks) : DSI_SEQUENCE_RUNS;
     for (int64_t b = 0; b < n_rows; ++b) {
         for (int64_t r = 0; r < n_runs; ++r) {
             const dsi_sequence_run run =
-                chunks ? dsi_sequence_chunk_run(chunk, n_parts, part, r)
-                       : dsi_sequence_run_of(length, n_parts, true, part, (int)r);
+                chunk > 0 ? dsi_sequence_chunk_run(length, chunk, n_parts, part, r)
+                          : dsi_sequence_run_of(length, n_parts, true, part, (int)r);
             const int64_t to = b * length + part * (length / n_parts) + run.at;
             const char *from = (const char *)data + (size_t)(b * length + run.from) * each;
             DS_TRY(dsi_engine_put_cell(engine, cell, to * width, run.n * width, from, meta.dtype));

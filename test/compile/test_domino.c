@@ -20,6 +20,12 @@
 
 enum { STEPS = 3 };
 
+static const char mixtral[] =
+    "{\"model_type\":\"mixtral\",\"vocab_size\":211,\"hidden_size\":32,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
+    "\"num_local_experts\":4,\"num_experts_per_tok\":2,\"sliding_window\":null,"
+    "\"max_position_embeddings\":64}";
+
 typedef struct result {
     uint64_t hash;
     double loss[STEPS], norm[STEPS];
@@ -111,6 +117,7 @@ static char *make_folder(void)
     char *folder = scratch_make();
     scratch_write(scratch_path(folder, "gpt2.json"), small_gpt2, strlen(small_gpt2));
     scratch_write(scratch_path(folder, "llama.json"), small_llama, strlen(small_llama));
+    scratch_write(scratch_path(folder, "mixtral.json"), mixtral, strlen(mixtral));
     return folder;
 }
 
@@ -138,7 +145,8 @@ static void near_whole_batches(void **state)
 {
     const run rows[] = {
         {.model = "llama.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
-        {.model = "gpt2.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32}, /* dropout */
+        {.model = "gpt2.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},    /* dropout */
+        {.model = "mixtral.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32}, /* experts */
         {.model = "llama.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
         {.model = "gpt2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_BF16, .accumulation = 2},
     };

@@ -224,9 +224,21 @@ static void test_refused(void **state)
         {"x", DS_CELL_INPUT, F32({2, {8, 4}}), "tp:S(0)"},
         {"w", DS_CELL_PARAM, F32({2, {6, 4}}), "tp:S(0)"},
     };
-    refuses(crossed, 2, "mesh(tp=2)", &dsi_op_linear, &linear,
-            "linear at model.layers.3: input 1 (param w f32[6,4]) is placed tp:S(0) and would have "
-            "to be R: no rule of the operator fits");
+    refuses(
+        crossed, 2, "mesh(tp=2)", &dsi_op_linear, &linear,
+        "linear at model.layers.3: input 1 (param w f32[6,4]) is placed tp:S(0) and would have "
+        "to be R: no rule of the operator fits, and the policy does not allow this change; lower "
+        "tensor_parallel.autotp_size, the nearest that goes here is 1");
+    static const dsi_attention_attrs heads = {
+        .n_heads = 6, .n_kv_heads = 6, .head_dim = 2, .causal = 1, .scale = 1.0};
+    static const placed_cell by_heads[] = {
+        {"q", DS_CELL_INPUT, F32({3, {1, 4, 12}}), "tp:S(2)"},
+        {"k", DS_CELL_INPUT, F32({3, {1, 4, 12}}), "tp:S(2)"},
+        {"v", DS_CELL_INPUT, F32({3, {1, 4, 12}}), "tp:S(2)"},
+    };
+    refuses(by_heads, 3, "mesh(tp=4)", &dsi_op_attention, &heads,
+            "must divide n_heads and n_kv_heads; lower tensor_parallel.autotp_size, the nearest "
+            "that goes here is 2");
     static const placed_cell inner[] = {
         {"x", DS_CELL_INPUT, F32({2, {8, 4}}), "tp:S(1)"},
         {"w", DS_CELL_PARAM, F32({2, {6, 4}}), "tp:S(1)"},

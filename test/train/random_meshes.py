@@ -168,14 +168,14 @@ class Case:
         if rng.random() < 0.15:
             self.quantize(rng)
         self.options(rng)
-        dense = "num_local_experts" not in self.model and "num_experts" not in self.model
         self.piece = 0  # positions of a chunk of the sequence
-        self.domino = self.tp > 1 and (rng.random() < 0.4 if dense and self.batch > 1 else rng.random() < 0.01)
+        self.domino = self.tp > 1 and (rng.random() < 0.4 if self.batch > 1 else rng.random() < 0.01)
         own = random.Random(f"{self.length} {self.batch} {self.ranks}")  # what was drawn before stays as it was
-        pieces = [n for n in range(self.sp, self.length, self.sp) if self.length % n == 0]
         heads = self.model.get("num_attention_heads", self.model.get("n_head", 1))
-        if self.ring is None and self.pp == 1 and not self.domino and experts == 0 and heads % (self.sp * self.tp) == 0 and pieces and own.random() < 0.4:
-            self.piece = own.choice(pieces)
+        if (self.ring is not None or heads % (self.sp * self.tp) == 0) and not self.domino and self.length > parts and own.random() < 0.4:
+            # the ranks, or the length, may leave a rest; n chunks in a ring are n (n + 1) / 2 rounds of messages a layer, of which few tell as much
+            least = parts if self.ring is None else max(parts, self.length // 4)
+            self.piece = own.choice(range(least, self.length))
 
     def divides(self, tp):
         """Whether so many ranks can share some layer, as far as that is easily said."""
@@ -198,7 +198,7 @@ class Case:
         inner = self.sp * (self.tp if self.folded else 1)
         experts = self.model.get("num_local_experts", self.model.get("num_experts", 0))
         copies = self.sp > 1 and experts % (self.ep * inner) != 0  # of experts, on ranks along sp
-        return (self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0 or
+        return (self.precision != "fp32" or self.quantized or self.ep & (self.ep - 1) != 0 or self.ep > 1 and (self.piece > 0 or self.domino) or
                 self.ep > 1 and (copies or inner & (inner - 1) != 0))
 
     def flat(self):
@@ -286,7 +286,7 @@ class Case:
             if self.ring is not None:
                 config["sequence_parallel"] = {"attention": "ring", "load_balance": self.ring}
             if self.piece > 0:
-                config["sequence_parallel"] = {"chunk_size": self.piece}
+                config.setdefault("sequence_parallel", {})["chunk_size"] = self.piece
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
             if self.ep > 1 or self.folded:
@@ -362,6 +362,9 @@ FIXED = [
     ((1, 1, 1, 2), 1, 16, 4, {**LLAMA, "num_hidden_layers": 4}, {"schedule": "zb-v", "offload": "nvme"}),
     ((1, 2, 2, 1), 2, 30, 2, {**LLAMA, "piece": 10}, {}),  # chunks of a sequence beside tp and sp
     ((2, 1, 1, 1), 1, 35, 1, {**GPT2, "resid_pdrop": 0.1, "piece": 7}, {}),  # on data-parallel ranks alone, everything dropped
+    ((1, 1, 3, 1), 2, 33, 1, {**LLAMA, "ring": True, "piece": 7}, {}),  # in a ring of heads that the ranks do not divide, a rest
+    ((2, 1, 2, 1), 1, 26, 1, {**ROUTED, "num_hidden_layers": 2, "ep": 2, "piece": 8}, {"recompute": "full"}),  # beside experts, a rest
+    ((1, 2, 1, 2), 1, 30, 3, {**LLAMA, "piece": 12}, {}),  # and beside stages
 ]
 
 
@@ -373,7 +376,7 @@ def fixed_case(i):
     case.quantized, case.ring, case.domino = {}, case.model.pop("ring", None), case.model.pop("domino", False)
     case.piece = case.model.pop("piece", 0)
     case.folded = False
-    case.ep, case.ranks, case.lora = 1, case.dp * case.tp * case.sp * case.pp, "--lora" in flags
+    case.ep, case.ranks, case.lora = case.model.pop("ep", 1), case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}
     case.optimizer = case.flags.pop("optimizer", "AdamW")

@@ -2,28 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
 # Sequences in chunks (sequence_parallel.chunk_size, FPDT) by configuration: models trained in one piece and in chunks, on 1, 2 and 4 ranks
-# that share sequences, over ZeRO stages, recomputation, offload to memory and disk, a resume; windows, documents, dropout, odd lengths; what
-# the plan says of memory. Usage: test_chunks_cli.sh BUILD
+# that share sequences by heads and in rings, beside experts and stages, over ZeRO stages, recomputation, offload to memory and disk, a resume;
+# windows, sinks, documents, dropout, lengths with a rest; what the plan says of memory. Usage: test_chunks_cli.sh BUILD
 #
 # Losses are near those in one piece: of the first step within 2e-6 of themselves (a merge of a few parts is a handful of roundings in each
 # of two layers, and a loss is a mean over tokens; test_ring_cli.sh), behind it 1e-4. Over stages, offload, recomputation: the same bits.
 set -euo pipefail
 build=$(realpath "$1")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() {
-    echo "FAIL: $1"
-    [ ! -e "${2:-}" ] || tail -n 20 "$2"
-    exit 1
-}
+# shellcheck source=test/common/sequence_runs.sh
+. "$DS_SOURCE_DIR/test/common/sequence_runs.sh"
 cat > llama.json <<'EOM'
 {"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
  "num_key_value_heads": 2, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
-EOM
-cat > gpt2.json <<'EOM'
-{"model_type": "gpt2", "vocab_size": 257, "n_embd": 40, "n_layer": 2, "n_head": 4, "n_positions": 128, "attn_pdrop": 0.1, "embd_pdrop": 0.1,
- "resid_pdrop": 0.1}
 EOM
 cat > gemma2.json <<'EOM'
 {"model_type": "gemma2", "vocab_size": 256, "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -39,52 +29,33 @@ cat > gpt_oss.json <<'EOM'
  "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, "max_position_embeddings": 128,
  "rms_norm_eps": 1e-5}
 EOM
-head -c 60000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
-awk 'length($0) > 20 && n < 300 {n++; printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", substr($0, 1, 3 + n % 29), substr($0, 4 + n % 29)}' text.txt |
-    sed 's/\\/ /g' > pairs.jsonl
 config() { # FILE, STAGE, SP, KEYS OF sequence_parallel, OTHER KEYS
     cat > "$1" <<EOM
 {"train_batch_size": 4, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
  "zero_optimization": {"stage": $2}, "sequence_parallel_size": $3, "sequence_parallel": {$4} ${5:-}}
 EOM
 }
-train() { # RANKS, CONFIG, OUTPUT, LENGTH, FLAGS
-    local ranks=$1 config=$2 output=$3 length=$4
-    shift 4
-    rm -f "$output.jsonl"
-    [[ " $* " == *" --resume "* ]] || rm -rf "$output"
-    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --threads 1 --seq_length "$length" --seed 7 \
-        --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
-}
-losses() { sed -nE 's/.*"(eval_)?loss":([0-9.]+).*/\2/p' "$1.jsonl"; }
-near() { # OUTPUTS, BOUND ON ALL STEPS (else as above)
-    paste <(losses "$1") <(losses "$2") | awk -v bound="${3:-0}" '{n++; d = ($1 - $2) / $1; d = d < 0 ? -d : d; if (d > (bound > 0 ? bound : n == 1 ? 2e-6 : 1e-4)) bad = 1} END {exit !(n >= 3 && !bad)}'
-}
-weights() { # OUTPUT: the hash of its newest checkpoint's weights
-    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
-    sha256sum < "$1.model/model.safetensors"
-    rm -rf "$1.model"
-}
 same() { [ "$(weights "$1")" = "$(weights "$2")" ] || fail "$2: other weights than $1" "$2.log"; }
 text="--data text.txt --max_steps 3"
 
-# One rank, odd chunks: near the run in one piece.
+# One rank, odd chunks and a rest of 3: near the run in one piece.
 config whole.json 0 1 ''
-config odd.json 0 1 '"chunk_size": 5'
+config odd.json 0 1 '"chunk_size": 6'
 train 1 whole.json whole 45 --model_config llama.json $text || fail "in one piece" whole.log
-train 1 odd.json odd 45 --model_config llama.json $text || fail "in chunks of 5" odd.log
-near whole odd || fail "chunks of 5: other losses than in one piece" odd.log
-[ "$(weights whole)" != "$(weights odd)" ] || fail "chunks of 5: the bits of one piece, so that nothing was cut" odd.log
+train 1 odd.json odd 45 --model_config llama.json $text || fail "in chunks of 6" odd.log
+near whole odd || fail "chunks of 6: other losses than in one piece" odd.log
+[ "$(weights whole)" != "$(weights odd)" ] || fail "chunks of 6: the bits of one piece, so that nothing was cut" odd.log
 
 # Dropout before adapters knows its rows too: it is of a chunk, with the bits of one piece.
 lora="$text --lora 4 --lora_dropout 0.3"
 train 1 whole.json whole 45 --model_config llama.json $lora || fail "adapters in one piece" whole.log
-train 1 odd.json odd 45 --model_config llama.json $lora --print_plan || fail "adapters in chunks of 5" odd.log
-near whole odd || fail "adapters in chunks of 5: other losses than in one piece" odd.log
-grep -q 'dropout.*\[4,5,64\]' odd.log || fail "adapters in chunks of 5: dropout is of all positions"
+train 1 odd.json odd 45 --model_config llama.json $lora --print_plan || fail "adapters in chunks of 6" odd.log
+near whole odd || fail "adapters in chunks of 6: other losses than in one piece" odd.log
+grep -q 'dropout.*\[4,6,64\]' odd.log || fail "adapters in chunks of 6: dropout is of all positions"
 
-# Windows beside soft caps; dropout, whose bits know their rows; documents in a row: on one rank and on two, by heads.
-for model in gemma2 gpt2 llama; do
+# Windows beside soft caps; dropout, whose bits know their rows; documents in a row; sinks and experts with biases: on one rank and on two, by
+# heads, and on three in a ring, which do not divide the heads, nor a chunk of 11, of which they have 9.
+for model in gemma2 gpt2 llama gpt_oss; do
     data=$text
     [ "$model" != llama ] || data="--data pairs.jsonl --max_steps 3"
     config whole.json 0 1 ''
@@ -95,6 +66,9 @@ for model in gemma2 gpt2 llama; do
     train 2 two.json two 48 --model_config $model.json $data || fail "$model in chunks on two ranks" two.log
     near whole one || fail "$model: other losses in chunks" one.log
     near whole two || fail "$model: other losses in chunks on two ranks" two.log
+    config ring.json 1 3 '"chunk_size": 11, "attention": "ring"'
+    train 3 ring.json ring 48 --model_config $model.json $data || fail "$model in chunks on a ring" ring.log
+    near whole ring || fail "$model: other losses in chunks on a ring" ring.log
 done
 
 # Biases rounded to bf16; an adapter with dropout; evaluation; a teacher.
@@ -159,18 +133,23 @@ done
 awk -v whole="$(memory wide_whole)" -v chunks="$(memory wide_chunks)" 'BEGIN {split(whole, a); split(chunks, b); exit !(b[1] < 0.6 * a[1])}' ||
     fail "memory in one piece and in chunks, MiB: $(memory wide_whole), $(memory wide_chunks)"
 
+# A chunk is a tile of the feed-forward parts: larger ones change nothing.
+config base.json 0 1 '"chunk_size": 8'
+config tiled.json 0 1 '"chunk_size": 8' ', "mlp_tile_tokens": 16'
+for run in base tiled; do
+    train 1 $run.json $run 48 --model_config llama.json $text || fail "$run" $run.log
+done
+same base tiled
+
 # What does not go: by name, with what does.
 refused() { # MESSAGE, KEYS OF sequence_parallel, OTHER KEYS
     config no.json 0 "${4:-1}" "$2" "${3:-}"
     ! train "${4:-1}" no.json no 48 --model_config llama.json $text || fail "no error: $1"
     grep -q "$1" no.log || fail "no message: $1" no.log
 }
-refused 'the nearest below that goes is 6' '"chunk_size": 7'
-refused 'a multiple of sequence_parallel_size 2; the nearest below that goes is 2' '"chunk_size": 3' '' 2
-refused 'does not go with mlp_tile_tokens' '"chunk_size": 8' ', "mlp_tile_tokens": 8'
+refused 'raise it to 2' '"chunk_size": 1' '' 2
+refused 'expected at most mlp_tile_tokens, 7' '"chunk_size": 8' ', "mlp_tile_tokens": 7'
+refused 'set domino to false' '"chunk_size": 8' ', "tensor_parallel": {"autotp_size": 2, "domino": true}' 2
 refused 'expected sequence_parallel.chunk_size with it' '"offload": "cpu"'
 refused 'both or neither of sequence_parallel.offload' '"chunk_size": 8, "offload": "nvme"'
-refused 'does not go with sequence_parallel.attention' '"chunk_size": 8, "attention": "ring"' '' 2
-config no.json 0 1 '"chunk_size": 8'
-! train 1 no.json no 48 --model_config gpt_oss.json $text || fail "no error: experts in chunks"
-grep -q 'does not go with experts' no.log || fail "no message: experts in chunks" no.log
+refused 'set sequence_parallel.attention to "ring"' '"chunk_size": 9' '' 3

@@ -9,21 +9,11 @@
 # a merge of two parts is a handful of roundings more in each of two layers, and a loss is a mean over tokens), behind it 1e-4.
 set -euo pipefail
 build=$(realpath "$1")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
-fail() {
-    echo "FAIL: $1"
-    [ ! -e "${2:-}" ] || tail -n 20 "$2"
-    exit 1
-}
+# shellcheck source=test/common/sequence_runs.sh
+. "$DS_SOURCE_DIR/test/common/sequence_runs.sh"
 cat > llama.json <<'EOM'
 {"model_type": "llama", "vocab_size": 256, "hidden_size": 60, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 5,
  "num_key_value_heads": 1, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": false}
-EOM
-cat > gpt2.json <<'EOM'
-{"model_type": "gpt2", "vocab_size": 257, "n_embd": 40, "n_layer": 2, "n_head": 4, "n_positions": 128, "attn_pdrop": 0.1, "embd_pdrop": 0.1,
- "resid_pdrop": 0.1}
 EOM
 cat > bloom.json <<'EOM'
 {"model_type": "bloom", "vocab_size": 256, "hidden_size": 48, "n_layer": 2, "n_head": 6}
@@ -33,31 +23,12 @@ cat > gemma2.json <<'EOM'
  "num_key_value_heads": 2, "head_dim": 8, "query_pre_attn_scalar": 5, "sliding_window": 9, "attn_logit_softcapping": 2.0,
  "final_logit_softcapping": 3.0, "max_position_embeddings": 128}
 EOM
-head -c 30000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
-awk 'length($0) > 20 && n < 300 {n++; printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", substr($0, 1, 3 + n % 29), substr($0, 4 + n % 29)}' text.txt |
-    sed 's/\\/ /g' > pairs.jsonl
 config() { # FILE, STAGE, SP, HALVES, OTHER KEYS
     cat > "$1" <<EOM
 {"train_batch_size": 12, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
  "zero_optimization": {"stage": $2}, "sequence_parallel_size": $3,
  "sequence_parallel": {"attention": "ring", "load_balance": $4} ${5:-}}
 EOM
-}
-train() { # RANKS, CONFIG, OUTPUT, LENGTH, FLAGS
-    local ranks=$1 config=$2 output=$3 length=$4
-    shift 4
-    rm -f "$output.jsonl"
-    [[ " $* " == *" --resume "* ]] || rm -rf "$output"
-    "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --threads 1 --seq_length "$length" --seed 7 \
-        --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
-}
-losses() { sed -nE 's/.*"(eval_)?loss":([0-9.]+).*/\2/p' "$1.jsonl"; }
-near() {
-    paste <(losses "$1") <(losses "$2") | awk '{n++; d = ($1 - $2) / $1; d = d < 0 ? -d : d; if (d > (n == 1 ? 2e-6 : 1e-4)) bad = 1} END {exit !(n >= 3 && !bad)}'
-}
-weights() { # OUTPUT: the hash of its newest checkpoint's weights
-    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
-    sha256sum < "$1.model/model.safetensors"
 }
 
 # against one rank; a part of 9, 7 or 11 positions is odd, so that its halves are not alike

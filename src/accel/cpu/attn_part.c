@@ -135,7 +135,7 @@ static size_t most_work(const ds_kernel_sig *sig, uint32_t at, ds_isa has)
     size_t most = 0;
     plain p;
     for (int64_t n = 1; n <= a->part; n = n == FEW && a->part > FEW ? a->part : n + 1) {
-        describe(sig, at, n, a->part, &p);
+        describe(sig, at, n, dsi_attention_key_part(a), &p);
         const size_t work = work_of(dsi_cpu_kernel_choose(&p.sig, has), &p.sig);
         most = work > most ? work : most;
     }
@@ -190,13 +190,15 @@ static ds_status for_pairs(const ds_kernel_call *call, uint32_t rows_at, int64_t
     const dsi_attention_part_attrs *a = call->sig->attrs;
     const int32_t *rows = call->in[rows_at].data;
     const int32_t *keys = call->in[rows_at + 1].data;
-    const int64_t n = call->in[rows_at].meta.shape.dims[0];
-    for (int64_t at = 0; at < n; at += a->part) {
-        const int64_t end = at + a->part;
-        for (int64_t q0 = at, q1; q0 < end; q0 = q1) {
-            q1 = run_end(rows, q0, end);
-            for (int64_t k0 = at, k1; k0 < end; k0 = k1) {
-                k1 = run_end(keys, k0, end);
+    const int64_t n_parts = call->in[rows_at].meta.shape.dims[0] / a->part;
+    const int64_t key_part = dsi_attention_key_part(a);
+    for (int64_t part = 0; part < n_parts; ++part) {
+        const int64_t q_end = (part + 1) * a->part;
+        const int64_t k_end = (part + 1) * key_part;
+        for (int64_t q0 = part * a->part, q1; q0 < q_end; q0 = q1) {
+            q1 = run_end(rows, q0, q_end);
+            for (int64_t k0 = part * key_part, k1; k0 < k_end; k0 = k1) {
+                k1 = run_end(keys, k0, k_end);
                 const pair p = {b, q0, q1 - q0, k0, k1 - k0};
                 if (is_visible(a, rows, keys, &p)) {
                     DS_TRY(fn(user, &p));
@@ -294,7 +296,7 @@ static bool supports(const ds_kernel_sig *sig, uint32_t at, ds_isa has)
     if (!is_act(sig->in[at].dtype) || ds_shape_count(sig->in[at].shape) == 0) {
         return false;
     }
-    describe(sig, at, a->part, a->part, &p);
+    describe(sig, at, a->part, dsi_attention_key_part(a), &p);
     kernel = dsi_cpu_kernel_choose(&p.sig, has);
     return kernel != NULL && (has == DS_ISA_REF || (kernel->needs & ~(has >> 1)) != 0);
 }
@@ -381,14 +383,15 @@ static ds_status forward_pair(void *user, const pair *p)
     const int64_t width = a->n_heads * a->head_dim;
     const int64_t kv = a->n_kv_heads * a->head_dim;
     const int64_t t = call->in[Q].meta.shape.dims[1];
+    const int64_t k_at = (p->b * call->in[K].meta.shape.dims[1] + p->k0) * kv;
     plain how;
     numbers n;
     describe(call->sig, 0, p->n_q, p->n_k, &how);
     find_numbers(call, ROWS, END, p, &n);
     const ds_tensor in[FORWARD_IN] = {
         tensor(element(&call->in[Q], (p->b * t + p->q0) * width), how.in[0]),
-        tensor(element(&call->in[K], (p->b * t + p->k0) * kv), how.in[1]),
-        tensor(element(&call->in[V], (p->b * t + p->k0) * kv), how.in[2]),
+        tensor(element(&call->in[K], k_at), how.in[1]),
+        tensor(element(&call->in[V], k_at), how.in[2]),
         tensor(n.first, how.in[3]),
         {0},
         tensor(n.rng, how.in[5]),
@@ -462,13 +465,14 @@ static void backward_carve(const ds_kernel_sig *sig, ds_isa has, carver *c, back
     const size_t kv = (size_t)(a->n_kv_heads * a->head_dim);
     const size_t t = (size_t)sig->in[B_Q].shape.dims[1];
     const size_t part = (size_t)a->part;
+    const size_t keys = (size_t)dsi_attention_key_part(a);
     const size_t each = ds_dtype_bytes(sig->in[B_Q].dtype);
     w->room = most_work(sig, 1, has);
     w->work = carve(c, w->room);
     w->dq_sum = carve(c, sig->out[0].dtype != DS_DTYPE_F32 ? t * width * sizeof(float) : 0);
     w->dq = carve(c, part * width * each);
-    w->dk = carve(c, part * kv * each);
-    w->dv = carve(c, part * kv * each);
+    w->dk = carve(c, keys * kv * each);
+    w->dv = carve(c, keys * kv * each);
     w->lse = carve(c, part * (size_t)a->n_heads * sizeof(float));
     w->dlse = carve(c, part * (size_t)a->n_heads * sizeof(float));
     w->row = carve(c, dsi_ref_slots(sig) * width * sizeof(float));
@@ -535,7 +539,8 @@ static ds_status backward_pair(void *user, const pair *p)
     const int64_t kv = a->n_kv_heads * a->head_dim;
     const int64_t t = call->in[B_Q].meta.shape.dims[1];
     const int64_t q_at = (p->b * t + p->q0) * width;
-    const int64_t k_at = (p->b * t + p->k0) * kv;
+    const int64_t k_row = p->b * call->in[B_K].meta.shape.dims[1] + p->k0;
+    const int64_t k_at = k_row * kv;
     plain how;
     numbers n;
     describe(call->sig, 1, p->n_q, p->n_k, &how);
@@ -559,8 +564,8 @@ static ds_status backward_pair(void *user, const pair *p)
     const ds_tensor out[3] = {{w->dq, how.out[0]}, {w->dk, how.out[1]}, {w->dv, how.out[2]}};
     DS_TRY(run_plain(call, &how, in, out, w->has, w->work, w->room));
     add_rows(w, w->dq, w->sum, p->q0, p->n_q, width);
-    add_rows(w, w->dk, call->out[1].data, p->b * t + p->k0, p->n_k, kv);
-    add_rows(w, w->dv, call->out[2].data, p->b * t + p->k0, p->n_k, kv);
+    add_rows(w, w->dk, call->out[1].data, k_row, p->n_k, kv);
+    add_rows(w, w->dv, call->out[2].data, k_row, p->n_k, kv);
     return DS_OK;
 }
 

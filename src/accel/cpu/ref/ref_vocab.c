@@ -17,7 +17,7 @@ static ds_status row_numbers_run(const ds_kernel_call *call)
             const dsi_sequence_run run =
                 dsi_sequence_run_of(a->n_rows, n_parts, a->halves != 0 && n_parts > 1, from, r);
             for (int64_t i = 0; i < run.n; ++i) {
-                out[part * (a->n_rows / n_parts) + run.at + i] = (int32_t)(run.from + i);
+                out[part * (a->n_rows / n_parts) + run.at + i] = (int32_t)(a->start + run.from + i);
             }
         }
     }
