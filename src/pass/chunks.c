@@ -54,7 +54,7 @@ static bool begins(const dsi_pieces *p, ds_value v, uint32_t dim)
 /* Of positions, or of rows, so many for each. */
 static int64_t length(const dsi_pieces *p, int64_t whole, uint32_t chunk)
 {
-    return whole / chunks_of(p)->seq_length * positions(chunks_of(p), chunk);
+    return whole * positions(chunks_of(p), chunk) / chunks_of(p)->seq_length;
 }
 
 static ds_status reshape(dsi_pieces *p, const ds_shape *shape, ds_value *value)
@@ -364,12 +364,12 @@ ds_status dsi_chunks_check(ds_ctx *ctx, const dsi_chunks *c)
                            " ranks that share a chunk; raise it to %" PRId64,
                        c->chunk, ranks, ranks);
     }
-    if (c->seq_length / c->chunk > MOST_CHUNKS) {
+    const int64_t least = (c->seq_length + MOST_CHUNKS - 1) / MOST_CHUNKS;
+    if (dsi_chunks_count(c) > MOST_CHUNKS) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        KEY " is %" PRId64 ", of a seq_length of %" PRId64
                            ": more than %d chunks; raise it to %" PRId64,
-                       c->chunk, c->seq_length, MOST_CHUNKS,
-                       (c->seq_length + MOST_CHUNKS - 1) / MOST_CHUNKS);
+                       c->chunk, c->seq_length, MOST_CHUNKS, (least + ranks - 1) / ranks * ranks);
     }
     return DS_OK;
 }

@@ -8,11 +8,11 @@
 
 enum { N_HALVES = 2, ROW_DIM = 0 };
 
-/* Half 1 has the odd row. */
+/* Half 1 has the odd row; whole: so many rows, or as many for each. */
 static int64_t length(const dsi_pieces *p, int64_t whole, uint32_t half)
 {
-    (void)p;
-    return half == 0 ? whole - whole / 2 : whole / 2;
+    const int64_t rows = *(const int64_t *)p->user;
+    return whole * (half == 0 ? rows - rows / 2 : rows / 2) / rows;
 }
 
 static bool begins(const dsi_pieces *p, ds_value v, uint32_t dim)
