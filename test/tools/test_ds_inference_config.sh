@@ -28,6 +28,7 @@ echo '{"dtype": "int8"}' > int8.json; same int8.json --dtype f16 --quantize q8_0
 echo '{"dtype": "int8", "quant": {"weight": {"num_bits": 4, "q_type": "asymmetric"}}}' > int4.json; same int4.json --dtype f16 --quantize q4_1
 echo '{"state_manager": {"max_context": 40}, "quantization": {"quantization_mode": "wf6af16"}}' > v2.json; same v2.json --dtype f16 --quantize q6_k
 echo '{"model_name_or_path": "out", "max_length": 40}' > mii.json; same mii.json --max_length 40
+echo '{"model_name_or_path": "out", "tokenizer": "nowhere", "max_length": 40}' > tokenizer.json; refused tokenizer.json nowhere
 mkdir -p disk
 echo '{"dtype": "fp32", "zero": {"stage": 3, "stage3_param_persistence_threshold": 100, "offload_param": {"device": "nvme", "nvme_path": "disk"}}}' > zero.json
 same zero.json --dtype f32
