@@ -128,7 +128,7 @@ def weights(want):
         json.dump(dict(checkpoint_config=dict(checkpoint_dir="b"), dtype="fp32", max_out_tokens=2048), file)
     s = Server("--model", "a", "--api_key_file", "keys", "--deepspeed_config", "there.json", shape=())
     expect(s.text() == want["b"] and s.reload()[0] == 200 and s.text() == want["b"])
-    status, got = s.reload(model="a")  # whose weights would not be served
+    status, got = s.reload(model="b")  # whose weights would not be served
     expect(status == 400 and "there.json says where the weights are" in got["error"]["message"], got)
     s.end()
     for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu")):
