@@ -8,6 +8,7 @@
 #include "common/hub_flag.h"
 #include "common/output.h"
 #include "common/sample.h"
+#include "config/config_values.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,11 +61,20 @@ static ds_status find_models(ds_ctx *ctx, generate_options *o)
                        "--model %s is a file: --model_revision and --adapter do not go with it",
                        o->model);
     }
+    if (o->offload.config_path != NULL) {
+        DS_TRY(offload_flags_open(ctx, &o->offload, NULL, ds_comm_size(o->comm)));
+        o->unpacked.rounds_later = offload_says_dtype(o->offload.config);
+        if (o->tokenizer == NULL && ds_config_get_kind(o->offload.config) == DS_CONFIG_MII) {
+            o->tokenizer = dsi_config_inference(o->offload.config)->tokenizer;
+        }
+    }
     DS_TRY(unpacked_open(ctx, &o->unpacked, &o->model, &o->dtype, o->tokenizer != NULL));
     const uint32_t tokenizer = o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0;
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_MODEL | tokenizer,
                          &o->model_found));
-    DS_TRY(offload_flags_open(ctx, &o->offload, o->model, ds_comm_size(o->comm)));
+    DS_TRY(o->offload.config == NULL
+               ? offload_flags_open(ctx, &o->offload, o->model, ds_comm_size(o->comm))
+               : DS_OK);
     return hub_flag_find(ctx, "tokenizer", &o->tokenizer, o->tokenizer_revision, DS_HUB_TOKENIZER,
                          &o->tokenizer_found);
 }

@@ -334,8 +334,8 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
 }
 
 /* A parameter X.weight that is stored as X.qweight or X.weight_packed and what belongs to it.
- * *tensor_out stays where it is not. */
-static ds_status match_int4(matching *m, const char *name, ds_shape shape,
+ * *tensor_out stays where it is not. Kept is what the cell holds in blocks: no stacked experts. */
+static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *name, ds_shape shape,
                             const ds_safetensor **tensor_out)
 {
     dsi_int4_parts parts;
@@ -349,7 +349,7 @@ static ds_status match_int4(matching *m, const char *name, ds_shape shape,
             use(m, found[i]);
         }
     }
-    if (m->kept != NULL && dsi_int4_blocks_type(m->kept, name, shape) != DS_DTYPE_NONE) {
+    if (m->kept != NULL && dsi_int4_blocks_type(m->kept, name, shape) == cell->meta.dtype) {
         *tensor_out = parts.words; /* whoever keeps it knows what it is */
         return DS_OK;
     }
@@ -383,7 +383,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         }
         bool packed = false;
         if (parts[i] == NULL) {
-            DS_TRY(match_int4(m, name, want.shape, &parts[i]));
+            DS_TRY(match_int4(m, cell, name, want.shape, &parts[i]));
             if (parts[i] != NULL) {
                 continue;
             }

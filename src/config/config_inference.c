@@ -41,16 +41,25 @@ ds_config_kind dsi_config_guess(const dsi_node *root)
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Of several paths that mean one number the one that the file gives; NULL: none. */
+/* Of several paths that mean one value the one that the file gives, rightly; NULL: none. */
 static const dsi_item *first_given(const dsi_eval *eval, const char *const *paths, size_t n)
 {
     for (size_t i = 0; i < n; ++i) {
         const dsi_item *item = dsi_item_find(eval, paths[i]);
-        if (dsi_item_given(item)) {
+        if (dsi_item_given(item) && item->node != NULL && item->node->kind != DSI_NODE_NULL) {
             return item;
         }
     }
     return NULL;
+}
+
+static void contradicts(dsi_eval *eval, const dsi_item *item, const dsi_item *other)
+{
+    dsi_buf found = dsi_buf_make(256);
+    dsi_node_describe(&found, item->node);
+    dsi_item_error(eval, item, "expected the value of %s, found %s; remove one of them",
+                   other->path, dsi_buf_text(&found));
+    dsi_buf_free(&found);
 }
 
 static void find_ranks(dsi_eval *eval, ds_config_inference *out)
@@ -63,13 +72,23 @@ static void find_ranks(dsi_eval *eval, ds_config_inference *out)
         "model_config.inference_engine_config.tensor_parallel.tp_size",
         "inference_engine_config.tensor_parallel.tp_size",
     };
-    const dsi_item *item = first_given(eval, paths, sizeof paths / sizeof paths[0]);
-    if (item == NULL || !dsi_node_int(item->node, &out->ranks)) {
-        return;
+    enum { PATHS = sizeof paths / sizeof paths[0] };
+    static const char *const switches[] = {"tensor_parallel.enabled"};
+    const dsi_item *enabled = first_given(eval, switches, 1);
+    const bool off = enabled != NULL && !enabled->node->as.truth;
+    const dsi_item *item = first_given(eval, paths, PATHS);
+    for (size_t i = 0; i < PATHS; ++i) {
+        const dsi_item *other = first_given(eval, &paths[i], 1);
+        if (other != NULL && !dsi_node_equal(other->node, item->node)) {
+            contradicts(eval, other, item);
+            return;
+        }
     }
-    const dsi_item *enabled = dsi_item_find(eval, "tensor_parallel.enabled");
-    if (dsi_item_given(enabled) && !enabled->node->as.truth) {
+    item = off ? enabled : item;
+    if (off) {
         out->ranks = 1;
+    } else if (item == NULL || !dsi_node_int(item->node, &out->ranks)) {
+        return;
     }
     if (out->ranks > 1 && dsi_item_true(eval, "enable_cuda_graph")) {
         dsi_item_error(eval, dsi_item_find(eval, "enable_cuda_graph"),
@@ -248,6 +267,42 @@ static void check_ragged(dsi_eval *eval, const char *prefix)
     }
 }
 
+/* MII's keys of the model stand at the top or in model_config: at both with one value. */
+static void check_twice(dsi_eval *eval)
+{
+    static const char inner[] = "model_config.";
+    for (size_t i = 0; i < eval->n_items; ++i) {
+        const dsi_item *item = &eval->items[i];
+        if (strncmp(item->path, inner, sizeof inner - 1) != 0 || !dsi_item_given(item)) {
+            continue;
+        }
+        const dsi_item *other = dsi_item_find(eval, item->path + sizeof inner - 1);
+        if (dsi_item_given(other) && !dsi_node_equal(item->given, other->given)) {
+            contradicts(eval, item, other);
+        }
+    }
+}
+
+/* MII's length, within that of its engine. */
+static void find_length(dsi_eval *eval, ds_config_inference *out)
+{
+    static const char *const lengths[] = {"max_length", "model_config.max_length"};
+    static const char *const contexts[] = {
+        "inference_engine_config.state_manager.max_context",
+        "model_config.inference_engine_config.state_manager.max_context",
+    };
+    const dsi_item *length = first_given(eval, lengths, 2);
+    const dsi_item *context = first_given(eval, contexts, 2);
+    int64_t most = INT64_MAX;
+    if (length == NULL || !dsi_node_int(length->node, &out->max_length)) {
+        return;
+    }
+    if (context != NULL && dsi_node_int(context->node, &most) && out->max_length > most) {
+        dsi_item_error(eval, length, "expected at most %s = %" PRId64 ", found %" PRId64,
+                       context->path, most, out->max_length);
+    }
+}
+
 static void check_injection(dsi_eval *eval)
 {
     const dsi_item *policy = dsi_item_find(eval, "injection_policy");
@@ -273,6 +328,7 @@ void dsi_config_inference_rules(dsi_eval *eval, const dsi_node *root)
     check_ragged(eval, "");
     check_ragged(eval, "inference_engine_config.");
     check_ragged(eval, "model_config.inference_engine_config.");
+    check_twice(eval);
     find_ranks(eval, out);
     if (eval->root == &dsi_section_inference) {
         check_injection(eval);
@@ -282,6 +338,7 @@ void dsi_config_inference_rules(dsi_eval *eval, const dsi_node *root)
         find_weights(eval, root, out);
         out->zero = dsi_node_find(root, "zero");
     } else {
+        find_length(eval, out);
         find_mode(eval, out);
     }
 }

@@ -50,10 +50,13 @@ static void store(dsi_eval *eval, const dsi_item *item)
 void dsi_config_store(dsi_eval *eval)
 {
     *eval->values = null_values(eval->world_size);
-    for (size_t i = 0; i < eval->n_items; ++i) {
-        const dsi_item *item = &eval->items[i];
-        if (item->option->field != 0 && item->node != NULL) {
-            store(eval, item);
+    for (int given = 0; given < 2; ++given) { /* a field of several rows is the one given */
+        for (size_t i = 0; i < eval->n_items; ++i) {
+            const dsi_item *item = &eval->items[i];
+            if (item->option->field != 0 && item->node != NULL &&
+                dsi_item_given(item) == (given == 1)) {
+                store(eval, item);
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 /* MII's pipeline: prompts in, texts out, over a server of this process. See mii.h. */
 #include "base/buf.h"
 #include "base/reserved.h"
+#include "config/config_values.h"
 
 #include <deepspeed/mii.h>
 #include <deepspeed/tokenizer.h>
@@ -80,14 +81,21 @@ static ds_status open_all(ds_pipeline *p, const ds_pipeline_params *params)
     ds_serve_params serve = {.source = {.weights = params->model}};
     (void)snprintf(path, sizeof path, "%s/config.json", params->model);
     DS_TRY(ds_model_from_config(p->ctx, path, &p->model));
-    DS_TRY(ds_tokenizer_open(p->ctx, params->tokenizer != NULL ? params->tokenizer : params->model,
-                             &p->tokenizer));
+    const char *tokenizer = params->tokenizer;
+    if (tokenizer == NULL && params->config != NULL &&
+        ds_config_get_kind(params->config) == DS_CONFIG_MII) {
+        tokenizer = dsi_config_inference(params->config)->tokenizer;
+    }
+    DS_TRY(ds_tokenizer_open(p->ctx, tokenizer != NULL ? tokenizer : params->model, &p->tokenizer));
     DS_TRY(ds_tokenizer_scratch_create(p->tokenizer, 0, &p->scratch));
     DS_TRY(find_stops(p));
     const int64_t most = ds_model_get_info(p->model)->max_positions;
     serve.source.model = p->model;
     serve.source.max_length = most > 0 && most < LONGEST ? most : LONGEST;
-    DS_TRY(params->config != NULL ? ds_serve_configure(p->ctx, params->config, &serve) : DS_OK);
+    if (params->config != NULL) {
+        DS_TRY(ds_serve_configure(p->ctx, params->config, &serve));
+        DS_TRY(ds_generator_copy(p->ctx, params->config, &serve.source, params->model));
+    }
     DS_TRY(ds_serve_create(p->ctx, &serve, &p->server));
     ds_serve_get_stats(p->server, &p->sizes);
     p->events =

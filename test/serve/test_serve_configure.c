@@ -3,10 +3,13 @@
  * pipeline in this process, against put of the same ids. */
 #include "base/machine_memory.h"
 #include "common/parity.h"
+#include "common/scratch.h"
 
 #include <deepspeed/mii.h>
 #include <deepspeed/tokenizer.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static ds_config *load(ds_ctx *ctx, const char *text)
 {
@@ -175,6 +178,37 @@ static void writes_texts(void **state)
     parity_close(&p);
 }
 
+/* The tokenizer and the copy that a file asks for. */
+static void takes_files(void **state)
+{
+    parity_case p;
+    ds_pipeline *pipeline = NULL;
+    char text[2048];
+    char *copy = scratch_make();
+    parity_open(*state, "llama3", &p); /* which has no tokenizer */
+    ds_config *config = load(
+        *state, "{\"model_name_or_path\": \"m\", \"tokenizer\": \"bytes\", \"max_length\": 40, "
+                "\"inference_engine_config\": {\"state_manager\": {\"memory_config\": "
+                "{\"mode\": \"allocate\", \"size\": 5}}}}");
+    ds_pipeline_params params = {.model = p.folder, .config = config};
+    CHECK_OK(*state, ds_pipeline_create(*state, &params, &pipeline));
+    ds_pipeline_destroy(&pipeline);
+    ds_config_destroy(&config);
+    (void)snprintf(text, sizeof text,
+                   "{\"dtype\": \"fp32\", \"max_out_tokens\": 40, \"save_mp_checkpoint_path\": "
+                   "\"%s/copy\"}",
+                   copy);
+    config = load(*state, text);
+    params = (ds_pipeline_params){.model = p.folder, .tokenizer = "bytes", .config = config};
+    CHECK_OK(*state, ds_pipeline_create(*state, &params, &pipeline));
+    (void)snprintf(text, sizeof text, "%s/copy/model.safetensors", copy);
+    assert_int_equal(access(text, R_OK), 0);
+    ds_pipeline_destroy(&pipeline);
+    ds_config_destroy(&config);
+    parity_close(&p);
+    scratch_remove(copy);
+}
+
 int main(void)
 {
     ds_ctx *ctx = NULL;
@@ -187,6 +221,7 @@ int main(void)
         cmocka_unit_test_prestate(counts_experts, ctx),
         cmocka_unit_test_prestate(tracks_no_more, ctx),
         cmocka_unit_test_prestate(writes_texts, ctx),
+        cmocka_unit_test_prestate(takes_files, ctx),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);

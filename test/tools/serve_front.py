@@ -584,6 +584,11 @@ def wrong():
     refusal(1, "nowhere.invalid", "--upstream", "http://nowhere.invalid:1")
     refusal(1, "--replicas 3, but --replica names 1", "--replicas", "3", "--replica=--model x")
     refusal(1, "give one of them", "--replicas", "3", "--hostfile", "x", "--model", "x")
+    with open("hosts.mii", "w", encoding="utf8") as file:
+        file.write("127.0.0.2 slots=2\n")
+    with open("mii.json", "w", encoding="utf8") as file:
+        json.dump(dict(model_name_or_path=MODEL, replica_num=3, hostfile="hosts.mii"), file)
+    refusal(1, "replica_num is 3, but hostfile hosts.mii has 2 slots", "--deepspeed_config", "mii.json", "--port", "0")
     refusal(1, "nofile", "--hostfile", "nofile", "--model", "x")
     refusal(1, "--control", "--model", MODEL, "--control")
     refusal(1, "all replicas have ended", "--replicas", "2", "--model", "no_such_folder", "--port", "0")

@@ -26,8 +26,8 @@ def expect(holds, *what):
 
 
 class Server:
-    def __init__(self, *flags):
-        self.process = subprocess.Popen([PROGRAM, "--served_model_name", "m", "--port", "0", "--threads", "2", "--dtype", "f32", "--max_length", "2048",
+    def __init__(self, *flags, shape=("--dtype", "f32", "--max_length", "2048")):
+        self.process = subprocess.Popen([PROGRAM, "--served_model_name", "m", "--port", "0", "--threads", "2", *shape,
                                          "--kv_tokens", "16384", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         self.lines = []
@@ -124,6 +124,16 @@ def weights(want):
     s = Server("--model", "a")
     expect(s.reload()[0] == 403)
     s.end()
+    with open("there.json", "w", encoding="utf8") as file:
+        json.dump(dict(checkpoint_config=dict(checkpoint_dir="b"), dtype="fp32", max_out_tokens=2048), file)
+    s = Server("--model", "a", "--api_key_file", "keys", "--deepspeed_config", "there.json", shape=())
+    expect(s.text() == want["b"] and s.reload()[0] == 200 and s.text() == want["b"])
+    status, got = s.reload(model="b")  # whose weights would not be served
+    expect(status == 400 and "there.json says where the weights are" in got["error"]["message"], got)
+    s.end()
+    for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu")):
+        got = subprocess.run([PROGRAM, "--model", "bert", "--port", "0", *flags], capture_output=True, text=True, check=False, timeout=60)
+        expect(got.returncode == 1 and "is an encoder" in got.stderr and "--deepspeed_config" in got.stderr, got)
 
 
 def load(s, want):

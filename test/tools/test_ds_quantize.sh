@@ -33,6 +33,9 @@ for way in "" "--quantize file" "--dtype f32"; do
 done
 "$bin/ds_generate" --model folder --prompt "We are" --max_new_tokens 5 > want 2> err
 cmp "text--dtype f32" want
+echo '{"dtype": "fp32"}' > f32.json # not by way of bf16
+"$bin/ds_generate" --model file.gguf --deepspeed_config f32.json --prompt "We are" --max_new_tokens 5 > text 2> err || fail "$(cat err)"
+cmp text want
 [ -z "$(ls tmp)" ] || fail "left behind: $(ls tmp)"
 refused 2 'give --type' "$bin/ds_quantize" folder new.gguf
 refused 2 'overwrite replaces it' "$bin/ds_quantize" --type q4_0 folder file.gguf

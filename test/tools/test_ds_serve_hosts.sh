@@ -85,6 +85,14 @@ kill -TERM $front
 wait $front || fail "exit code $?"
 gone
 
+# MII's file: its hosts, as many slots as replica_num
+echo '{"model_name_or_path": "m", "replica_num": 3, "hostfile": "hosts"}' > mii.json
+start --deepspeed_config mii.json
+[ -n "$url" ] && [ "$(servers)" = 3 ] && [ "$(complete 1)" = 5 ] || fail "$(servers) servers for replica_num 3"
+kill -TERM $front
+wait $front || fail "exit code $?"
+gone
+
 # slots say the port, and a part of the file may be chosen
 free=$((20000 + $$ % 8000)) # below those that the kernel gives connections
 start --hostfile hosts --include 127.0.0.2:1@127.0.0.3 --replica_port $free

@@ -384,6 +384,13 @@ ds_status replicas_open(ds_ctx *ctx, balance *b)
     if (o->hostfile != NULL) {
         status = dsi_hosts_read(ctx, o->hostfile, &hosts);
         status = status < 0 ? status : dsi_hosts_select(ctx, &hosts, o->include, o->exclude);
+        if (status >= 0 && o->slots > 0 && o->slots != (int64_t)dsi_hosts_n_ranks(&hosts)) {
+            status = ds_fail(ctx, DS_ERR_ARG,
+                             "%s: replica_num is %lld, but hostfile %s has %u slots; --include "
+                             "chooses among them",
+                             o->sizes.offload.config_path, (long long)o->slots, o->hostfile,
+                             dsi_hosts_n_ranks(&hosts));
+        }
         if (status >= 0 && o->replica.n > dsi_hosts_n_ranks(&hosts)) {
             status = ds_fail(ctx, DS_ERR_ARG, "--replica names %zu, but --hostfile %s has %u slots",
                              o->replica.n, o->hostfile, dsi_hosts_n_ranks(&hosts));

@@ -3,6 +3,7 @@
 #include "common/offload_flags.h"
 
 #include "base/buf.h"
+#include "config/config_values.h"
 
 #include <deepspeed/context.h>
 #include <inttypes.h>
@@ -59,6 +60,12 @@ ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, const char *model, u
 bool offload_flags_infer(const offload_flags *f)
 {
     return f->config != NULL && ds_config_get_kind(f->config) != DS_CONFIG_TRAINING;
+}
+
+bool offload_says_dtype(const ds_config *config)
+{
+    return ds_config_get_kind(config) != DS_CONFIG_TRAINING &&
+           dsi_config_inference(config)->dtype != DS_DTYPE_NONE;
 }
 
 void offload_flags_close(offload_flags *f)

@@ -53,6 +53,8 @@ typedef struct offload_flags {
 ds_status offload_flags_open(ds_ctx *ctx, offload_flags *flags, const char *model, uint32_t ranks);
 /* Whether the file is an inference engine's: it goes through ds_generator_configure. */
 bool offload_flags_infer(const offload_flags *flags);
+/* Whether a file says in what numbers the model computes. */
+bool offload_says_dtype(const ds_config *config);
 void offload_flags_close(offload_flags *flags);
 
 #endif

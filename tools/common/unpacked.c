@@ -44,15 +44,15 @@ ds_status unpacked_make(ds_ctx *ctx, unpacked *u, const char *what)
     return status;
 }
 
-/* In fp32 beside quantize: what blocks are not taken as they are is rounded once. */
+/* In fp32 where something is rounded later, as what is in no block beside quantize: once. */
 static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tokenizer)
 {
     DS_TRY(unpacked_make(ctx, u, u->file));
     const ds_gguf_params params = {.file = u->file,
                                    .folder = u->folder,
-                                   .dtype = u->quantize != NULL ? DS_DTYPE_F32
-                                            : dtype != NULL     ? ds_dtype_from_name(dtype)
-                                                                : DS_DTYPE_NONE,
+                                   .dtype = u->quantize != NULL || u->rounds_later ? DS_DTYPE_F32
+                                            : dtype != NULL ? ds_dtype_from_name(dtype)
+                                                            : DS_DTYPE_NONE,
                                    .no_tokenizer = no_tokenizer};
     ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", u->file,
            u->folder);

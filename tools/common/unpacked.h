@@ -19,6 +19,7 @@
 typedef struct unpacked {
     const char *file;     /* the GGUF file; NULL: the model is a folder */
     const char *quantize; /* as --quantize says; NULL: real numbers */
+    bool rounds_later;    /* the dtype of --model's numbers is not known yet */
     bool keeps;        /* a folder's matrices in blocks stay so: ds_generator_params.keep_blocks */
     char folder[2100]; /* "": none, or gone */
     sigset_t before;   /* the signals that were held before */
@@ -29,8 +30,8 @@ typedef struct unpacked {
 ds_status unpacked_make(ds_ctx *ctx, unpacked *u, const char *what);
 bool unpacked_is_file(const char *model);
 /* Makes the folder where *model is a GGUF file, and sets *model to it; *dtype NULL becomes "bf16"
- * beside quantize, of what is in no block. Errors: those of ds_gguf_to_folder; ERR_ARG where
- * quantize is `file` and the model is none. */
+ * beside quantize, of what is in no block. Of a folder: `file` keeps its own blocks. Errors: those
+ * of ds_gguf_to_folder. */
 ds_status unpacked_open(ds_ctx *ctx, unpacked *u, const char **model, const char **dtype,
                         bool no_tokenizer);
 /* For ds_generator_params. */

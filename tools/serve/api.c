@@ -423,7 +423,8 @@ static bool take_stop_ids(api_reader *r)
         }
         ids[q->n_stop_ids++] = (uint32_t)id;
     }
-    for (size_t i = 0; ids != NULL && !r->ignore_eos && i < f->n_stop_ids; ++i) {
+    const size_t n_own = r->j->of_mii ? f->n_eos_ids : f->n_stop_ids;
+    for (size_t i = 0; ids != NULL && !r->ignore_eos && i < n_own; ++i) {
         ids[q->n_stop_ids++] = f->stop_ids[i];
     }
     return ids != NULL || api_wrong(r, "stop_token_ids", "fewer, there is no memory");

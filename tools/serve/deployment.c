@@ -43,9 +43,13 @@ ds_status deployment_read(ds_ctx *ctx, serve_options *o)
     if (o->control || o->replicas > 0 || in->replicas <= 1) {
         return DS_OK;
     }
-    o->replicas = in->replicas;
     if (o->hostfile == NULL && access(in->hostfile, R_OK) == 0) {
         o->hostfile = in->hostfile;
+    }
+    if (o->hostfile == NULL) {
+        o->replicas = in->replicas;
+    } else {
+        o->slots = in->replicas;
     }
     return DS_OK;
 }

@@ -95,8 +95,8 @@ struct front {
     const char *name; /* of the model, as clients call it */
     char fingerprint[32];
     dsi_vocabulary *words; /* NULL: no request has needed them; made by the HTTP thread */
-    uint32_t *stop_ids;    /* what ends a text */
-    size_t n_stop_ids;
+    uint32_t *stop_ids;    /* [n_stop_ids]; what ends a text, the first n_eos_ids also one of MII */
+    size_t n_stop_ids, n_eos_ids;
     int64_t created, max_length, vocab_size;
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;

@@ -38,6 +38,7 @@ ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
     sigset_t signals;
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
+    p->unpacked.rounds_later = o->deployment != NULL && offload_says_dtype(o->deployment);
     if (unpacked_is_file(o->model)) {
         if (o->model_revision != NULL || o->adapter != NULL) {
             return ds_fail(ctx, DS_ERR_ARG,
@@ -57,24 +58,27 @@ ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
     return ds_adapter_fit(p->adapter, &p->model);
 }
 
-/* The ids that end a text: eos, and what the template writes behind an answer. */
+/* The ids that end a text: eos, and behind them what the template writes behind an answer. */
 static ds_status find_stop_ids(front *f)
 {
     const uint32_t n = ds_tokenizer_vocab_size(f->tokenizer);
     const chat_form form = {.chat = f->chat, .tokenizer = f->tokenizer, .scratch = f->scratch};
     const int64_t turn = f->chat != NULL ? chat_end_of_turn(&form) : -1;
     for (uint32_t id = 0; id < n; ++id) {
-        f->n_stop_ids += ds_tokenizer_is_eos(f->tokenizer, id) || (int64_t)id == turn;
+        f->n_eos_ids += ds_tokenizer_is_eos(f->tokenizer, id) ? 1 : 0;
     }
-    f->stop_ids = calloc(f->n_stop_ids + 1, sizeof *f->stop_ids);
+    f->stop_ids = calloc(f->n_eos_ids + 1, sizeof *f->stop_ids);
     if (f->stop_ids == NULL) {
         return ds_fail(f->http_ctx, DS_ERR_NOMEM, "no memory");
     }
     f->n_stop_ids = 0;
     for (uint32_t id = 0; id < n; ++id) {
-        if (ds_tokenizer_is_eos(f->tokenizer, id) || (int64_t)id == turn) {
+        if (ds_tokenizer_is_eos(f->tokenizer, id)) {
             f->stop_ids[f->n_stop_ids++] = id;
         }
+    }
+    if (turn >= 0 && !ds_tokenizer_is_eos(f->tokenizer, (uint32_t)turn)) {
+        f->stop_ids[f->n_stop_ids++] = (uint32_t)turn;
     }
     return DS_OK;
 }
@@ -112,12 +116,12 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
-        o->no_embeddings || o->max_loras > 0 || f->comm != NULL) {
-        return ds_fail(
-            ctx, DS_ERR_ARG,
-            "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings and several "
-            "ranks do not go with it",
-            o->model);
+        o->no_embeddings || o->max_loras > 0 || f->comm != NULL ||
+        o->sizes.offload.config_path != NULL || o->sizes.offload.device != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings, "
+                       "--deepspeed_config, --offload_param and several ranks do not go with it",
+                       o->model);
     }
     const ds_encoder_params params = {
         .model = p->model,

@@ -3,6 +3,8 @@
  * what of it is taken into force, and when, is decided there. See open.h. */
 #include "open.h"
 
+#include "config/config_values.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +63,15 @@ static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, serve
     front made = {.options = l != NULL ? &l->o : NULL};
     if (l == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    }
+    if (f->options->deployment != NULL &&
+        dsi_config_inference(f->options->deployment)->weights != NULL &&
+        strcmp(path, f->options->model_asked) != 0) {
+        free(l);
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "%s says where the weights are (checkpoint, checkpoint_dir), and %s would "
+                       "be served with them; start another server",
+                       f->options->sizes.offload.config_path, path);
     }
     l->o = *f->options;
     l->o.model = path;

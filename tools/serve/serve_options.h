@@ -26,6 +26,7 @@ typedef struct serve_options {
     const char *hostfile, *include, *exclude, *upstream_key_file;
     dsi_arg_list replica, upstream;
     int64_t replicas, replica_port, ssh_port;
+    int64_t slots; /* that --deepspeed_config asks of the hosts; 0: those that there are */
     int64_t replica_restarts;
     double probe_seconds, probe_timeout;
     dsi_words passed; /* flags of the command line that are the replicas' */
