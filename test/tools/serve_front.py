@@ -43,6 +43,8 @@ class Fake(http.server.ThreadingHTTPServer):
     def __init__(self, *models, port=0):
         self.models, self.mode, self.sick, self.seen, self.gone = models, "well", threading.Event(), [], 0
         self.go, self.n_series, self.path, self.bad_paths, self.loads = threading.Event(), 0, "first", set(), []
+        self.says_path, self.bad_once, self.lates, self.hold = True, set(), set(), threading.Event()
+        self.hold.set()
         super().__init__(("127.0.0.1", port), Handler)
         self.port = self.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -83,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/slots":
             self.send(200, [{"id": 0, "from": s.port}, {"id": 1, "from": s.port}])
         elif self.path == "/v1/models":
-            self.send(200, {"object": "list", "data": [{"id": m, "object": "model"} for m in s.models]})
+            self.send(200, {"object": "list", "data": [{"id": m, "object": "model", **({"root": s.path} if s.says_path else {})} for m in s.models]})
         else:
             self.send(200, b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 3\n"
                            b"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc 0.5\n"
@@ -98,10 +100,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/v1/reload":
             path = body.get("model", s.path)
             s.loads.append(path)
-            if path in s.bad_paths:
+            s.hold.wait(20)
+            if path in s.bad_paths | s.bad_once:
+                s.bad_once.discard(path)
                 self.send(400, {"error": {"message": f"{path} is broken"}})
             else:
                 was, s.path = s.path, path
+                if path in s.lates:  # it has it, but does not say so
+                    s.lates.discard(path)
+                    s.go.wait(20)
                 self.send(200, {"status": "ok", "model": path, "was": was, "seconds": 0})
         elif mode == "dies":
             self.connection.close()
@@ -136,7 +143,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             if mode == "slow":
                 s.go.wait(20)
-            self.send(200, {"from": s.port, "text": "é" * 3}, X_Ignored_Fields="user", X_Request_Id="r2")
+            self.send(200, {"from": s.port, "weights": s.path, "text": "é" * 3}, X_Ignored_Fields="user", X_Request_Id="r2")
 
 
 class Front:
@@ -495,6 +502,96 @@ def at_each():
     f.end()
 
 
+def weights():
+    """Reloads that do not go well: all of a model have the new folder in the end, or none."""
+    key = {"Authorization": "Bearer outer"}
+    a, b = Fake("m"), Fake("m")
+    flags = ("--api_key_file", "front.keys", "--reload_timeout", "2")
+    f = Front("--upstream", a.url, b.url, *flags)
+
+    def reload(at=f, **body):
+        status, text, _ = at.ask("POST", "/v1/reload", body, key)
+        return status, json.loads(text)
+
+    def states(at=f):
+        return [r["state"] for r in json.loads(at.get("/health")[1])["replicas"]]
+
+    def served(at=f, n=6):
+        got = [pool.submit(at.ask, "POST", "/v1/completions", dict(model="m", prompt=f"{i}"), key) for i in range(n)]
+        return {json.loads(x.result()[1])["weights"] for x in got}
+
+    # one loads it, and its answer is lost: no more than the limit, and it goes back, too, before it is asked
+    b.lates = {"w2"}
+    status, got = reload(model="w2", name="m")
+    expect(status == 502 and "replica 1" in got["error"]["message"] and "within 2 s" in got["error"]["message"], got)
+    expect(a.path == "first" and a.loads == ["w2", "first"] and served() == {"first"}, a.loads)
+    until(lambda: b.path == "first" and states() == ["up", "up"], b.loads)
+    expect(b.loads == ["w2", "first"], b.loads)
+    b.go.set()
+    status, got = reload(model="w3", name="m")
+    expect(status == 200 and got["replicas"] == 2 and (a.path, b.path) == ("w3", "w3"), got)
+    # one that cannot go back at once has the old folder in the end, not the new one again
+    a.bad_once, b.bad_paths = {"w3"}, {"w4"}
+    status, got = reload(model="w4", name="m")
+    expect(status == 400 and "could not go back yet" in got["error"]["message"] and served() == {"w3"}, got)
+    until(lambda: a.path == "w3" and states() == ["up", "up"], a.loads)
+    expect(a.loads[-3:] == ["w4", "w3", "w3"], a.loads)
+    # one that has loaded it is down when the others go back
+    b.hold.clear()
+    call = pool.submit(reload, model="w4", name="m")
+    until(lambda: a.path == "w4", a.loads)
+    a.sick.set()
+    until(lambda: states()[0] == "down", f.get("/health"))
+    b.hold.set()
+    expect(call.result()[0] == 400 and a.path == "w4", call.result())
+    a.sick.clear()
+    until(lambda: states() == ["up", "up"], f.get("/health"))
+    expect(a.path == "w3" and served() == {"w3"}, a.loads)
+    # one that has loaded it is started again meanwhile, with what it had at first
+    b.bad_paths = set()
+    b.hold.clear()
+    call = pool.submit(reload, model="w5", name="m")
+    until(lambda: a.path == "w5", a.loads)
+    a.shutdown()
+    a.server_close()
+    until(lambda: states()[0] == "down", f.get("/health"))
+    again = Fake("m", port=a.port)
+    time.sleep(0.3)
+    b.hold.set()
+    expect(call.result()[0] == 200 and served() == {"w5"}, call.result())
+    until(lambda: states() == ["up", "up"], f.get("/health"))
+    expect(again.loads == ["w5"] and served() == {"w5"}, again.loads)
+    # nobody is up: nothing is loaded, then or later
+    again.sick.set()
+    b.sick.set()
+    until(lambda: states() == ["down", "down"], f.get("/health"))
+    status, got = reload(model="nowhere", name="m")
+    expect(status == 503 and "no replica of this model is up" in got["error"]["message"], got)
+    again.sick.clear()
+    b.sick.clear()
+    until(lambda: states() == ["up", "up"], f.get("/health"))
+    expect((again.path, b.path) == ("w5", "w5"), again.loads, b.loads)
+    f.end()
+    # those that have not come up yet: one of this model gets it, one of another does not
+    c, d, e = Fake("m"), Fake("m"), Fake("other")
+    d.sick.set()
+    e.sick.set()
+    f = Front("--upstream", c.url, d.url, e.url, *flags, ready=False)
+    until(lambda: states(f)[0] == "up", f.get("/health"))
+    status, got = reload(f, model="w2")
+    expect(status == 200 and got["replicas"] == 1 and c.path == "w2", got)
+    d.sick.clear()
+    e.sick.clear()
+    until(lambda: states(f) == ["up"] * 3, f.get("/health"))
+    expect((c.path, d.path, e.path) == ("w2", "w2", "first") and served(f) == {"w2"}, d.loads, e.loads)
+    # one that does not say what it has could not go back
+    e.says_path = False
+    time.sleep(0.3)
+    status, got = reload(f, model="w2", name="other")
+    expect(status == 501 and "root" in got["error"]["message"] and e.path == "first", got)
+    f.end()
+
+
 def children(f):
     return [int(p) for p in subprocess.run(["pgrep", "-P", str(f.process.pid)], capture_output=True, text=True, check=True).stdout.split()]
 
@@ -594,6 +691,6 @@ def wrong():
     refusal(1, "all replicas have ended", "--replicas", "2", "--model", "no_such_folder", "--port", "0")
 
 
-for part in (by_name, loads, losses, passing, hangs, at_each, refused_early, refused, keys_and_drain, own, wrong):
+for part in (by_name, loads, losses, passing, hangs, at_each, weights, refused_early, refused, keys_and_drain, own, wrong):
     part()
 print(f"{checks} checks")

@@ -98,9 +98,9 @@ typedef struct replica {
     double up_since;           /* 0: it is not, in this life */
     double restart_due;        /* 0: it is not started again */
     int64_t n_row, n_restarts; /* restarts since it was well; in all */
-    /* weights that a reload gave its siblings, or it */
-    char *wanted; /* NULL: those of its command line */
-    bool stale;   /* it may have others */
+    /* weights, see visit.c */
+    char *wanted; /* the folder that it should have; NULL: that of its start */
+    bool stale;   /* it may have other weights */
 } replica;
 
 /* ---- route.c: which replica; pure ---- */
@@ -133,26 +133,37 @@ void route_remember(route_prefixes *prefixes, const route_marks *marks, size_t k
 /* ---- visit.c: a request that goes to each replica in turn ---- */
 typedef enum visit_kind { VISIT_SLOTS, VISIT_RELOAD } visit_kind;
 
+/* What a reload did to a replica. */
+typedef enum visit_fate {
+    FATE_NONE, /* it was not asked */
+    FATE_LOADED,
+    FATE_KEPT, /* it refused, or went back */
+    FATE_LOST  /* it did not answer, and may have loaded it */
+} visit_fate;
+
 typedef struct visit {
     visit_kind kind;
     size_t next; /* where it is, or goes */
     json_t *slots;
     /* of a reload */
-    char *path;              /* NULL: what each of them serves */
-    bool own_only;           /* those that the front started */
-    bool back;               /* one failed: the others go back */
-    char *was[BALANCE_MOST]; /* what those served that have it; NULL: the others */
+    char *path;    /* NULL: what each of them serves */
+    bool own_only; /* those that the front started */
+    bool back;     /* one failed: the others go back */
+    visit_fate fate[BALANCE_MOST];
+    char *was[BALANCE_MOST]; /* what those served that were asked, where path is given */
     size_t n_done;
     dsi_buf why;
     unsigned status;
-    double began;
+    double began, call_began;
 } visit;
 
 typedef struct ask ask;
 visit *visit_make(visit_kind kind, const char *path);
 void visit_free(visit *v);
-/* To the replica that comes next, or to the end. With the lock, as the next two. */
-void visit_next(ask *a);
+/* To the first replica, or to the end. With the lock, as the next three. */
+void visit_begin(ask *a);
+/* Of a reload: a replica that answers for too long is lost. */
+void visit_tick(ask *a, double now);
 /* Its call ended well. */
 void visit_turn(ask *a);
 /* Its replica failed. */
@@ -199,6 +210,7 @@ struct balance {
     ask *queued, **queued_end, *running;
     int64_t n_asks;
     bool stop, settled, all_ended, reloads;
+    json_t *folders; /* of reloads, by the model's name: for those whose name was not known then */
     int64_t n_moved, n_told, n_prefix; /* for /metrics */
     double began;
     int64_t created;
@@ -217,6 +229,13 @@ void replicas_close(balance *b);
 /* DOWN or ENDED, with its requests moved or told. With the lock. */
 void replica_fails(replica *r, replica_state state, const char *why);
 bool replica_has(const replica *r, const char *model);
+/* It is up, with the weights that it should have, and has the model. */
+bool replica_serves(const replica *r, const char *model);
+/* Its model that is no adapter: name; the folder or file by its own word. NULL: not known. */
+const char *replica_base(const replica *r);
+const char *replica_folder(const replica *r);
+void replica_put_folder(replica *r, const char *path);
+void replica_want(replica *r, const char *path);
 
 /* ---- restart.c: replicas that have ended ---- */
 /* One of ours ended: whether and when it is started again. With the lock. */

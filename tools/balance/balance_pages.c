@@ -76,8 +76,7 @@ void pages_ready(balance *b, dsi_buf *out, unsigned *status_out)
             const char *id = json_string_value(json_object_get(one, "id"));
             bool has_one = false;
             for (size_t j = 0; j < b->n && id != NULL; ++j) {
-                has_one = has_one ||
-                          (b->replicas[j].state == REPLICA_UP && replica_has(&b->replicas[j], id));
+                has_one = has_one || replica_serves(&b->replicas[j], id);
             }
             ready = ready && (has_one || id == NULL);
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a replica is well: /health, what models it has, its counters; before that, where a reload
- * passed it by, the weights that its siblings have. See balance.h.
+/* Whether a replica is well: /health, what models it has, its counters; before those, where it is
+ * stale (visit.c), the weights that it should have. See balance.h.
  *
  * A probe that is not answered within --probe_timeout, or not with 200, takes the replica out; the
  * next one that is brings it back. */
@@ -13,16 +13,15 @@
 
 enum {
     STEP_HEALTH,
-    STEP_RELOAD, /* of one that is stale */
     STEP_MODELS,
+    STEP_RELOAD, /* of one that is stale */
     STEP_METRICS,
     STEP_DONE,
     PROBE_CEILING = 4 << 20,
-    RELOAD_SECONDS = 3600, /* it may take */
-    RELOAD_REST = 10       /* until it is tried again */
+    RELOAD_REST = 10 /* until it is tried again */
 };
 
-static const char *const paths[] = {"/health", "/v1/reload", "/v1/models", "/metrics"};
+static const char *const paths[] = {"/health", "/v1/models", "/v1/reload", "/metrics"};
 
 static bool take(void *user, const char *text, size_t n)
 {
@@ -83,14 +82,30 @@ static void fail(replica *r, const char *why)
     replica_fails(r, REPLICA_DOWN, why);
 }
 
+/* One that comes up: whether it has the folder that it should have. */
+static void see_folder(replica *r, bool is_first)
+{
+    const char *name = replica_base(r);
+    const char *has = replica_folder(r);
+    const char *reloaded = json_string_value(json_object_get(r->b->folders, name));
+    if (is_first && reloaded != NULL) {
+        replica_want(r, reloaded);
+    }
+    if (r->state != REPLICA_UP && r->wanted != NULL) {
+        r->stale = r->stale || has == NULL || strcmp(has, r->wanted) != 0;
+    }
+}
+
 static bool read_models(replica *r)
 {
     json_t *body = json_loadb(dsi_buf_text(&r->probed), r->probed.size, 0, NULL);
     json_t *list = json_object_get(body, "data");
+    const bool is_first = r->models == NULL;
     const bool ok = json_is_array(list) && json_array_size(list) > 0;
     if (ok) {
         json_decref(r->models);
         r->models = json_incref(list);
+        see_folder(r, is_first);
     }
     json_decref(body);
     return ok;
@@ -149,8 +164,11 @@ static void take_answer(replica *r)
     }
     if (r->probe_step == STEP_RELOAD) {
         r->probe_began = dsi_clock_seconds();
+        r->stale = false;
+        if (r->wanted != NULL) {
+            replica_put_folder(r, r->wanted);
+        }
     }
-    r->stale = r->stale && r->probe_step != STEP_RELOAD;
     if (r->probe_step == STEP_MODELS && !read_models(r)) {
         fail(r, "its /v1/models lists nothing");
         return;
@@ -190,7 +208,8 @@ void probe_turn(replica *r, short events)
 void probe_tick(replica *r, double now)
 {
     char why[BALANCE_WHY];
-    const double limit = r->probe_step == STEP_RELOAD ? RELOAD_SECONDS : r->b->o->probe_timeout;
+    const double limit =
+        r->probe_step == STEP_RELOAD ? r->b->o->reload_timeout : r->b->o->probe_timeout;
     if (r->address == NULL || r->state == REPLICA_ENDED) {
         return;
     }

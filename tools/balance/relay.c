@@ -168,10 +168,9 @@ static void dispatch(ask *a)
     size_t cached = 0;
     for (size_t i = 0; i < b->n; ++i) {
         const replica *r = &b->replicas[i];
-        views[i] =
-            (route_view){.may = r->state == REPLICA_UP && !a->tried[i] && replica_has(r, a->model),
-                         .n_running = r->n_running,
-                         .n_taken = r->n_taken};
+        views[i] = (route_view){.may = !a->tried[i] && replica_serves(r, a->model),
+                                .n_running = r->n_running,
+                                .n_taken = r->n_taken};
     }
     const size_t k = route_pick(b->prefixes, views, b->n, &a->marks, &cached);
     if (k == SIZE_MAX) {
@@ -188,7 +187,7 @@ static bool has_another(const ask *a)
 {
     for (size_t i = 0; i < a->b->n; ++i) {
         const replica *r = &a->b->replicas[i];
-        if (r->state == REPLICA_UP && !a->tried[i] && replica_has(r, a->model)) {
+        if (!a->tried[i] && replica_serves(r, a->model)) {
             return true;
         }
     }
@@ -276,7 +275,7 @@ static void tidy(balance *b)
         b->running = a;
         if (goes_on(a)) {
             if (a->visit != NULL) {
-                visit_next(a);
+                visit_begin(a);
             } else {
                 dispatch(a);
             }
@@ -423,6 +422,11 @@ static void look_at_all(relay *l, double now)
         replica_hear(&b->replicas[i], 0, 0);
         settled = settled && b->replicas[i].state != REPLICA_STARTS;
         ended = ended && b->replicas[i].state == REPLICA_ENDED && b->replicas[i].restart_due == 0.0;
+    }
+    for (ask *a = b->running; a != NULL; a = a->next) {
+        if (a->visit != NULL && a->at != NULL) {
+            visit_tick(a, now);
+        }
     }
     b->settled = b->settled || settled;
     b->all_ended = ended;

@@ -39,6 +39,46 @@ bool replica_has(const replica *r, const char *model)
     return false;
 }
 
+bool replica_serves(const replica *r, const char *model)
+{
+    return r->state == REPLICA_UP && !r->stale && replica_has(r, model);
+}
+
+static json_t *base_of(const replica *r)
+{
+    size_t i = 0;
+    json_t *one = NULL;
+    json_array_foreach(r->models, i, one)
+    {
+        if (json_object_get(one, "parent") == NULL) {
+            return one;
+        }
+    }
+    return NULL;
+}
+
+const char *replica_base(const replica *r)
+{
+    return json_string_value(json_object_get(base_of(r), "id"));
+}
+
+const char *replica_folder(const replica *r)
+{
+    return json_string_value(json_object_get(base_of(r), "root"));
+}
+
+void replica_put_folder(replica *r, const char *path)
+{
+    (void)json_object_set_new(base_of(r), "root", json_string(path));
+}
+
+void replica_want(replica *r, const char *path)
+{
+    char *copy = strdup(path);
+    free(r->wanted);
+    r->wanted = copy;
+}
+
 void replica_fails(replica *r, replica_state state, const char *why)
 {
     balance *b = r->b;
@@ -216,12 +256,18 @@ ds_status replica_start(ds_ctx *ctx, replica *r)
     DS_TRY(dsi_make_secret(ctx, secret));
     (void)snprintf(r->key, sizeof r->key, "%s", secret);
     DS_TRY(dsi_process_start(ctx, &command, &r->process));
-    r->own = true;
     const int n = snprintf(line, sizeof line, "%s %zu\n", secret, r->n_beside);
-    return write(r->process.control, line, (size_t)n) == n
-               ? DS_OK
-               : ds_fail(ctx, DS_ERR_IO, "replica %zu: its key cannot be sent: %s", r->index,
-                         strerror(errno));
+    if (write(r->process.control, line, (size_t)n) != n) {
+        const ds_status status = ds_fail(ctx, DS_ERR_IO, "replica %zu: its key cannot be sent: %s",
+                                         r->index, strerror(errno));
+        dsi_process_signal(&r->process, SIGKILL);
+        (void)waitpid(r->process.pid, NULL, 0);
+        r->process.pid = 0;
+        dsi_process_close(&r->process);
+        return status;
+    }
+    r->own = true;
+    return DS_OK;
 }
 
 static ds_status self_path(ds_ctx *ctx, char *path)
@@ -349,8 +395,9 @@ static ds_status open_all(ds_ctx *ctx, balance *b, const dsi_hosts *hosts, size_
     }
     b->replicas = calloc(n + 1, sizeof *b->replicas);
     b->prefixes = calloc(1, sizeof *b->prefixes);
+    b->folders = json_object();
     dsi_env_inherit(&b->env, environ);
-    if (b->replicas == NULL || b->prefixes == NULL || b->env.failed) {
+    if (b->replicas == NULL || b->prefixes == NULL || b->folders == NULL || b->env.failed) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for %zu replicas", n);
     }
     if (append != NULL) {
@@ -457,6 +504,7 @@ void replicas_close(balance *b)
     }
     free(b->replicas);
     free(b->prefixes);
+    json_decref(b->folders);
     dsi_words_free(&b->env);
     dsi_words_free(&b->ssh_args);
 }

@@ -51,7 +51,7 @@ static void forget(replica *r)
     r->told = false;
     r->port[0] = r->why[0] = '\0';
     r->restart_due = 0.0;
-    r->stale = r->wanted != NULL;
+    r->stale = r->b->reloads; /* probe.c sees whether it has another folder than it should */
     r->state = REPLICA_STARTS;
     (void)snprintf(r->label, sizeof r->label, "replica %zu", r->index);
 }

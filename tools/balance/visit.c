@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests that go to each replica in turn: /slots, and reloads. See balance.h.
  *
- * A reload goes on when its client is gone. Of another folder than that in force (`model`) all
- * replicas of a name have it in the end or none: where one cannot load it, those that could go
- * back. One that was out, or is started again, loads it before it is asked for anything. */
+ * The rule of weights: a replica has a folder that it should have (`wanted`), and says which it has
+ * (`root` of its /v1/models). A reload changes what those of its model should have, whether they
+ * are up or not, once all that are up have loaded it; where one could not, each that did, or may
+ * have (its answer was lost), should have what it had. One that is `stale`, that is, may have
+ * others than it should, is asked for nothing until it has loaded them, by the reload that goes
+ * back or by its probe (probe.c). So in the end all have the new folder or none.
+ *
+ * A reload of what is served ({}, SIGHUP) has nothing to go back to: those that could not keep the
+ * old weights of the same folder. A reload goes on when its client is gone. */
 #include "balance.h"
 
 #include "base/clock.h"
@@ -18,26 +24,14 @@ static visit *visit_of(ask *a)
     return a->visit;
 }
 
-/* The first model of a replica that is no adapter; "": unknown. */
-static const char *base_of(const replica *r)
-{
-    size_t i = 0;
-    json_t *one = NULL;
-    json_array_foreach(r->models, i, one)
-    {
-        const char *id = json_string_value(json_object_get(one, "id"));
-        if (id != NULL && json_object_get(one, "parent") == NULL) {
-            return id;
-        }
-    }
-    return "";
-}
-
-/* Whether it is meant, up or not. */
+/* Whether it is meant, up or not. One whose model is not known yet is, where no folder is named:
+ * no harm comes from loading what it has again. */
 static bool is_meant(const ask *a, const replica *r)
 {
+    const char *base = replica_base(r);
     return (r->own || !a->visit->own_only) &&
-           (a->model[0] == '\0' || strcmp(base_of(r), a->model) == 0);
+           (a->model[0] == '\0' ||
+            (base != NULL ? strcmp(base, a->model) == 0 : a->visit->path == NULL));
 }
 
 /* The bytes of the replica's JSON; NULL: it is none. */
@@ -60,19 +54,28 @@ static void put_body(ask *a, const char *path)
 }
 
 /* ---- the end ---- */
+/* What each should have from now on, and whether it may have others. */
 static void keep_wanted(ask *a)
 {
     balance *b = a->b;
     visit *v = visit_of(a);
+    if (v->path != NULL && !v->back) {
+        (void)json_object_set_new(b->folders, a->model, json_string(v->path));
+    }
     for (size_t i = 0; i < b->n; ++i) {
         replica *r = &b->replicas[i];
         if (!is_meant(a, r)) {
             continue;
         }
-        r->stale = r->stale || v->was[i] == NULL; /* it was out */
-        if (v->path != NULL) {
-            free(r->wanted);
-            r->wanted = strdup(v->path);
+        if (v->path == NULL) {
+            r->stale = r->stale || v->fate[i] == FATE_NONE;
+        } else if (v->back) {
+            r->stale = r->stale || v->fate[i] == FATE_LOADED;
+        } else {
+            const char *has = replica_folder(r);
+            replica_want(r, v->path);
+            r->stale =
+                r->stale || v->fate[i] == FATE_NONE || has == NULL || strcmp(has, v->path) != 0;
         }
     }
 }
@@ -82,12 +85,14 @@ static void end_reload(ask *a)
     balance *b = a->b;
     visit *v = visit_of(a);
     b->reloads = false;
+    if (v->n_done > 0) {
+        keep_wanted(a);
+    }
     if (v->why.size > 0) {
         ds_log(b->ctx, DS_LOG_WARN, "the replicas are not loaded anew: %s", dsi_buf_text(&v->why));
         ask_fail(a, v->status, "reload_failed", dsi_buf_text(&v->why));
         return;
     }
-    keep_wanted(a);
     ds_log(b->ctx, DS_LOG_JOB, "%zu replicas are loaded anew", v->n_done);
     dsi_buf_printf(&a->out,
                    "{\"status\":\"ok\",\"replicas\":%zu,\"seconds\":%.3f,\"model\":", v->n_done,
@@ -120,15 +125,27 @@ static void end_visit(ask *a)
 }
 
 /* ---- from one to the next ---- */
-void visit_next(ask *a)
+/* Going back, those that have loaded it. */
+static bool is_next(const ask *a, size_t i)
+{
+    const visit *v = a->visit;
+    const replica *r = &a->b->replicas[i];
+    if (r->state != REPLICA_UP || !is_meant(a, r) || (v->path != NULL && v->was[i] == NULL)) {
+        return false; /* one that came up just now loads it after the others */
+    }
+    return !v->back || (v->fate[i] == FATE_LOADED && !r->stale);
+}
+
+/* To the replica that comes next, or to the end. */
+static void go_on(ask *a)
 {
     balance *b = a->b;
     visit *v = visit_of(a);
     ask_leave(a);
     for (; v->next < b->n; ++v->next) {
-        const replica *r = &b->replicas[v->next];
-        if (r->state == REPLICA_UP && is_meant(a, r) && (!v->back || v->was[v->next] != NULL)) {
+        if (is_next(a, v->next)) {
             put_body(a, v->back ? v->was[v->next] : v->path);
+            v->call_began = dsi_clock_seconds();
             ask_send(a, v->next);
             return;
         }
@@ -136,8 +153,51 @@ void visit_next(ask *a)
     end_visit(a);
 }
 
+/* Notes what there is to go back to. false: the reload cannot be, and why. */
+static bool prepare(ask *a)
+{
+    balance *b = a->b;
+    visit *v = visit_of(a);
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; ++i) {
+        const replica *r = &b->replicas[i];
+        const char *base = replica_base(r);
+        if (v->path != NULL && a->model[0] == '\0' && r->state == REPLICA_UP && base != NULL) {
+            (void)snprintf(a->model, sizeof a->model, "%s", base); /* the only one */
+        }
+        if (r->state != REPLICA_UP || !is_meant(a, r)) {
+            continue;
+        }
+        ++n;
+        const char *was = r->wanted != NULL ? r->wanted : replica_folder(r);
+        if (v->path != NULL && was == NULL) {
+            v->status = MHD_HTTP_NOT_IMPLEMENTED;
+            dsi_buf_printf(&v->why,
+                           "%s does not say what it serves (root of /v1/models): there is "
+                           "nothing to go back to",
+                           r->label);
+            return false;
+        }
+        v->was[i] = was != NULL ? strdup(was) : NULL;
+    }
+    if (n == 0) {
+        v->status = MHD_HTTP_SERVICE_UNAVAILABLE;
+        dsi_buf_puts(&v->why, "no replica of this model is up");
+    }
+    return n > 0;
+}
+
+void visit_begin(ask *a)
+{
+    if (a->visit->kind == VISIT_RELOAD && !prepare(a)) {
+        end_visit(a);
+        return;
+    }
+    go_on(a);
+}
+
 /* One of them did not load it. why: borrowed. */
-static void reload_failed(ask *a, unsigned status, const char *why)
+static void reload_failed(ask *a, unsigned status, const char *why, bool is_lost)
 {
     visit *v = visit_of(a);
     replica *r = a->at;
@@ -149,23 +209,40 @@ static void reload_failed(ask *a, unsigned status, const char *why)
     }
     v->status = status;
     dsi_buf_printf(&v->why, "%s%s: %s", v->why.size > 0 ? "; " : "", r->label, why);
-    if (v->path != NULL) {
-        v->back = true; /* those that have loaded it already */
-        v->next = 0;
-    } else {
-        v->next += 1; /* of what is served there is no earlier one to go back to */
+    v->fate[v->next] = is_lost ? FATE_LOST : FATE_KEPT;
+    r->stale = r->stale || is_lost;
+    v->next += 1;
+    if (v->path == NULL) {
+        return; /* of what is served there is no earlier one to go back to */
     }
+    for (size_t i = 0; i < v->next; ++i) {
+        if (v->fate[i] == FATE_LOADED || v->fate[i] == FATE_LOST) {
+            replica_want(&a->b->replicas[i], v->was[i]);
+        }
+    }
+    v->back = true;
+    v->next = 0;
 }
 
 void visit_lost(ask *a, const char *why)
 {
     visit *v = visit_of(a);
     if (v->kind == VISIT_RELOAD) {
-        reload_failed(a, MHD_HTTP_BAD_GATEWAY, why);
+        reload_failed(a, MHD_HTTP_BAD_GATEWAY, why, true);
     } else {
         v->next += 1;
     }
-    visit_next(a);
+    go_on(a);
+}
+
+void visit_tick(ask *a, double now)
+{
+    char why[BALANCE_WHY];
+    const double limit = a->b->o->reload_timeout;
+    if (a->visit->kind == VISIT_RELOAD && now >= a->visit->call_began + limit) {
+        (void)snprintf(why, sizeof why, "it did not answer /v1/reload within %g s", limit);
+        visit_lost(a, why);
+    }
 }
 
 static void take_slots(ask *a)
@@ -190,14 +267,15 @@ static void take_reload(ask *a)
     if (a->call.http.status != MHD_HTTP_OK) {
         const char *why =
             json_string_value(json_object_get(json_object_get(body, "error"), "message"));
-        reload_failed(a, (unsigned)a->call.http.status, why != NULL ? why : "it says no");
+        reload_failed(a, (unsigned)a->call.http.status, why != NULL ? why : "it says no", false);
     } else {
-        const char *was = json_string_value(json_object_get(body, "was"));
+        const char *has = v->back ? v->was[v->next] : v->path;
         a->at->stale = false;
-        if (!v->back) {
-            v->was[v->next] = strdup(was != NULL ? was : "");
-            v->n_done += 1;
+        if (has != NULL) {
+            replica_put_folder(a->at, has);
         }
+        v->fate[v->next] = v->back ? FATE_KEPT : FATE_LOADED;
+        v->n_done += !v->back;
         v->next += 1;
     }
     json_decref(body);
@@ -210,7 +288,7 @@ void visit_turn(ask *a)
     } else {
         take_slots(a);
     }
-    visit_next(a);
+    go_on(a);
 }
 
 /* ---- making them ---- */

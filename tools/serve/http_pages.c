@@ -69,9 +69,13 @@ static void put_model(front *f, const front_adapter *adapter, dsi_buf *text)
     if (adapter != NULL) {
         dsi_buf_puts(text, "\"parent\":");
         put_clean(text, f->name, strlen(f->name));
-        dsi_buf_putc(text, ',');
+    } else {
+        dsi_buf_puts(text, "\"root\":"); /* it changes with a reload */
+        (void)pthread_mutex_lock(&f->lock);
+        put_clean(text, f->path, strlen(f->path));
+        (void)pthread_mutex_unlock(&f->lock);
     }
-    dsi_buf_printf(text, "\"max_model_len\":%lld,\"vocab_size\":%lld}", (long long)f->max_length,
+    dsi_buf_printf(text, ",\"max_model_len\":%lld,\"vocab_size\":%lld}", (long long)f->max_length,
                    (long long)f->vocab_size);
 }
 

@@ -28,7 +28,7 @@ typedef struct serve_options {
     int64_t replicas, replica_port, ssh_port;
     int64_t slots; /* that --deepspeed_config asks of the hosts; 0: those that there are */
     int64_t replica_restarts;
-    double probe_seconds, probe_timeout;
+    double probe_seconds, probe_timeout, reload_timeout;
     dsi_words passed; /* flags of the command line that are the replicas' */
     /* of a replica: a front has started it */
     bool control;
