@@ -14,7 +14,9 @@ enum { MAX_PIECE_BYTES = 2048 };
 
 static ds_status bad(ds_ctx *ctx, const char *path, const char *what)
 {
-    return ds_fail(ctx, DS_ERR_FORMAT, "%s: no model of SentencePiece: %s", path, what);
+    return ds_fail(ctx, DS_ERR_FORMAT,
+                   "%s: no model of SentencePiece (files of tiktoken are not read): %s", path,
+                   what);
 }
 
 /* ---- messages ---- */
