@@ -293,10 +293,8 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
     r->tok->split_special = json_is_true(split);
     r->tok->tidy =
         (r->tok->word_piece || r->tok->scores != NULL) && is_on(r, "clean_up_tokenization_spaces");
-    const bool own =
-        r->files->kind == DSI_CLASS_ROBERTA || /* the class's stands */
-        (r->files->kind == DSI_CLASS_T5 && json_object_get(r->members, "add_bos_token") == NULL &&
-         json_object_get(r->members, "add_eos_token") == NULL);
+    /* the class's own frame stands */
+    const bool own = r->files->kind == DSI_CLASS_ROBERTA || r->files->kind == DSI_CLASS_T5;
     return r->files->has_file || own ? DS_OK : put_around(r);
 }
 

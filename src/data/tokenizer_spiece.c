@@ -91,7 +91,7 @@ static bool is_spelled(const dsi_spiece_piece *piece, const name *other)
     return piece->text.n == other->n && memcmp(piece->text.data, other->text, other->n) == 0;
 }
 
-/* An id of the table of added tokens that is a piece's. */
+/* An id of the table of added tokens that is a piece's, with a text, which may be empty. */
 static bool take_name(const dsi_spiece *s, const char *id, const json_t *token, name *out)
 {
     char *end;
@@ -99,7 +99,7 @@ static bool take_name(const dsi_spiece *s, const char *id, const json_t *token, 
     const unsigned long long number = strtoull(id, &end, 10);
     const json_t *text = json_is_object(token) ? json_object_get(token, "content") : token;
     if (*id < '0' || *id > '9' || *end != '\0' || errno != 0 || number >= s->n ||
-        json_string_length(text) == 0) {
+        !json_is_string(text)) {
         return false;
     }
     *out = (name){(size_t)number, json_string_value(text), json_string_length(text)};
@@ -124,6 +124,12 @@ static ds_status rename_pieces(ds_tokenizer *tok, const char *path, dsi_spiece *
         name one;
         if (!take_name(s, key, token, &one)) {
             continue;
+        }
+        if (one.n == 0) {
+            free(named);
+            return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: \"added_tokens_decoder\" gives piece %zu an empty name", path,
+                           one.id);
         }
         named[one.id] = true;
         if (!is_spelled(&s->pieces[one.id], &one)) {

@@ -106,7 +106,11 @@ def file_of(name):
 def change(r, case, _):
     kind = r.choice(["config", "config", "config", "map", "class", "gaps", "table"])
     if kind == "config":
-        return base.change_config(r, case, _)
+        old = base.config_of(case).get("tokenizer_class")
+        what = base.change_config(r, case, _)
+        if what == "config.class":  # one that no such model goes with is refused, and not drawn
+            base.config_of(case)["tokenizer_class"] = r.choice([old, "TokenizersBackend", "PreTrainedTokenizer", None])
+        return what
     if kind == "map":
         files = case["files"]
         if r.random() < 0.5:
@@ -114,7 +118,8 @@ def change(r, case, _):
         else:
             files["special_tokens_map.json"] = {r.choice(base.NAMES): r.choice([base.token_name(r), base.rich(r)])}
     elif kind == "class":
-        base.config_of(case)["tokenizer_class"] = r.choice(["LlamaTokenizer", "PreTrainedTokenizerFast", "NoSuchTokenizer", None])
+        own = "T5Tokenizer" if case["what"][0].startswith("t5") else "PreTrainedTokenizerFast" if case["what"][0] == "unigram" else "LlamaTokenizer"
+        base.config_of(case)["tokenizer_class"] = r.choice([own, "PreTrainedTokenizerFast", "NoSuchTokenizer", None])
     elif kind == "gaps":
         base.config_of(case)["extra_ids"] = r.choice([0, 2, 100, 101])
     else:
@@ -135,6 +140,10 @@ class Core:
         (pathlib.Path(folder) / "tokenizer.model").write_bytes(model)
         self.tok = AutoTokenizer.from_pretrained(folder)
         self.bpe = json.loads(self.tok.backend_tokenizer.to_str())["model"]["type"] == "BPE"
+
+    def same_form(self, text):
+        """Whether the package tokenizers, whose map goes by graphemes, normalizes it in the same way."""
+        return self.sp.normalize(text).lstrip("\u2581") == self.tok.backend_tokenizer.normalizer.normalize_str(text).lstrip("\u2581")
 
     def agrees(self, text):
         return self.sp.encode(text) == self.tok(text, add_special_tokens=False)["input_ids"]
@@ -158,7 +167,7 @@ def exact(name, core, r, n):
     while len(texts) < n:
         text = "".join(r.choice([base.some_text(r, []), r.choice(BITS), r.choice(BITS)]) for _ in range(r.randint(1, 5)))
         text = text.replace("\u2581", " ")  # at the end sentencepiece takes it away like a space, transformers does not
-        if any(m in text for m in MARKED[3:]):
+        if any(m in text for m in MARKED[3:]) or not core.same_form(text):
             continue
         unlike += not core.agrees(text)
         texts.append(text)
