@@ -128,7 +128,10 @@ static ds_status open_file(ds_tokenizer *tok, const char *path, dsi_folder_files
         return read_gpt2_in(tok, tok->folder, path, files);
     }
     DS_TRY(dsi_tokenizer_note_file(tok, path));
-    return dsi_tokenizer_read_json(tok, path, files);
+    static const char spiece[] = ".model";
+    return n >= strlen(spiece) && strcmp(path + n - strlen(spiece), spiece) == 0
+               ? dsi_tokenizer_read_spiece(tok, path, files)
+               : dsi_tokenizer_read_json(tok, path, files);
 }
 
 static ds_status open_path(ds_tokenizer *tok, const char *path)

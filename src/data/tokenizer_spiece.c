@@ -125,11 +125,14 @@ static ds_status rename_pieces(ds_tokenizer *tok, const char *path, dsi_spiece *
         if (!take_name(s, key, token, &one)) {
             continue;
         }
-        if (one.n == 0) {
+        const bool unknown = (int64_t)one.id == s->unk_id && !s->byte_fallback &&
+                             !is_spelled(&s->pieces[one.id], &one);
+        if (one.n == 0 || unknown) { /* transformers fails at an unknown character */
             free(named);
             return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                           "%s: \"added_tokens_decoder\" gives piece %zu an empty name", path,
-                           one.id);
+                           "%s: \"added_tokens_decoder\" gives %s %zu %s name", path,
+                           unknown ? "the unknown piece" : "piece", one.id,
+                           one.n == 0 ? "an empty" : "another");
         }
         named[one.id] = true;
         if (!is_spelled(&s->pieces[one.id], &one)) {

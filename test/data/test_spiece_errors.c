@@ -119,6 +119,10 @@ static void a_small_model_is_read(void **state)
     ds_tokens got;
     put_trainer(&model, 2, (field){0});
     write_file("tokenizer.model", dsi_buf_text(&model), model.size);
+    char path[160];
+    (void)snprintf(path, sizeof path, "%s/tokenizer.model", folder);
+    CHECK_OK(ctx, ds_tokenizer_open(ctx, path, &tok)); /* the file alone */
+    ds_tokenizer_close(&tok);
     CHECK_OK(ctx, ds_tokenizer_open(ctx, folder, &tok));
     CHECK_OK(ctx, ds_tokenizer_scratch_create(tok, 0, &scratch));
     CHECK_OK(ctx, ds_tokenizer_encode(tok, scratch, " ab  axy ", 9, 0, &got));
@@ -204,6 +208,15 @@ static void models_that_are_not_the_classs_are_refused(void **state)
     write_text("tokenizer_config.json",
                "{\"tokenizer_class\": \"T5Tokenizer\", \"extra_ids\": -1}");
     refused(&model, DS_ERR_FORMAT, "\"extra_ids\" must be a whole number");
+    model = pieces();
+    put_trainer(&model, 2, (field){0});
+    write_text("tokenizer_config.json",
+               "{\"added_tokens_decoder\": {\"0\": {\"content\": \"x\"}}}");
+    refused(&model, DS_ERR_UNSUPPORTED, "gives the unknown piece 0 another name");
+    model = pieces();
+    put_trainer(&model, 2, (field){0});
+    write_text("tokenizer_config.json", "{\"added_tokens_decoder\": {\"3\": {\"content\": \"\"}}}");
+    refused(&model, DS_ERR_UNSUPPORTED, "gives piece 3 an empty name");
     write_text("tokenizer_config.json", "{}");
 }
 
