@@ -84,6 +84,13 @@ seeds() {
         done
         rm "$to"/.[a-z]*
         ;;
+    fuzz_spiece)
+        for line in $(head -n 1 $golden/data/tokenizer_folders_spiece.jsonl | grep -oE '"model":"[^"]*"' | cut -d'"' -f4); do
+            n=$((n + 1))
+            { printf "\\x0$((n % 4))"; tr -- '-_' '+/' <<< "$line" | base64 -d; } > "$to/$n"
+        done
+        printf '\x00\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02\x0a\x06\x0a\x01a\x15\x00\x00\x80\xbf\x12\x02\x18\x02' > "$to/small"
+        ;;
     fuzz_tokenizer_encode | fuzz_jsonl)
         for file in README.md $golden/data/templates/llama3.jinja; do
             for n in 0 1 2 3 4 5 6 7 8 9; do

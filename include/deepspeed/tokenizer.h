@@ -3,8 +3,9 @@
  *
  * Read from a model folder or a file: tokenizer.json (byte-level BPE as GPT-2, Llama 3 and Qwen use
  * it; SentencePiece-style BPE with byte fallback as Llama 2 and Mistral use it; BERT's WordPiece),
- * GPT-2's vocab.json with merges.txt beside it, or the word "bytes" (256 ids, one a byte). A
- * component of a file that is not supported is an error that names it.
+ * GPT-2's vocab.json with merges.txt beside it, SentencePiece's tokenizer.model or spiece.model, or
+ * the word "bytes" (256 ids, one a byte). A component of a file that is not supported is an error
+ * that names it.
  *
  * Thread rule: an open tokenizer is const and may be used by many threads at once, each with its
  * own ds_tokenizer_scratch (encoding) or ds_detokenizer (streamed decoding).
@@ -66,11 +67,11 @@ typedef struct ds_two_texts {
     DS_RESERVED(2);
 } ds_two_texts;
 
-/* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt; with the
- * small files beside them, as transformers' AutoTokenizer reads the folder), a tokenizer.json or a
- * vocab.json (with the same files beside it), or "bytes". The caller
- * owns *tok_out; ctx must outlive it. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (names file and
- * place), ERR_UNSUPPORTED (names the component), ERR_LIMIT, ERR_NOMEM. */
+/* Opens a tokenizer. path: a model folder (tokenizer.json, else vocab.json and merges.txt, else
+ * tokenizer.model or spiece.model; with the small files beside them, as transformers' AutoTokenizer
+ * reads the folder), one of these files but merges.txt (with the same files beside it), or "bytes".
+ * The caller owns *tok_out; ctx must outlive it. Errors: ERR_NOT_FOUND, ERR_IO, ERR_FORMAT (names
+ * file and place), ERR_UNSUPPORTED (names the component), ERR_LIMIT, ERR_NOMEM. */
 DS_API ds_status ds_tokenizer_open(ds_ctx *ctx, const char *path, ds_tokenizer **tok_out);
 
 /* Frees and nulls *tok. Accepts NULL and *tok == NULL. Its scratches must be gone. */

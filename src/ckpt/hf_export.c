@@ -156,6 +156,7 @@ static ds_status copy_files(const ds_hf_export *e, const char *from)
                                         "vocab.json",
                                         "merges.txt",
                                         "tokenizer.model",
+                                        "spiece.model",
                                         "chat_template.jinja",
                                         "chat_template.json",
                                         "generation_config.json"};

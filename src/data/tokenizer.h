@@ -60,7 +60,8 @@ typedef struct dsi_merges {
     dsi_merge *slots;
     uint32_t slot_mask;
     uint32_t n;
-    uint32_t newest; /* result of the newest one, while reading */
+    uint32_t newest;       /* result of the newest one, while reading */
+    const uint32_t *ranks; /* of all that will be added; NULL: their order */
 } dsi_merges;
 
 /* One vocabulary entry while reading. */

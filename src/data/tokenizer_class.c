@@ -117,8 +117,7 @@ const char *dsi_class_default(dsi_class_kind kind, const char *key)
 
 /* ---- its components ---- */
 
-/* Whether a value counts as true where Python asks. */
-static bool is_truth(const json_t *value)
+bool dsi_class_is_truth(const json_t *value)
 {
     return json_is_true(value) || (json_is_number(value) && json_number_value(value) != 0.0) ||
            json_string_length(value) > 0 || json_array_size(value) > 0 ||
@@ -127,7 +126,7 @@ static bool is_truth(const json_t *value)
 
 static json_t *llama_pretok(const json_t *config, bool prefix)
 {
-    const bool always = is_truth(json_object_get(config, "legacy"));
+    const bool always = dsi_class_is_truth(json_object_get(config, "legacy"));
     return json_pack("{s:s, s:s, s:s, s:b}", "type", "Metaspace", "replacement", "\xE2\x96\x81",
                      "prepend_scheme",
                      !prefix  ? "never"
@@ -281,7 +280,7 @@ bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
         *bad_out = "add_prefix_space";
         return false;
     }
-    const bool prefix = given ? is_truth(value) : kind == DSI_CLASS_LLAMA;
+    const bool prefix = given ? dsi_class_is_truth(value) : kind == DSI_CLASS_LLAMA;
     const bool llama = kind == DSI_CLASS_LLAMA;
     json_t *norm = kind == DSI_CLASS_QWEN2 ? json_pack("{s:s}", "type", "NFC") : json_null();
     json_t *pretok = llama                     ? llama_pretok(config, prefix)

@@ -45,6 +45,9 @@ dsi_class_kind dsi_class_of(const dsi_class_hint *hint, const char **name_out);
 bool dsi_class_rebuild(dsi_class_kind kind, const json_t *config, json_t *root,
                        const char **bad_out);
 
+/* Whether a value counts as true where Python asks. */
+bool dsi_class_is_truth(const json_t *value);
+
 /* A special token that the class names when the folder says nothing of it, NULL for none. */
 const char *dsi_class_default(dsi_class_kind kind, const char *key);
 

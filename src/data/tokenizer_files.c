@@ -124,6 +124,7 @@ void dsi_folder_files_free(dsi_folder_files *files)
     json_decref(files->special_map);
     json_decref(files->added);
     json_decref(files->model);
+    json_decref(files->spiece_tokens);
     *files = (dsi_folder_files){0};
 }
 

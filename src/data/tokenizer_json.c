@@ -330,15 +330,14 @@ static const char *text_member(const json_t *json, const char *key)
     return json_string_value(json_object_get(json, key));
 }
 
-/* Finds which class transformers would take; text: of tokenizer.json, NULL without. */
-static ds_status find_class(ds_tokenizer *tok, dsi_folder_files *files, const dsi_buf *text)
+ds_status dsi_tokenizer_find_class(ds_tokenizer *tok, dsi_folder_files *files, const dsi_buf *text)
 {
     static const char word[] = "\"ByteLevel\"";
     const char *named = text_member(files->config, "tokenizer_class");
     const dsi_class_hint hint = {
         .model = text_member(files->model, "model_type"),
         .named = named != NULL ? named : text_member(files->model, "tokenizer_class"),
-        .has_file = text != NULL,
+        .has_file = text != NULL || files->spiece,
         .is_byte_level =
             text != NULL && memmem(dsi_buf_text(text), text->size, word, strlen(word)) != NULL};
     files->has_file = text != NULL;
@@ -346,16 +345,14 @@ static ds_status find_class(ds_tokenizer *tok, dsi_folder_files *files, const ds
     return dsi_special_check(tok, files);
 }
 
-ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path, dsi_folder_files *files)
+ds_status dsi_tokenizer_read_text(ds_tokenizer *tok, const char *path, const dsi_buf *text,
+                                  dsi_folder_files *files)
 {
-    dsi_buf file;
     dsi_buf rest = dsi_buf_make(DSI_TOK_MAX_FILE);
     ds_status status = DS_OK;
     json_t *root = NULL;
-    DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
-    DS_TRY_GOTO(status, find_class(tok, files, &file), done);
-    dsi_json_scan r = {tok->ctx, path, dsi_buf_text(&file), dsi_buf_text(&file),
-                       dsi_buf_text(&file) + file.size};
+    dsi_json_scan r = {tok->ctx, path, dsi_buf_text(text), dsi_buf_text(text),
+                       dsi_buf_text(text) + text->size};
     DS_TRY_GOTO(status, read_large_parts(tok, &r, &rest), done);
     json_error_t error;
     root = dsi_json_parse(dsi_buf_text(&rest), rest.size, JSON_REJECT_DUPLICATES, &error);
@@ -367,8 +364,19 @@ ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path, dsi_folde
     status = build(tok, path, root, files);
 done:
     json_decref(root);
-    dsi_buf_free(&file);
     dsi_buf_free(&rest);
+    return status;
+}
+
+ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path, dsi_folder_files *files)
+{
+    dsi_buf file;
+    ds_status status = DS_OK;
+    DS_TRY_GOTO(status, read_text(tok->ctx, path, &file), done);
+    DS_TRY_GOTO(status, dsi_tokenizer_find_class(tok, files, &file), done);
+    status = dsi_tokenizer_read_text(tok, path, &file, files);
+done:
+    dsi_buf_free(&file);
     return status;
 }
 
@@ -421,7 +429,7 @@ ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
     ds_status status = DS_OK;
     json_t *root = json_pack("{s:{}}", "model");
     DS_TRY_GOTO(status, read_text(tok->ctx, vocab_path, &file), done);
-    DS_TRY_GOTO(status, find_class(tok, files, NULL), done);
+    DS_TRY_GOTO(status, dsi_tokenizer_find_class(tok, files, NULL), done);
     if (files->kind != DSI_CLASS_GPT2 && files->kind != DSI_CLASS_QWEN2 &&
         files->kind != DSI_CLASS_ROBERTA) {
         status = ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,

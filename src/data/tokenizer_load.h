@@ -10,6 +10,13 @@ struct dsi_folder_files; /* tokenizer_special.h */
 /* Reads a tokenizer.json with what the files beside it say. */
 ds_status dsi_tokenizer_read_json(ds_tokenizer *tok, const char *path,
                                   struct dsi_folder_files *files);
+/* The same of a text of UTF-8 that is there, its class found before. */
+ds_status dsi_tokenizer_read_text(ds_tokenizer *tok, const char *path, const dsi_buf *text,
+                                  struct dsi_folder_files *files);
+/* Finds which class transformers would take; text: of tokenizer.json, NULL without. Errors:
+ * ERR_UNSUPPORTED, ERR_FORMAT. */
+ds_status dsi_tokenizer_find_class(ds_tokenizer *tok, struct dsi_folder_files *files,
+                                   const dsi_buf *text);
 /* Reads vocab.json and the merges.txt beside it. */
 ds_status dsi_tokenizer_read_gpt2(ds_tokenizer *tok, const char *vocab_path,
                                   const char *merges_path, struct dsi_folder_files *files);

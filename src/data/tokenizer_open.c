@@ -3,6 +3,7 @@
  *
  * The public face of tokenizer_*.c for everything that is neither encoding nor decoding.
  */
+#include "data/spiece.h"
 #include "data/tokenizer_load.h"
 #include "data/tokenizer_special.h"
 
@@ -94,15 +95,17 @@ static ds_status open_folder(ds_tokenizer *tok, const char *folder, dsi_folder_f
     if (is_file(path)) {
         return read_gpt2_in(tok, folder, path, files);
     }
-    DS_TRY(join(tok, folder, "tokenizer.model", path));
-    if (is_file(path)) {
-        return ds_fail(tok->ctx, DS_ERR_UNSUPPORTED,
-                       "%s: tokenizer.model is not read; make a tokenizer.json of it with "
-                       "transformers' save_pretrained",
-                       folder);
+    static const char *const spieces[] = {"tokenizer.model", "spiece.model"};
+    for (size_t i = 0; i < sizeof spieces / sizeof *spieces; ++i) {
+        DS_TRY(join(tok, folder, spieces[i], path));
+        if (is_file(path)) {
+            DS_TRY(dsi_tokenizer_note_file(tok, path));
+            return dsi_tokenizer_read_spiece(tok, path, files);
+        }
     }
     return ds_fail(tok->ctx, DS_ERR_NOT_FOUND,
-                   "%s: no tokenizer here: neither tokenizer.json nor vocab.json with merges.txt",
+                   "%s: no tokenizer here: neither tokenizer.json, vocab.json with merges.txt, "
+                   "tokenizer.model nor spiece.model",
                    folder);
 }
 
@@ -125,7 +128,10 @@ static ds_status open_file(ds_tokenizer *tok, const char *path, dsi_folder_files
         return read_gpt2_in(tok, tok->folder, path, files);
     }
     DS_TRY(dsi_tokenizer_note_file(tok, path));
-    return dsi_tokenizer_read_json(tok, path, files);
+    static const char spiece[] = ".model";
+    return n >= strlen(spiece) && strcmp(path + n - strlen(spiece), spiece) == 0
+               ? dsi_tokenizer_read_spiece(tok, path, files)
+               : dsi_tokenizer_read_json(tok, path, files);
 }
 
 static ds_status open_path(ds_tokenizer *tok, const char *path)

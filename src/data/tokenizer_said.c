@@ -230,6 +230,11 @@ ds_status dsi_said_read(dsi_said_reader *r, const json_t *tree)
     }
     take_specific(r);
     DS_TRY(read_table(r, tree));
+    if (r->files->spiece_tokens != NULL &&
+        json_object_get(r->members, "extra_special_tokens") == NULL) {
+        (void)json_object_set(r->members, "extra_special_tokens", r->files->spiece_tokens);
+        r->spiece_tokens = true;
+    }
     DS_TRY(read_named(r, tree));
     DS_TRY(read_specific(r));
     return read_further(r);

@@ -34,6 +34,7 @@ typedef struct dsi_said_reader {
     ds_tokenizer *tok;
     const dsi_folder_files *files;
     json_t *members;                /* tokenizer_config.json with what other files put into it */
+    bool spiece_tokens;             /* the further tokens are those of SentencePiece's model */
     json_t *specific;               /* names of the folder's own with their tokens */
     dsi_said found[DSI_SAID_NAMES]; /* by dsi_said_names */
     bool is_there[DSI_SAID_NAMES];

@@ -57,6 +57,11 @@ static ds_status add_all(dsi_said_reader *r)
     for (size_t i = 0; i < r->table.n; ++i) {
         if (i + 1 == r->table.n || r->table.data[i].index != r->table.data[i + 1].index) {
             DS_TRY(dsi_said_push(r, &r->to_add, r->table.data[i]));
+            dsi_said *added = &r->to_add.data[r->to_add.n - 1];
+            if (r->files->raw_table) {
+                added->token.normalized = false;
+                added->says_normalized = true;
+            }
         }
     }
     const size_t n_table = r->to_add.n;
@@ -162,6 +167,9 @@ static ds_status add_gaps(dsi_said_reader *r)
     const json_int_t n = most == NULL ? 100 : json_is_integer(most) ? json_integer_value(most) : -1;
     if (n < 0 || n > DSI_TOK_MAX_ID) {
         return dsi_said_wrong(r, "tokenizer_config.json", "extra_ids", "a whole number from 0 on");
+    }
+    if (r->files->spiece && !r->spiece_tokens) {
+        return DS_OK;
     }
     if (json_is_array(json_object_get(r->files->config, "extra_special_tokens")) ||
         json_is_array(json_object_get(r->files->config, "additional_special_tokens"))) {
@@ -285,7 +293,9 @@ static ds_status apply(dsi_said_reader *r, const json_t *tree)
     r->tok->split_special = json_is_true(split);
     r->tok->tidy =
         (r->tok->word_piece || r->tok->scores != NULL) && is_on(r, "clean_up_tokenization_spaces");
-    return r->files->has_file || r->files->kind == DSI_CLASS_ROBERTA ? DS_OK : put_around(r);
+    /* the class's own frame stands */
+    const bool own = r->files->kind == DSI_CLASS_ROBERTA || r->files->kind == DSI_CLASS_T5;
+    return r->files->has_file || own ? DS_OK : put_around(r);
 }
 
 ds_status dsi_special_apply(ds_tokenizer *tok, const dsi_folder_files *files, const json_t *tree)

@@ -15,7 +15,11 @@ typedef struct dsi_folder_files {
     json_t *model;       /* config.json */
     dsi_class_kind kind; /* of the tokenizer that the folder stands for */
     const char *class_name;
-    bool has_file; /* tokenizer.json is there, not vocab.json with merges.txt */
+    bool has_file;         /* tokenizer.json is there, not vocab.json with merges.txt */
+    bool spiece;           /* it is a model of SentencePiece: */
+    json_t *spiece_tokens; /* its special tokens, which count where no file has a list of further
+                              ones; NULL: none */
+    bool raw_table;        /* tokens of the table of added ones are found in the raw text */
 } dsi_folder_files;
 
 /* Refuses members of tokenizer_config.json that change how text is read and are not supported. */

@@ -158,7 +158,7 @@ ds_status dsi_merges_add(ds_ctx *ctx, const char *path, const dsi_vocab *vocab, 
     }
     memcpy(joined, left, n_left);
     memcpy(joined + n_left, right, n_right);
-    dsi_merge merge = {.rank = merges->n};
+    dsi_merge merge = {.rank = merges->ranks != NULL ? merges->ranks[merges->n] : merges->n};
     DS_TRY(need(ctx, path, vocab, merge.rank, left, n_left, &merge.left));
     DS_TRY(need(ctx, path, vocab, merge.rank, right, n_right, &merge.right));
     /* Merges mostly make the vocabulary in its order: try the next id before the hash. */

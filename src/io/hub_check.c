@@ -200,7 +200,8 @@ static ds_status lacks(const check *c, const char *what)
 /* One of them at least; the readers know the rest. */
 static ds_status check_needs(const check *c)
 {
-    static const char *const tokenizers[] = {"tokenizer.json", "vocab.json", "tokenizer.model",
+    static const char *const tokenizers[] = {"tokenizer.json",        "vocab.json",
+                                             "tokenizer.model",       "spiece.model",
                                              "tokenizer_config.json", NULL};
     static const char *const weights[] = {"model.safetensors", INDEX, "pytorch_model.bin",
                                           "pytorch_model.bin.index.json", NULL};

@@ -231,7 +231,7 @@ static void gpt2_files_are_refused_by_cause(void **state)
     remove_file("vocab.json");
     remove_file("merges.txt");
     write_file("tokenizer.model", "");
-    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_UNSUPPORTED, "tokenizer.model");
+    CHECK_FAILS(ctx, ds_tokenizer_open(ctx, folder, &tok), DS_ERR_FORMAT, "tokenizer.model");
     remove_file("tokenizer.model");
 }
 

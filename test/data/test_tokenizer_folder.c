@@ -8,6 +8,7 @@
  */
 #include "common/check.h"
 #include "common/scratch.h"
+#include "launch/base64.h"
 
 #include <deepspeed/tokenizer.h>
 #include <jansson.h>
@@ -23,7 +24,7 @@ static char *folder;
 static const char *const names[] = {
     "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "config.json",           "vocab.json",
-    "merges.txt"};
+    "merges.txt",        "tokenizer.model",       "spiece.model"};
 
 typedef struct tally {
     size_t n, equal, both_refuse, we_refuse, they_refuse, different;
@@ -36,14 +37,30 @@ typedef struct tally {
 
 /* ---- a folder ---- */
 
-static void write_file(const char *name, const char *text)
+static void write_bytes(const char *name, const char *data, size_t n)
 {
     char path[512];
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "w");
     assert_non_null(file);
-    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fwrite(data, 1, n, file), n);
     assert_int_equal(fclose(file), 0);
+}
+
+static void write_file(const char *name, const char *text)
+{
+    write_bytes(name, text, strlen(text));
+}
+
+/* A model of SentencePiece, which the file's first line has in base64. */
+static void write_model(const char *name, const json_t *text, const json_t *vocabularies)
+{
+    const json_t *row = json_object_get(vocabularies, json_string_value(text) + 1);
+    const json_t *model = json_object_get(row, "model");
+    dsi_buf bytes = dsi_buf_make(16 << 20);
+    assert_true(dsi_base64_decode(&bytes, json_string_value(model), json_string_length(model)));
+    write_bytes(name, dsi_buf_text(&bytes), bytes.size);
+    dsi_buf_free(&bytes);
 }
 
 /* Puts a vocabulary where the model names it as "@NAME". */
@@ -63,7 +80,9 @@ static void write_folder(const json_t *files, const json_t *vocabularies)
         (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         (void)unlink(path);
         json_t *value = json_object_get(files, names[i]);
-        if (json_is_string(value)) {
+        if (json_is_string(value) && strstr(names[i], ".model") != NULL) {
+            write_model(names[i], value, vocabularies);
+        } else if (json_is_string(value)) {
             write_file(names[i], json_string_value(value));
         } else if (value != NULL) {
             fill(json_object_get(value, "model"), "vocab", vocabularies);
@@ -309,6 +328,7 @@ static void folders_are_read_as_transformers_does(void **state)
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_bert.jsonl");
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_roberta.jsonl");
         check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_t5.jsonl");
+        check_file(DS_SOURCE_DIR "/test/golden/data/tokenizer_folders_spiece.jsonl");
     }
 }
 

@@ -82,7 +82,7 @@ static void errors_name_the_cause(void **state)
     CHECK_FAILS(ctx, ds_tokenizer_open(ctx, "/nonexistent/x", &tok), DS_ERR_NOT_FOUND,
                 "/nonexistent/x");
     CHECK_FAILS(ctx, ds_tokenizer_open(ctx, DS_SOURCE_DIR "/test", &tok), DS_ERR_NOT_FOUND,
-                "neither tokenizer.json nor vocab.json");
+                "neither tokenizer.json, vocab.json");
     CHECK_OK(ctx, ds_tokenizer_open(ctx, "bytes", &tok));
     ds_tokenizer_scratch *scratch = NULL;
     ds_tokens got;

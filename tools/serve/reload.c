@@ -35,9 +35,9 @@ uint64_t reload_stops(const ds_tokenizer *tokenizer)
 uint64_t reload_digest(const char *folder)
 {
     static const char *const files[] = {
-        "tokenizer.json",    "tokenizer_config.json",   "vocab.json",
-        "merges.txt",        "tokenizer.model",         "vocab.txt",
-        "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"};
+        "tokenizer.json",          "tokenizer_config.json", "vocab.json", "merges.txt",
+        "tokenizer.model",         "spiece.model",          "vocab.txt",  "added_tokens.json",
+        "special_tokens_map.json", "chat_template.jinja"};
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a */
     for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
         char path[PATH_BYTES];

@@ -9,6 +9,7 @@ vocabularies, which the folders name as "@NAME"; each other line is a folder:
 {"what": [changes], "files": {name: JSON or text}, "texts": [...], "answer": {...} or null, "error": "..."}
 """
 import argparse
+import base64
 import copy
 import json
 import os
@@ -116,7 +117,6 @@ def roberta():
 
 def nmt_nfkc():
     """The map that T5's own tokenizer has, out of SentencePiece."""
-    import base64
     import sentencepiece as spm
     from sentencepiece import sentencepiece_model_pb2 as pb
     with tempfile.TemporaryDirectory() as folder:
@@ -497,6 +497,9 @@ def resolved(files, vocabularies):
     for key in ("vocab", "merges"):
         if isinstance(model, dict) and isinstance(model.get(key), str) and model[key].startswith("@"):
             model[key] = vocabularies[model[key][1:]][key]
+    for name in files:
+        if name.endswith(".model"):  # of SentencePiece, see make_spiece_folders.py
+            files[name] = base64.urlsafe_b64decode(vocabularies[files[name][1:]]["model"])
     return files
 
 
@@ -514,6 +517,9 @@ def answer(case, vocabularies, r, folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     for name, content in resolved(case["files"], vocabularies).items():
+        if isinstance(content, bytes):
+            (pathlib.Path(folder) / name).write_bytes(content)
+            continue
         (pathlib.Path(folder) / name).write_text(content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), newline="")
     try:
         tok = AutoTokenizer.from_pretrained(folder)
