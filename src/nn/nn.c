@@ -15,7 +15,6 @@
 
 ds_status ds_nn_create(ds_graph *graph, const ds_trace *trace, ds_nn **nn_out)
 {
-    DS_TRY(DSI_RESERVED_CHECK(ds_graph_ctx(graph), "ds_trace", trace));
     ds_nn *nn = calloc(1, sizeof *nn);
     if (nn == NULL) {
         return ds_fail(ds_graph_ctx(graph), DS_ERR_NOMEM, "no memory for a tracer");

@@ -77,7 +77,7 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
 
 static void planned_is_mapped(void **state)
 {
-    static const char *const names[] = {"gpt2", "llama3_tied", "qwen3_moe"};
+    static const char *const names[] = {"gpt2", "llama3_tied", "qwen3_moe", "deepseek_v3"};
     for (size_t m = 0; m < sizeof names / sizeof *names; ++m) {
         parity_case p;
         uint64_t seed = m;
@@ -85,6 +85,35 @@ static void planned_is_mapped(void **state)
         for (int i = 0; i < TRIALS; ++i) {
             check(*state, &p, &seed);
         }
+        parity_close(&p);
+    }
+}
+
+/* A position of a layer is its narrow vector (16) and the key that all heads share (4), once: not 4
+ * heads of 12, of keys and of values; with slots for adapters it is those. */
+static void latent_cells_are_narrow(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t n_layers;
+    } cases[] = {{"deepseek_v2", 2}, {"deepseek_v3", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        parity_case p;
+        ds_serve_needs needs;
+        parity_open(*state, cases[i].name, &p);
+        ds_serve_params params = {
+            .source = {.model = p.model, .dtype = DS_DTYPE_BF16, .max_length = 60},
+            .kv_tokens = 640};
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * (16 + 4) * 2);
+        params.kv_type = DS_DTYPE_I8;
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * (16 + 4 + 4));
+        params.kv_type = DS_DTYPE_NONE;
+        params.adapters = 1;
+        params.adapter_rank = 4;
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * 2 * 4 * 12 * 2);
         parity_close(&p);
     }
 }
@@ -123,6 +152,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_is_mapped),
+        cmocka_unit_test(latent_cells_are_narrow),
         cmocka_unit_test(too_much_is_refused_before_loading),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

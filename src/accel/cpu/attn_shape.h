@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ATTN_MOST_HEAD_DIM = 256 };
+enum { ATTN_MOST_HEAD_DIM = 1024 };
 
 typedef struct attn_shape {
     const dsi_attention_attrs *a;
