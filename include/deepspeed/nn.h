@@ -150,7 +150,10 @@ typedef struct ds_trace {
                                default 0: in one piece */
     const ds_task_params *task_params; /* borrowed for the life of the tracer; default NULL: all of
                                           them are their defaults */
-    DS_RESERVED(4);
+    int64_t whole_heads; /* GENERATE: 1: latent attention keeps keys and values of whole heads, as
+                            it has them in training, and its kv_b_proj is a ds_nn_linear (for ranks
+                            that share heads, adapters); default 0: what they are made of, once */
+    DS_RESERVED(3);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */
@@ -318,9 +321,10 @@ typedef struct ds_attention_params {
     DS_RESERVED(3);
 } ds_attention_params;
 /* Attention, causal unless all_keys. q (B,T,H·D) with k, v (B,T,KV·D); or k = v = DS_NONE and q
- * packed (B,T,(H+2·KV)·D). first i32 (B,T): lowest visible position of each query (document mask),
- * or DS_NONE. In GENERATE, k and v of causal attention are written to the KV cells of the scope and
- * read from there; with all_keys they are given whole each time. */
+ * packed (B,T,(H+2·KV)·D). One value as both k and v is kept once in GENERATE. first i32 (B,T):
+ * lowest visible position of each query (document mask), or DS_NONE. In GENERATE, k and v of causal
+ * attention are written to the KV cells of the scope and read from there; with all_keys they are
+ * given whole each time. */
 DS_API ds_value ds_nn_attention(ds_nn *nn, ds_value q, ds_value k, ds_value v, ds_value first,
                                 const ds_attention_params *params);
 

@@ -39,6 +39,12 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     return status;
 }
 
+bool dsi_generator_whole_heads(const ds_generator *g)
+{
+    return g->adapter != NULL || g->slots.n > 0 || g->zero.tp > 1 ||
+           !dsi_accel_chosen(&g->accel)->memory->on_host;
+}
+
 ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t longest)
 {
     return (ds_trace){.mode = DS_TRACE_GENERATE,
@@ -52,7 +58,8 @@ ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t long
                       .weights = g->quantize,
                       .types = dsi_generator_types(g),
                       .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
-                      .packing = dsi_adapter_packing(g->adapter)};
+                      .packing = dsi_adapter_packing(g->adapter),
+                      .whole_heads = dsi_generator_whole_heads(g)};
 }
 
 /* The cells of a piece: those that stages add come behind the cells of all pieces. */

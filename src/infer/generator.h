@@ -135,6 +135,10 @@ ds_status dsi_pairs_check(const ds_generator *generator, const ds_generator_para
 ds_status dsi_pairs_build_pieces(ds_generator *generator);
 ds_status dsi_pairs_find_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t n);
+/* Whether latent attention keeps keys and values of whole heads: ranks share them, adapters are on
+ * the matrix that makes them, and other accelerators' kernels have no heads as wide as what they
+ * are made of. */
+bool dsi_generator_whole_heads(const ds_generator *generator);
 /* The trace of a piece of one sequence; longest: the most positions of a piece. */
 ds_trace dsi_generator_trace(const ds_generator *generator, int64_t length, int64_t longest);
 /* The pieces of many sequences, and their inputs' cells. */

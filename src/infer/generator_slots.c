@@ -47,7 +47,8 @@ static ds_status match(reading *r)
                             .dtype = r->g->dtype,
                             .batch = 1,
                             .seq_length = 1,
-                            .kv_length = r->g->max_length};
+                            .kv_length = r->g->max_length,
+                            .whole_heads = 1};
     DS_TRY(ds_cells_create(r->g->ctx, DSI_GENERATOR_CELLS, &r->cells));
     DS_TRY(dsi_forward_graph(r->g->model, &trace, NULL, NULL, r->cells, &graph));
     const ds_status status = dsi_adapter_graph(r->adapter, &trace, &graph);

@@ -5,6 +5,8 @@
 #include "nn/nn.h"
 #include "op/ops.h"
 
+#include <math.h>
+
 static ds_value project(ds_nn *nn, const ds_latent_params *p, const char *name, ds_value x,
                         int64_t n_out, bool bias)
 {
@@ -73,24 +75,25 @@ static ds_value queries(ds_nn *nn, const ds_latent_params *p, ds_value x)
                     p->n_heads);
 }
 
-ds_value ds_model_latent_attention(ds_nn *nn, ds_value x, ds_value table, ds_value first,
-                                   const ds_latent_params *p)
+/* What all ways to attend begin with. */
+typedef struct operands {
+    ds_value plain;  /* of queries (B,T,H,plain) */
+    ds_value turned; /* the rest of them (B,T,H·rotated) */
+    ds_value latent; /* what keys and values are made of (B,T,kv_rank) */
+    ds_value key;    /* the key that all heads share (B,T,rotated) */
+} operands;
+
+/* ---- whole heads ---- */
+
+static ds_value attend_whole(ds_nn *nn, const operands *x, ds_value first,
+                             const ds_latent_params *p, int64_t width)
 {
-    const int64_t key = p->plain + p->rotated;
-    const int64_t width = key > p->value ? key : p->value;
-    const ds_value all = queries(nn, p, x);
-    const ds_value turned =
-        rotate(nn, p, side_by_side(nn, ds_nn_slice(nn, all, 3, p->plain, p->rotated)), table);
-    const ds_value q[2] = {ds_nn_slice(nn, all, 3, 0, p->plain), by_heads(nn, turned, p->n_heads)};
-    const ds_value narrow =
-        project(nn, p, "kv_a_proj_with_mqa", x, p->kv_rank + p->rotated, p->bias);
-    const ds_value one = rotate(nn, p, ds_nn_slice(nn, narrow, -1, p->kv_rank, p->rotated), table);
-    const ds_value latent =
-        ds_nn_rms_norm(nn, "kv_a_layernorm", ds_nn_slice(nn, narrow, -1, 0, p->kv_rank), p->eps);
-    const ds_value kv =
-        by_heads(nn, project(nn, p, "kv_b_proj", latent, p->n_heads * (p->plain + p->value), false),
-                 p->n_heads);
-    const ds_value k[2] = {ds_nn_slice(nn, kv, 3, 0, p->plain), shared_key(nn, p, one, turned)};
+    const ds_value q[2] = {x->plain, by_heads(nn, x->turned, p->n_heads)};
+    const ds_value kv = by_heads(
+        nn, project(nn, p, "kv_b_proj", x->latent, p->n_heads * (p->plain + p->value), false),
+        p->n_heads);
+    const ds_value k[2] = {ds_nn_slice(nn, kv, 3, 0, p->plain),
+                           shared_key(nn, p, x->key, x->turned)};
     const ds_value v = ds_nn_slice(nn, kv, 3, p->plain, p->value);
     const ds_value y =
         ds_nn_attention(nn, side_by_side(nn, widen(nn, ds_nn_concat(nn, q, 2, 3), width)),
@@ -104,4 +107,75 @@ ds_value ds_model_latent_attention(ds_nn *nn, ds_value x, ds_value table, ds_val
     return width == p->value
                ? y
                : side_by_side(nn, ds_nn_slice(nn, by_heads(nn, y, p->n_heads), 3, 0, p->value));
+}
+
+/* ---- what they are made of ---- */
+
+/* x (B,T,H,D) times each head's matrix, weight (H,D,N) or, turned, (H,N,D): (B,T,H,N). */
+static ds_value by_matrices(ds_nn *nn, ds_value x, ds_value weight, bool turned)
+{
+    const ds_shape s = ds_nn_meta(nn, x).shape;
+    if (ds_nn_status(nn) < 0) {
+        return DS_NONE;
+    }
+    const ds_value rows =
+        ds_nn_reshape(nn, x, ds_shape_3d(s.dims[0] * s.dims[1], s.dims[2], s.dims[3]));
+    const ds_value y =
+        ds_nn_transpose(nn, ds_nn_bmm(nn, ds_nn_transpose(nn, rows, 0, 1), weight, turned), 0, 1);
+    const int64_t n = ds_shape_last(ds_nn_meta(nn, y).shape);
+    return ds_nn_reshape(nn, y, ds_shape_4d(s.dims[0], s.dims[1], s.dims[2], n));
+}
+
+/* kv_b_proj's weight, a matrix a head: (H,plain + value,kv_rank). */
+static ds_value matrices(ds_nn *nn, const ds_latent_params *p)
+{
+    const int64_t rows = p->plain + p->value;
+    const ds_init init = {.kind = DS_INIT_NORMAL, .std = p->init_std > 0.0 ? p->init_std : 0.02};
+    ds_nn_push(nn, "kv_b_proj");
+    const ds_value weight =
+        ds_nn_param(nn, "weight", ds_shape_2d(p->n_heads * rows, p->kv_rank), init, false);
+    ds_nn_pop(nn);
+    return ds_nn_reshape(nn, weight, ds_shape_3d(p->n_heads, rows, p->kv_rank));
+}
+
+static ds_value attend_latent(ds_nn *nn, const operands *x, ds_value first,
+                              const ds_latent_params *p, double scale)
+{
+    const int64_t rows = p->plain + p->value;
+    const int64_t width = p->kv_rank + p->rotated;
+    const ds_value weight = matrices(nn, p);
+    /* zeros where the matrices have the rows of values: they are read as they lie */
+    const ds_value q[2] = {by_matrices(nn, widen(nn, x->plain, rows), weight, false),
+                           by_heads(nn, x->turned, p->n_heads)};
+    const ds_value k[2] = {x->latent, x->key};
+    const ds_value kept = ds_nn_concat(nn, k, 2, 2);
+    const ds_value y = ds_nn_attention(
+        nn, side_by_side(nn, ds_nn_concat(nn, q, 2, 3)), kept, kept, first,
+        &(ds_attention_params){
+            .n_heads = p->n_heads, .n_kv_heads = 1, .head_dim = width, .scale = scale});
+    const ds_value sums = ds_nn_slice(nn, by_heads(nn, y, p->n_heads), 3, 0, p->kv_rank);
+    return side_by_side(
+        nn, ds_nn_slice(nn, by_matrices(nn, sums, weight, true), 3, p->plain, p->value));
+}
+
+ds_value ds_model_latent_attention(ds_nn *nn, ds_value x, ds_value table, ds_value first,
+                                   const ds_latent_params *p)
+{
+    const ds_trace *trace = ds_nn_trace(nn);
+    const int64_t key = p->plain + p->rotated;
+    const int64_t width = key > p->value ? key : p->value;
+    const ds_value all = queries(nn, p, x);
+    const ds_value narrow =
+        project(nn, p, "kv_a_proj_with_mqa", x, p->kv_rank + p->rotated, p->bias);
+    const operands in = {
+        .plain = ds_nn_slice(nn, all, 3, 0, p->plain),
+        .turned =
+            rotate(nn, p, side_by_side(nn, ds_nn_slice(nn, all, 3, p->plain, p->rotated)), table),
+        .key = rotate(nn, p, ds_nn_slice(nn, narrow, -1, p->kv_rank, p->rotated), table),
+        .latent = ds_nn_rms_norm(nn, "kv_a_layernorm", ds_nn_slice(nn, narrow, -1, 0, p->kv_rank),
+                                 p->eps)};
+    return trace->mode == DS_TRACE_GENERATE && trace->whole_heads == 0
+               ? attend_latent(nn, &in, first, p,
+                               p->scale > 0.0 ? p->scale : 1.0 / sqrt((double)width))
+               : attend_whole(nn, &in, first, p, width);
 }

@@ -3,8 +3,12 @@
  * narrow vector a token, and beside them of one rotated key that all heads share; queries may be
  * made of a narrow vector as well. For the families of models/.
  *
- * Keys and values are made whole before they are attended to, in training and in generation: the
- * cache holds them, not the narrow vectors. */
+ * In training keys and values are made whole before they are attended to. In generation the cache
+ * holds the narrow vector and the rotated key, once for all heads, and kv_b_proj goes to the
+ * queries and to what comes out: with K = W_k·c of a head, q·K = (qᵀ·W_k)·c, and Σ p·(W_v·c) =
+ * W_v·(Σ p·c), so that all heads attend to one head of keys, which are the values, too. The same
+ * for prompts and for steps, which therefore have the same bits. ds_trace.whole_heads: as in
+ * training. */
 #ifndef DSI_MODEL_LATENT_ATTENTION_H
 #define DSI_MODEL_LATENT_ATTENTION_H
 

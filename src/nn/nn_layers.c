@@ -381,9 +381,9 @@ static ds_value attention_with_cache(ds_nn *nn, ds_value q, ds_value k, ds_value
         unpack(nn, attrs, &q, &k, &v);
     }
     const ds_value heads = attrs->alibi > 0.0 ? numbers(nn, attrs->n_heads) : DS_NONE;
-    const ds_value in[7] = {
-        q,    write_kv(nn, "k", k, offset), write_kv(nn, "v", v, offset), DS_NONE, offset, DS_NONE,
-        heads};
+    const ds_value keys = write_kv(nn, "k", k, offset);
+    const ds_value values = v == k ? keys : write_kv(nn, "v", v, offset);
+    const ds_value in[7] = {q, keys, values, DS_NONE, offset, DS_NONE, heads};
     dsi_attention_attrs separate = *attrs;
     separate.packed = 0;
     dsi_nn_apply_all(nn, &dsi_op_attention, &separate, in, heads != DS_NONE ? 7 : 5, made);
@@ -470,16 +470,14 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     }
     if (repeats_heads(nn, attrs->n_heads, attrs->n_kv_heads)) {
         const int64_t times = nn->trace.head_ranks / attrs->n_kv_heads;
+        const bool same = v == k;
         k = repeat_heads(nn, k, attrs->n_kv_heads, times);
-        v = repeat_heads(nn, v, attrs->n_kv_heads, times);
+        v = same ? k : repeat_heads(nn, v, attrs->n_kv_heads, times);
         own.n_kv_heads = nn->trace.head_ranks;
     }
-    const ds_value in[6] = {q,
-                            write_paged(nn, "k", k, slots, attrs->head_dim),
-                            write_paged(nn, "v", v, slots, attrs->head_dim),
-                            tables,
-                            sequence,
-                            positions};
+    const ds_value keys = write_paged(nn, "k", k, slots, attrs->head_dim);
+    const ds_value values = v == k ? keys : write_paged(nn, "v", v, slots, attrs->head_dim);
+    const ds_value in[6] = {q, keys, values, tables, sequence, positions};
     dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
     return behind_sinks(nn, params, made);
 }

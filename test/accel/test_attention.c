@@ -39,6 +39,7 @@ static const shape shapes[] = {
     {1, 97, 0, 2, 1, 128, .causal = 1},
     {1, 97, 0, 2, 2, 80, .causal = 1, .packed = 1},
     {1, 70, 0, 2, 1, 256, .causal = 1},
+    {1, 70, 0, 4, 1, 576, .causal = 1}, /* latent attention: one head of what keys are made of */
     {1, 70, 0, 2, 1, 40, .causal = 1},
     {1, 70, 0, 2, 1, 7, .causal = 1},
     {1, 50, 130, 2, 1, 32, .packed = 0},
@@ -50,6 +51,7 @@ static const shape shapes[] = {
     {2, 1, 700, 4, 2, 64, .causal = 1, .offset = 700},
     {2, 1, 700, 4, 4, 80, .causal = 1, .offset = 700, .window = 300},
     {1, 4, 300, 4, 1, 128, .causal = 1, .offset = 290},
+    {1, 1, 300, 16, 1, 576, .causal = 1, .offset = 299},
     {2, 40, 300, 4, 2, 64, .causal = 1, .offset = 260},
     {2, 40, 300, 4, 2, 64, .causal = 1, .offset = 260, .window = 33},
 };

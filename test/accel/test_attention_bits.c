@@ -51,11 +51,11 @@ static char *random_tensor(int64_t n, ds_dtype type, float scale, uint64_t seed)
 static prompt make_prompt(uint32_t *random)
 {
     static const ds_dtype types[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
-    static const int64_t dims[] = {7, 16, 40, 64, 80, 128};
+    static const int64_t dims[] = {7, 16, 40, 64, 80, 128, 288};
     const int64_t kv = 1 + pick(random, 2);
     prompt t = {.attrs = {.n_heads = kv * (1 + pick(random, 3)),
                           .n_kv_heads = kv,
-                          .head_dim = dims[pick(random, 6)],
+                          .head_dim = dims[pick(random, 7)],
                           .causal = 1,
                           .window = pick(random, 3) == 0 ? 1 + pick(random, 200) : 0},
                 .type = types[pick(random, 3)],

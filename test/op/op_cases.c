@@ -877,6 +877,11 @@ const op_case op_cases[] = {
      "i32[70]<1 i32[1,70]p",
      ATTRS(dsi_paged_attrs, .n_heads = 9, .n_kv_heads = 3, .head_dim = 5, .scale = 0.45),
      .loose = 2},
+    {&dsi_op_paged_attention, "one wide head",
+     "act[1,19,1440] act[5,64,288] act[5,64,288] i32[3,4]<5 "
+     "i32[19]<3 i32[1,19]<256",
+     ATTRS(dsi_paged_attrs, .n_heads = 5, .n_kv_heads = 1, .head_dim = 288, .scale = 0.06),
+     .loose = 2},
     {&dsi_op_paged_attention, "other cells",
      "act[1,19,64] f16[5,64,32] f16[5,64,32] i32[3,4]<5 "
      "i32[19]<3 i32[1,19]<256",

@@ -58,9 +58,23 @@ static void greedy_of(ds_ctx *ctx, const char *name)
 
 static void greedy_like_transformers(void **state)
 {
-    static const char *const names[] = {
-        "gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3",
-        "glm4", "cohere",      "gemma2",  "bloom",     "mpt",      "gpt_oss",  "falcon_rw"};
+    static const char *const names[] = {"gpt2",
+                                        "llama3_tied",
+                                        "mixtral",
+                                        "qwen3_moe",
+                                        "stablelm",
+                                        "gpt_neox",
+                                        "phi3",
+                                        "glm4",
+                                        "cohere",
+                                        "gemma2",
+                                        "bloom",
+                                        "mpt",
+                                        "gpt_oss",
+                                        "falcon_rw",
+                                        "deepseek_v2",
+                                        "deepseek_v3",
+                                        "deepseek_v3_halves"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -151,6 +165,7 @@ static void same_bits_of_cells(void **state)
     same_bits_in(*state, "gemma2", DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_I8);
     same_bits_in(*state, "gpt_oss", DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_F32);
     same_bits_in(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q4_0, DS_DTYPE_I8);
+    same_bits_in(*state, "deepseek_v2", DS_DTYPE_BF16, DS_DTYPE_Q8_0, DS_DTYPE_I8);
 }
 
 static void same_bits(void **state)
@@ -163,6 +178,8 @@ static void same_bits(void **state)
     same_bits_of(*state, "bloom", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "falcon_rw", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "gpt_oss", DS_DTYPE_F32, DS_DTYPE_NONE);
+    same_bits_of(*state, "deepseek_v3", DS_DTYPE_F32, DS_DTYPE_NONE);
+    same_bits_of(*state, "deepseek_v3", DS_DTYPE_BF16, DS_DTYPE_NONE);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q8_0);
     same_bits_of(*state, "mistral", DS_DTYPE_F32, DS_DTYPE_Q4_0);
     same_bits_of(*state, "mistral", DS_DTYPE_BF16, DS_DTYPE_Q5_1);

@@ -15,7 +15,8 @@ static int64_t between(uint64_t *seed, int64_t least, int64_t most)
     return least + (int64_t)((*seed >> 33) % (uint64_t)(most - least + 1));
 }
 
-static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
+/* single: bytes of weights that are in fp32 whatever the dtype. */
+static void check(ds_ctx *ctx, const parity_case *p, size_t single, uint64_t *seed)
 {
     static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
     static const ds_dtype cells[] = {DS_DTYPE_NONE, DS_DTYPE_I8, DS_DTYPE_F16, DS_DTYPE_F32};
@@ -33,7 +34,7 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
     params.source.weights = p->folder;
     CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
     /* weights that the folder has in this dtype are mostly bound, not mapped anew */
-    const size_t bound = params.source.dtype == DS_DTYPE_F32 ? (size_t)planned.weights : 0;
+    const size_t bound = params.source.dtype == DS_DTYPE_F32 ? (size_t)planned.weights : single;
     const size_t own = dsi_exec_bytes(server->generator->exec);
     /* of two threads */
     const size_t drawn = 2 * ((size_t)p->vocab * 18 + (size_t)length * 4) + (size_t)p->vocab * 12;
@@ -77,14 +78,49 @@ static void check(ds_ctx *ctx, const parity_case *p, uint64_t *seed)
 
 static void planned_is_mapped(void **state)
 {
-    static const char *const names[] = {"gpt2", "llama3_tied", "qwen3_moe"};
-    for (size_t m = 0; m < sizeof names / sizeof *names; ++m) {
+    static const struct {
+        const char *name;
+        size_t single;
+    } cases[] = {{"gpt2", 0},
+                 {"llama3_tied", 0},
+                 {"qwen3_moe", 0},
+                 {"deepseek_v3", 2 * 64}}; /* biases of the choice, of two layers */
+    for (size_t m = 0; m < sizeof cases / sizeof *cases; ++m) {
         parity_case p;
         uint64_t seed = m;
-        parity_open(*state, names[m], &p);
+        parity_open(*state, cases[m].name, &p);
         for (int i = 0; i < TRIALS; ++i) {
-            check(*state, &p, &seed);
+            check(*state, &p, cases[m].single, &seed);
         }
+        parity_close(&p);
+    }
+}
+
+/* A position of a layer is its narrow vector (16) and the key that all heads share (4), once: not 4
+ * heads of 12, of keys and of values; with slots for adapters it is those. */
+static void latent_cells_are_narrow(void **state)
+{
+    static const struct {
+        const char *name;
+        uint64_t n_layers;
+    } cases[] = {{"deepseek_v2", 2}, {"deepseek_v3", 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        parity_case p;
+        ds_serve_needs needs;
+        parity_open(*state, cases[i].name, &p);
+        ds_serve_params params = {
+            .source = {.model = p.model, .dtype = DS_DTYPE_BF16, .max_length = 60},
+            .kv_tokens = 640};
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * (16 + 4) * 2);
+        params.kv_type = DS_DTYPE_I8;
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * (16 + 4 + 4));
+        params.kv_type = DS_DTYPE_NONE;
+        params.adapters = 1;
+        params.adapter_rank = 4;
+        CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+        assert_int_equal(needs.position, cases[i].n_layers * 2 * 4 * 12 * 2);
         parity_close(&p);
     }
 }
@@ -123,6 +159,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_is_mapped),
+        cmocka_unit_test(latent_cells_are_narrow),
         cmocka_unit_test(too_much_is_refused_before_loading),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

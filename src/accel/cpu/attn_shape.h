@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ATTN_MOST_HEAD_DIM = 256 };
+enum { ATTN_MOST_HEAD_DIM = 1024 };
 
 typedef struct attn_shape {
     const dsi_attention_attrs *a;
@@ -282,6 +282,20 @@ static inline void attn_range(const attn_split *p, int64_t n_queries, uint32_t t
     *head_out = (int64_t)task % p->n_heads;
     *begin_out = chunk * p->length;
     *end_out = attn_min(n_queries, *begin_out + p->length);
+}
+
+/* Query heads of a task where a query reads all keys: all of a group share what is made of its
+ * keys; of fewer groups than keep the threads busy a divisor. Sums are of one head: the bits are
+ * the same.
+ */
+static inline int64_t attn_heads_each(int64_t group, int64_t n_groups, uint32_t n_threads)
+{
+    const int64_t wanted = n_threads > 1 ? 2 * (int64_t)n_threads : 1;
+    int64_t parts = 1;
+    while (parts < group && (group % parts != 0 || n_groups * parts < wanted)) {
+        ++parts;
+    }
+    return group / parts;
 }
 
 /* A workspace a thread: the pool must have no more threads than the signature said. */

@@ -3,20 +3,21 @@
  * that simd_attention.c gives the same query among many.
  *
  * Reading keys and values once is the whole cost. A task is one kv head of one sample with all
- * query heads of the group (or one of them, where there are few kv heads). It walks over the same
+ * query heads of the group (or some of them, where there are few kv heads). It walks over the same
  * blocks of keys, as simd_attn_keys.h does each. Called by simd_attention.c.
  */
 #include "accel/cpu/simd/simd_attn_keys.h"
 
 enum {
     MOST_QUERIES = 4, /* of an operator that counts as generation */
-    FEW_HEADS = 4     /* kv heads of all samples: below, a task has one query head */
+    FEW_HEADS = 4     /* kv heads of all samples: below, a task may have fewer query heads */
 };
 
 typedef struct decode_job {
     const ds_kernel_call *call;
     attn_shape s;
     attn_data x;
+    uint32_t n_threads;
     int64_t width, heads_each; /* floats of a row; query heads of a task */
     float *turned;             /* a thread's: [d][ATTN_KEYS] */
     float *scores;             /* [ATTN_KEYS] */
@@ -34,7 +35,9 @@ static size_t carve(decode_job *job, void *base)
 {
     const attn_shape *s = &job->s;
     job->width = attn_width(s->d);
-    job->heads_each = s->n_batch * s->n_kv < FEW_HEADS ? 1 : s->group;
+    job->heads_each = s->n_batch * s->n_kv < FEW_HEADS
+                          ? attn_heads_each(s->group, s->n_batch * s->n_kv, job->n_threads)
+                          : s->group;
     const size_t rows = (size_t)(job->heads_each * s->n_queries);
     const size_t row_bytes = (size_t)job->width * sizeof(float);
     attn_carver c = {base, 0};
@@ -49,7 +52,7 @@ static size_t carve(decode_job *job, void *base)
 
 size_t DSI_NAME(dsi_attn_decode_work)(const ds_kernel_sig *sig)
 {
-    decode_job job = {.s = attn_shape_of(sig, 0)};
+    decode_job job = {.s = attn_shape_of(sig, 0), .n_threads = sig->n_threads};
     return carve(&job, NULL) * sig->n_threads;
 }
 
@@ -144,7 +147,8 @@ static void head_task(void *arg, uint32_t task, uint32_t thread)
 
 ds_status DSI_NAME(dsi_attn_decode)(const ds_kernel_call *call)
 {
-    decode_job job = {.call = call, .s = attn_shape_of(call->sig, 0)};
+    decode_job job = {
+        .call = call, .s = attn_shape_of(call->sig, 0), .n_threads = call->sig->n_threads};
     job.x = attn_data_of(call, &job.s, 0, 3, 4, 5);
     (void)carve(&job, NULL);
     ds_parallel(call->ctx, head_task, &job,

@@ -3,9 +3,10 @@
  * which become fp32 a block of keys at a time.
  *
  * Tokens that follow each other in a sequence are a run; a task is one kv head of a run of at most
- * MOST_RUN tokens, with all query heads of the group. Blocks of keys are counted from position 0,
- * each row goes over them by itself (simd_attn_keys.h), and no sum crosses a task: a token has the
- * same bits whatever runs beside it, and those of `attention` in a step of generation.
+ * MOST_RUN tokens, with all query heads of the group (or some of them, where there are fewer tasks
+ * than threads). Blocks of keys are counted from position 0, each row goes over them by itself
+ * (simd_attn_keys.h), and no sum crosses a task: a token has the same bits whatever runs beside it,
+ * and those of `attention` in a step of generation.
  */
 #include "accel/cpu/paged_shape.h"
 #include "accel/cpu/simd/simd_attn_keys.h"
@@ -24,6 +25,7 @@ typedef struct paged_job {
     int64_t width;
     paged_run *runs; /* [n_tokens] */
     int64_t n_runs;
+    int64_t heads_each;     /* query heads of a task */
     float *turned, *scores; /* a thread's: [d][ATTN_KEYS], [ATTN_KEYS] */
     float *wide;            /* of cells in codes: [ATTN_KEYS][width] */
     float *q, *y;           /* [row][width], rows: heads of the group × tokens */
@@ -75,12 +77,12 @@ static void find_runs(paged_job *job)
     }
 }
 
-/* Kv head kv of a run. */
+/* Query heads from h0 on, of kv head kv, of a run. */
 typedef struct paged_task {
     const paged_job *job; /* its pointers are this thread's */
     paged_run run;
     const int32_t *table;
-    int64_t kv;
+    int64_t kv, h0, n_rows;
 } paged_task;
 
 static int64_t position_of(const paged_task *t, int64_t row)
@@ -91,8 +93,7 @@ static int64_t position_of(const paged_task *t, int64_t row)
 static int64_t query_of(const paged_task *t, int64_t row)
 {
     const paged_shape *s = &t->job->s;
-    return (t->run.first + row % t->run.n) * s->q_stride +
-           (t->kv * s->group + row / t->run.n) * s->d;
+    return (t->run.first + row % t->run.n) * s->q_stride + (t->h0 + row / t->run.n) * s->d;
 }
 
 static attn_bend bend_of(const paged_shape *s, int64_t h)
@@ -148,7 +149,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
     const stretch k = rows_of(job, 1, at, n, type);
     turn_keys(&k, job->turned, read);
     const stretch all = rows_of(job, 2, at, n, type); /* where codes of keys were */
-    for (int64_t row = 0; row < s->group * t->run.n; ++row) {
+    for (int64_t row = 0; row < t->n_rows; ++row) {
         const int64_t position = position_of(t, row);
         const int64_t lowest = paged_first(s, position);
         const int64_t first = lowest > k0 ? lowest - k0 : 0;
@@ -159,7 +160,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         float *y = job->y + row * job->width;
         score_keys(job->turned, job->q + row * job->width, s->d, job->scores);
         if (s->bends) {
-            const attn_bend bend = bend_of(s, t->kv * s->group + row / t->run.n);
+            const attn_bend bend = bend_of(s, t->h0 + row / t->run.n);
             bend_scores(&bend, job->scores, s->a->alibi_rounded != 0 ? k0 : k0 - position);
         }
         const float alpha =
@@ -172,7 +173,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
 static void begin_rows(const paged_task *t)
 {
     const paged_job *job = t->job;
-    for (int64_t row = 0; row < job->s.group * t->run.n; ++row) {
+    for (int64_t row = 0; row < t->n_rows; ++row) {
         attn_widen_rows(job->call->in[0].data, job->type, query_of(t, row), job->s.q_stride, 1,
                         job->s.d, job->q + row * job->width, job->width);
         memset(job->y + row * job->width, 0, (size_t)job->width * sizeof(float));
@@ -188,9 +189,15 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
     const size_t each = carve(&job, NULL);
     (void)carve(&job, (char *)job.call->work + runs_bytes(s) + thread * each);
     /* later runs of a prompt, which see more, first */
-    const paged_run run = job.runs[job.n_runs - 1 - task / s->a->n_kv_heads];
-    const paged_task t = {&job, run, job.x.tables + job.x.sequence[run.first] * s->n_table,
-                          task % s->a->n_kv_heads};
+    const int64_t parts = s->a->n_heads / job.heads_each;
+    const int64_t h0 = task % parts * job.heads_each;
+    const paged_run run = job.runs[job.n_runs - 1 - task / parts];
+    const paged_task t = {.job = &job,
+                          .run = run,
+                          .table = job.x.tables + job.x.sequence[run.first] * s->n_table,
+                          .kv = h0 / s->group,
+                          .h0 = h0,
+                          .n_rows = job.heads_each * run.n};
     const int64_t end = position_of(&t, run.n - 1) + 1;
     float *lse = job.call->out[1].data;
     begin_rows(&t);
@@ -202,10 +209,10 @@ static void run_task(void *arg, uint32_t task, uint32_t thread)
             DSI_BY_TYPE(s->kv_type, attend_block(&t, k0, end, T))
         }
     }
-    for (int64_t row = 0; row < s->group * run.n; ++row) {
+    for (int64_t row = 0; row < t.n_rows; ++row) {
         attn_narrow_row(job.y + row * job.width, 1.0f / job.sum[row], s->d, job.call->out[0].data,
                         job.type, query_of(&t, row));
-        lse[(t.kv * s->group + row / run.n) * s->n_tokens + run.first + row % run.n] =
+        lse[(t.h0 + row / run.n) * s->n_tokens + run.first + row % run.n] =
             job.top[row] * factor_of(s) * (float)ATTN_LN2 + logf(job.sum[row]);
     }
 }
@@ -238,8 +245,13 @@ static ds_status run(const ds_kernel_call *call)
             }
         }
     }
+    const int64_t n_groups = job.n_runs * job.s.a->n_kv_heads;
+    const uint32_t n_threads = call->sig->n_threads;
+    job.heads_each =
+        n_groups < n_threads ? attn_heads_each(job.s.group, n_groups, n_threads) : job.s.group;
     if (job.n_runs > 0) {
-        ds_parallel(call->ctx, run_task, &job, (uint32_t)(job.n_runs * job.s.a->n_kv_heads));
+        ds_parallel(call->ctx, run_task, &job,
+                    (uint32_t)(job.n_runs * (job.s.a->n_heads / job.heads_each)));
     }
     return DS_OK;
 }
