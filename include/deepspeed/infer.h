@@ -97,7 +97,7 @@ DS_API ds_status ds_generator_configure(ds_ctx *ctx, const ds_config *config,
 /* Of such params, and the model's folder: writes the copy of the weights that
  * save_mp_checkpoint_path asks for, on rank 0: a model folder of real weights in params' dtype.
  * Nothing where the file does not ask. Errors: those of ds_hf_export; ERR_UNSUPPORTED (weights that
- * are quantized already). */
+ * are quantized already); ERR_ARG (a folder that is read from, or with weights of another kind). */
 DS_API ds_status ds_generator_copy(ds_ctx *ctx, const ds_config *config,
                                    const ds_generator_params *params, const char *model_folder);
 /* Builds plans, memory and weights. Errors: those of models and folders; ERR_NOMEM names bytes;

@@ -33,10 +33,14 @@ for way in "" "--quantize file" "--dtype f32"; do
 done
 "$bin/ds_generate" --model folder --prompt "We are" --max_new_tokens 5 > want 2> err
 cmp "text--dtype f32" want
-echo '{"dtype": "fp32"}' > f32.json # not by way of bf16
-"$bin/ds_generate" --model file.gguf --deepspeed_config f32.json --prompt "We are" --max_new_tokens 5 > text 2> err || fail "$(cat err)"
-cmp text want
+"$bin/ds_quantize" --dtype f32 small.gguf small32
+echo '{"dtype": "fp32", "save_mp_checkpoint_path": "copy"}' > f32.json # the numbers of the file, not by way of bf16
+"$bin/ds_generate" --model small.gguf --deepspeed_config f32.json --prompt "We are" --max_new_tokens 5 > text 2> err || fail "$(cat err)"
+cmp copy/model.safetensors small32/model.safetensors
 [ -z "$(ls tmp)" ] || fail "left behind: $(ls tmp)"
+python3 "$DS_SOURCE_DIR/test/tools/gptq_experts.py" experts # whose stacked matrices stay no blocks
+"$bin/ds_generate" --model experts --tokenizer bytes --quantize file --prompt "We" --max_new_tokens 3 > text 2> err || fail "experts: $(cat err)"
+grep -q '^matrices in blocks: 4 as' err || fail "experts: $(cat err)"
 refused 2 'give --type' "$bin/ds_quantize" folder new.gguf
 refused 2 'overwrite replaces it' "$bin/ds_quantize" --type q4_0 folder file.gguf
 refused 2 'neither folder nor back' "$bin/ds_quantize" folder back

@@ -45,8 +45,9 @@ for _ in $(seq 50); do [ -s sshd.pid ] && break; sleep 0.1; done
 export PDSH_SSH_ARGS_APPEND="-i $scratch/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=3"
 printf '127.0.0.2 slots=2\n127.0.0.3 slots=1\n' > hosts
 
+# shellcheck disable=SC2086
 start() { # FLAGS…: front and its port in $front and $url
-    "$build/ds_serve" --ssh_port "$port" --port 0 --probe_seconds 0.2 --probe_timeout 5 --threads 1 --max_length 256 --kv_tokens 1024 \
+    "$build/ds_serve" --ssh_port "$port" --port 0 --probe_seconds 0.2 --probe_timeout 5 --threads 1 ${sizes---max_length 256 --kv_tokens 1024} \
         --model "out it's" --served_model_name m "$@" > line 2> log &
     front=$!
     for _ in $(seq 600); do grep -q serving line && break; kill -0 $front 2> /dev/null || break; sleep 0.1; done
@@ -86,8 +87,9 @@ wait $front || fail "exit code $?"
 gone
 
 # MII's file: its hosts, as many slots as replica_num
-echo '{"model_name_or_path": "m", "replica_num": 3, "hostfile": "hosts"}' > mii.json
-start --deepspeed_config mii.json
+echo '{"model_name_or_path": "m", "replica_num": 3, "hostfile": "hosts", "max_length": 256,
+    "inference_engine_config": {"state_manager": {"memory_config": {"mode": "allocate", "size": 8}}}}' > mii.json
+sizes="" start --deepspeed_config mii.json
 [ -n "$url" ] && [ "$(servers)" = 3 ] && [ "$(complete 1)" = 5 ] || fail "$(servers) servers for replica_num 3"
 kill -TERM $front
 wait $front || fail "exit code $?"
