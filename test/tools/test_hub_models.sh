@@ -5,7 +5,8 @@
 set -euo pipefail
 build=$(cd "$1" && pwd)
 scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+pid=
+trap '[ -z "$pid" ] || kill -KILL "$pid" 2> /dev/null || true; rm -rf "$scratch"' EXIT
 cd "$scratch"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME
 export HF_HOME=$scratch/hf
@@ -65,23 +66,27 @@ train --model org/tiny --steps 4 --output out_name --resume || fail "a resume by
 
 # A draft model by its name: the same text as without, some of it guessed.
 if [ -x "$build/ds_serve" ]; then
+    # serve NAME OPTION…: its text into text_NAME, how many tokens were guessed into drafted_NAME
     serve() {
+        local name=$1
+        shift
         "$build/ds_serve" --model plain --tokenizer bytes --port 0 --threads 1 --max_length 64 --kv_tokens 1024 --served_model_name m "$@" > line 2> log &
         pid=$!
         for _ in $(seq 300); do grep -q serving line && break; kill -0 $pid 2> /dev/null || break; sleep 0.1; done
-        python3 - "$(sed -n 's/^serving m on //p' line)" << 'END' || fail "serving with a draft model"
+        python3 - "$(sed -n 's/^serving m on //p' line)" << 'END' > "text_$name" 2> "drafted_$name" || { cat "drafted_$name"; fail "serving $name"; }
 import json, re, sys, urllib.request as u
 body = json.dumps(dict(model="m", prompt=[1, 2], max_tokens=30, temperature=0, logprobs=1)).encode()
 got = json.load(u.urlopen(u.Request(sys.argv[1] + "/v1/completions", body, {"Content-Type": "application/json"}), timeout=60))
 print(json.dumps(got["choices"][0]))
 print(re.search(r"^vllm:spec_decode_num_draft_tokens_total (\d+)", u.urlopen(sys.argv[1] + "/metrics").read().decode(), re.M).group(1), file=sys.stderr)
 END
-        kill -TERM $pid && wait $pid || fail "exit code $?"
+        kill -TERM $pid && wait $pid || fail "exit code $? of serving $name"
+        pid=
     }
-    serve > text_alone 2> drafted_alone
-    serve --draft_model org/tiny > text_drafted 2> drafted
+    serve alone
+    serve drafted --draft_model org/tiny
     cmp text_alone text_drafted || fail "a draft model changes a text"
-    [ "$(cat drafted_alone)" = 0 ] && [ "$(cat drafted)" -gt 10 ] || fail "$(cat drafted) guesses of a draft model"
+    [ "$(cat drafted_alone)" = 0 ] && [ "$(cat drafted_drafted)" -gt 10 ] || fail "$(cat drafted_drafted) guesses of a draft model"
 fi
 
 # A tokenizer by its name: its files are links too, and copies of them are files.
