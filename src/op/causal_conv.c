@@ -91,7 +91,7 @@ const ds_op dsi_op_causal_conv = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "b_c c__ b_", .out = "b_c", .split = "cb"),
+    .place = DSI_PLACE(.in = "b__ ___ b_", .out = "b__", .split = "b"),
     .doc = "x (B,T,C), w (C,1,K), [first i32 (B,T)] → (B,T,C): in each channel the sum of "
            "w[j]·x[t-K+1+j] over the positions of t's document, which begins at first[t].",
     .n_in_min = 2,
@@ -108,7 +108,7 @@ const ds_op dsi_op_causal_conv_backward = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "b_c b_c c__ b_", .out = "b_c c__<013", .split = "cb", .sums = "b",
+    .place = DSI_PLACE(.in = "b__ b__ ___ b_", .out = "b__ ___<013", .split = "b", .sums = "b",
                        .linear = "0"),
     .doc = "dy, x (B,T,C), w (C,1,K), [first i32 (B,T)] → dx (B,T,C), dw f32 (C,1,K), summed in "
            "the order of samples and positions.",
@@ -127,7 +127,7 @@ const ds_op dsi_op_causal_conv_step = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_WRITE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "b_c c__ b_c b b", .out = "b_c b_c", .split = "cb"),
+    .place = DSI_PLACE(.in = "b__ ___ b__ b b", .out = "b__ b__", .split = "b"),
     .doc = "x (B,T,C), w (C,1,K), cell (B,K-1,C), offset i32 (B), last i32 (B) → (B,T,C), the "
            "cell's next version: causal_conv of positions 0 to last behind what the cell holds "
            "(zeros where offset is 0), which becomes their last K-1; zeros behind last.",

@@ -54,7 +54,7 @@ const ds_op dsi_op_decay = {
     .op_class = DS_CLASS_ELEMENTWISE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_CHEAP,
-    .place = DSI_PLACE(.in = "*h h h", .out = "*h", .split = "h*"),
+    .place = DSI_PLACE(.in = "*_ _ _", .out = "*_", .split = "*"),
     .doc = "a (..,H), a_log (H), dt_bias (H) → f32 (..,H): -exp(a_log)·softplus(a + dt_bias), the "
            "logarithm of what delta_rule multiplies a head's state by.",
     .n_in_min = 3,
@@ -72,7 +72,7 @@ const ds_op dsi_op_decay_backward = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
     .place =
-        DSI_PLACE(.in = "*h *h h h", .out = "*h h h", .split = "h*", .sums = "*", .linear = "0"),
+        DSI_PLACE(.in = "*_ *_ _ _", .out = "*_ _ _", .split = "*", .sums = "*", .linear = "0"),
     .doc = "dg f32 (..,H), a (..,H), a_log (H), dt_bias (H) → da (..,H), da_log f32 (H), ddt_bias "
            "f32 (H), summed in the order of rows.",
     .n_in_min = 4,
@@ -226,41 +226,13 @@ static const ds_attr delta_attrs[] = {
     DSI_ATTR_REAL(dsi_delta_attrs, eps),
 };
 
-static void adapt_heads(ds_place_case *c)
-{
-    const dsi_delta_attrs *a = c->attrs;
-    c->unit_letter = 'h';
-    c->units[0] = a->n_heads;
-    c->units[1] = a->n_key_heads;
-    c->hint = "a state goes on from position to position, so that sequences stay whole; the ranks "
-              "that share the heads must divide n_heads and n_key_heads";
-}
-
-/* A rank's heads; q at input `at`. */
-static void heads_local(const ds_infer *local, uint32_t at, dsi_delta_attrs *a)
-{
-    a->n_key_heads = ds_shape_last(local->in[at].shape) / a->key_dim;
-    a->n_heads = ds_shape_last(local->in[at + 3].shape);
-}
-
-static void delta_local(const ds_infer *local, void *attrs)
-{
-    heads_local(local, 0, attrs);
-}
-
-static void delta_backward_local(const ds_infer *local, void *attrs)
-{
-    heads_local(local, 1, attrs);
-}
-
 const ds_op dsi_op_delta_rule = {
     .version = DS_OP_VERSION,
     .name = "delta_rule",
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "b_h b_h b_h b_h b_h b_", .out = "b_h bh___", .split = "hb",
-                       .adapt = adapt_heads, .local = delta_local),
+    .place = DSI_PLACE(.in = "b__ b__ b__ b__ b__ b_", .out = "b__ b____", .split = "b"),
     .doc = "q, k (B,T,HK·D), v (B,T,H·V), g f32 (B,T,H), beta (B,T,H), [first i32 (B,T)] → y "
            "(B,T,H·V), states f32 (B,H,N,D,V): with q and k of unit length and q times scale, "
            "S = exp(g)·S, u = beta·(v - Sᵀk), S = S + k·uᵀ, y = Sᵀq from position to position of a "
@@ -282,9 +254,8 @@ const ds_op dsi_op_delta_rule_backward = {
     .op_class = DS_CLASS_ATTENTION_BACKWARD,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "b_h b_h b_h b_h b_h b_h bh___ b_", .out = "b_h b_h b_h b_h b_h",
-                       .split = "hb", .linear = "0", .adapt = adapt_heads,
-                       .local = delta_backward_local),
+    .place = DSI_PLACE(.in = "b__ b__ b__ b__ b__ b__ b____ b_", .out = "b__ b__ b__ b__ b__",
+                       .split = "b", .linear = "0"),
     .doc = "dy (B,T,H·V), q, k, v, g, beta, states, [first] → dq, dk, dv, dg f32, dbeta: the "
            "gradient of delta_rule; attributes as there.",
     .n_in_min = 7,
@@ -305,8 +276,7 @@ const ds_op dsi_op_delta_rule_step = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_WRITE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "b_h b_h b_h b_h b_h bh__ b b", .out = "b_h bh__", .split = "hb",
-                       .adapt = adapt_heads, .local = delta_local),
+    .place = DSI_PLACE(.in = "b__ b__ b__ b__ b__ b___ b b", .out = "b__ b___", .split = "b"),
     .doc = "q, k, v, g, beta, cell f32 (B,H,D,V), offset i32 (B), last i32 (B) → y (B,T,H·V), the "
            "cell's next version: delta_rule of positions 0 to last from the state in the cell on "
            "(zeros where offset is 0); zeros behind last.",

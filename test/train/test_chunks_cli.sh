@@ -39,6 +39,11 @@ cat > gpt_oss.json <<'EOM'
  "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, "max_position_embeddings": 128,
  "rms_norm_eps": 1e-5}
 EOM
+cat > qwen3_next.json <<'EOM'
+{"model_type": "qwen3_next", "vocab_size": 256, "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "mlp_only_layers": [0, 1], "linear_key_head_dim": 8, "linear_value_head_dim": 6,
+ "linear_num_key_heads": 2, "linear_num_value_heads": 2, "max_position_embeddings": 128}
+EOM
 head -c 60000 "$DS_SOURCE_DIR/data/tinyshakespeare.txt" > text.txt
 awk 'length($0) > 20 && n < 300 {n++; printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", substr($0, 1, 3 + n % 29), substr($0, 4 + n % 29)}' text.txt |
     sed 's/\\/ /g' > pairs.jsonl
@@ -174,3 +179,8 @@ refused 'does not go with sequence_parallel.attention' '"chunk_size": 8, "attent
 config no.json 0 1 '"chunk_size": 8'
 ! train 1 no.json no 48 --model_config gpt_oss.json $text || fail "no error: experts in chunks"
 grep -q 'does not go with experts' no.log || fail "no message: experts in chunks" no.log
+! train 1 no.json no 48 --model_config qwen3_next.json $text || fail "no error: a state in chunks"
+grep -q 'linear attention; sequences in chunks' no.log || fail "no message: a state in chunks" no.log
+config no.json 0 2 ''
+! train 2 no.json no 48 --model_config qwen3_next.json $text || fail "no error: a state of two ranks"
+grep -q 'linear attention.*sequence_parallel_size 2' no.log || fail "no message: a state of two ranks" no.log
