@@ -4,6 +4,7 @@
  * 2025) and those that differ from them by a variant of norm, residual, positions or MLP. */
 #include "decoder.h"
 
+#include "model/delta_net.h"
 #include "model/expert_layer.h"
 #include "model/family.h"
 #include "model/latent_attention.h"
@@ -111,9 +112,25 @@ static void split_groups(ds_nn *nn, const ds_decoder_config *c, ds_value packed,
     }
 }
 
+/* Of each head q and its gate, in place of q. */
+static void split_gate(ds_nn *nn, const ds_decoder_config *c, ds_value *q, ds_value *gate)
+{
+    if (ds_nn_status(nn) < 0) {
+        return;
+    }
+    const ds_shape flat = ds_nn_meta(nn, *q).shape;
+    const ds_shape heads =
+        ds_shape_4d(flat.dims[0], flat.dims[1], c->n_heads, 2 * c->head_dim); /* (B,T,H,2·D) */
+    const ds_shape each = ds_shape_3d(flat.dims[0], flat.dims[1], c->n_heads * c->head_dim);
+    ds_value both[2];
+    ds_nn_split(nn, ds_nn_reshape(nn, *q, heads), -1, 2, both);
+    *q = ds_nn_reshape(nn, both[0], each);
+    *gate = ds_nn_reshape(nn, both[1], each);
+}
+
 static void project_qkv(ds_nn *nn, const ds_decoder_config *c, ds_value x, ds_value *qkv)
 {
-    const int64_t q = c->n_heads * c->head_dim;
+    const int64_t q = c->n_heads * c->head_dim * (c->gated_attention ? 2 : 1);
     const int64_t kv = c->n_kv_heads * c->head_dim;
     if (c->qkv == DS_QKV_APART) {
         const ds_decoder_names *n = c->names;
@@ -170,7 +187,11 @@ static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t la
                                const decoder_inputs *in)
 {
     ds_value qkv[3] = {DS_NONE, DS_NONE, DS_NONE};
+    ds_value gate = DS_NONE;
     project_qkv(nn, c, x, qkv);
+    if (c->gated_attention) {
+        split_gate(nn, c, &qkv[0], &gate);
+    }
     const ds_decoder_names *names = c->names;
     ds_value q =
         clip(nn, c, qk_norm(nn, c, names->q_norm != NULL ? names->q_norm : "q_norm", qkv[0]));
@@ -194,16 +215,34 @@ static ds_value full_attention(ds_nn *nn, const ds_decoder_config *c, int64_t la
                                         .alibi_rounded = c->alibi_rounded,
                                         .sinks = c->sinks,
                                         .sinks_std = c->initializer_range};
-    return ds_nn_attention_within(nn, q, k, v, in->first, in->end, &params);
+    const ds_value y = ds_nn_attention_within(nn, q, k, v, in->first, in->end, &params);
+    return gate != DS_NONE ? ds_nn_mul(nn, y, ds_nn_sigmoid(nn, gate)) : y;
+}
+
+static ds_value linear_attention(ds_nn *nn, const ds_decoder_config *c, ds_value x,
+                                 const decoder_inputs *in)
+{
+    return ds_model_delta_net(nn, x, in->first,
+                              &(ds_delta_net_params){.n_heads = c->delta_heads,
+                                                     .n_key_heads = c->delta_key_heads,
+                                                     .key_dim = c->delta_key_dim,
+                                                     .value_dim = c->delta_value_dim,
+                                                     .kernel = c->delta_kernel,
+                                                     .activation = c->activation,
+                                                     .eps = c->norm_eps,
+                                                     .init_std = c->initializer_range});
 }
 
 static ds_value attention(ds_nn *nn, const ds_decoder_config *c, int64_t layer, ds_value x,
                           const decoder_inputs *in)
 {
-    ds_nn_push(nn, "%s", c->names->attention);
-    const ds_value y =
-        c->kv_rank > 0 ? latent_attention(nn, c, x, in) : full_attention(nn, c, layer, x, in);
-    const ds_value out = project(nn, c, c->names->out, y, c->hidden_size, c->o_bias);
+    const bool recurs = c->recurs[layer];
+    ds_nn_push(nn, "%s", recurs ? c->names->linear : c->names->attention);
+    const ds_value y = recurs           ? linear_attention(nn, c, x, in)
+                       : c->kv_rank > 0 ? latent_attention(nn, c, x, in)
+                                        : full_attention(nn, c, layer, x, in);
+    const ds_value out = project(nn, c, recurs ? c->names->linear_out : c->names->out, y,
+                                 c->hidden_size, !recurs && c->o_bias);
     ds_nn_pop(nn);
     return ds_nn_dropout(nn, out, c->residual_dropout);
 }
@@ -506,7 +545,7 @@ const ds_family ds_family_decoder = {
     .model_types = "llama mistral qwen2 qwen3 olmo2 granite smollm3 starcoder2 mixtral qwen2_moe "
                    "qwen3_moe olmoe granitemoe stablelm phi3 glm glm4 gpt_neox cohere gemma gemma2 "
                    "gemma3_text olmo gptj opt falcon bloom mpt cohere2 glm4_moe "
-                   "deepseek_v2 deepseek_v3 gpt_oss",
+                   "deepseek_v2 deepseek_v3 gpt_oss qwen3_next",
     .ignored = "rotary_emb.inv_freq attention.masked_bias attention.bias",
     .config_bytes = sizeof(ds_decoder_config),
     .read = ds_decoder_read,

@@ -62,6 +62,8 @@ typedef struct ds_decoder_names {
     const char *pooler, *classifier;           /* likewise, of classes of documents */
     const char *token_classifier;              /* and of tokens */
     const char *project_in, *project_out;      /* where embedding_width is not hidden_size */
+    const char *linear, *linear_out;           /* linear attention: scope; output projection */
+    const char *ahead; /* how names begin of what predicts further tokens; NULL: layers' names */
 } ds_decoder_names;
 
 /* How a family stores its experts: names below a layer. */
@@ -107,6 +109,10 @@ typedef struct ds_decoder_config {
     bool tied, qkv_bias, o_bias, mlp_bias;
     /* latent attention, where kv_rank is above 0: of ds_latent_params. head_dim is `rotated` */
     int64_t q_rank, kv_rank, plain_dim, value_dim;
+    /* linear attention in layers that recur: of ds_delta_net_params */
+    int64_t delta_heads, delta_key_heads, delta_key_dim, delta_value_dim, delta_kernel;
+    bool recurs[DS_MODEL_MAX_LAYERS];
+    bool gated_attention; /* each head times the sigmoid of as many numbers, beside q in q_proj */
     /* experts, where n_experts is above 0 */
     const ds_expert_names *expert_names;
     int64_t n_experts, n_chosen, expert_width;
@@ -156,6 +162,7 @@ typedef struct ds_decoder_kind {
     bool no_rope;                  /* no rotary positions, or resolve() says which */
     bool local;                    /* rotary parameters of each type of layer */
     bool typed;                    /* layer_types may have sliding_attention */
+    bool recurs;                   /* layer_types may have linear_attention */
     bool whole_heads;              /* hidden_size must be a multiple of the heads */
     bool scaled_by_head;           /* dynamic and yarn need head_dim itself, as in transformers */
     /* What is the family's own: which layers have a window, and variants. After the fields. */
@@ -176,7 +183,9 @@ extern const ds_decoder_kind ds_kind_llama, ds_kind_mistral, ds_kind_qwen2, ds_k
     ds_kind_phi3, ds_kind_glm, ds_kind_glm4, ds_kind_gpt_neox, ds_kind_cohere, ds_kind_gemma,
     ds_kind_gemma2, ds_kind_gemma3_text, ds_kind_olmo, ds_kind_gptj, ds_kind_opt, ds_kind_falcon,
     ds_kind_bloom, ds_kind_mpt, ds_kind_cohere2, ds_kind_glm4_moe, ds_kind_deepseek_v2,
-    ds_kind_deepseek_v3, ds_kind_gpt_oss, ds_kind_bert, ds_kind_roberta, ds_kind_modernbert;
+    ds_kind_deepseek_v3, ds_kind_gpt_oss, ds_kind_bert, ds_kind_roberta, ds_kind_modernbert,
+    ds_kind_qwen3_next;
+extern const ds_expert_names ds_qwen_experts; /* with one that every token goes to */
 
 /* Gives layers a window: in those where layer_types says so, else in those from `first` on. */
 ds_status ds_decoder_windows(const ds_reader *reader, ds_decoder_config *config, bool has_window,
@@ -192,6 +201,8 @@ void ds_decoder_clip(const ds_reader *reader, ds_decoder_config *config);
 ds_status ds_decoder_pattern(const ds_reader *reader, ds_decoder_config *config, int64_t pattern);
 /* Checks what belongs to experts together. */
 ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *config);
+/* Experts are in every sparse_step-th layer, but for those of mlp_only_layers. */
+ds_status ds_decoder_sparse(const ds_reader *reader, ds_decoder_config *config);
 /* Likewise of experts in groups, behind the first layers: by_two: of ds_experts_params. */
 ds_status ds_decoder_grouped_experts(const ds_reader *reader, ds_decoder_config *config,
                                      bool by_two);

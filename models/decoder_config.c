@@ -17,6 +17,7 @@ static const ds_decoder_kind *const kinds[] = {
     &ds_kind_opt,        &ds_kind_falcon,      &ds_kind_bloom,       &ds_kind_mpt,
     &ds_kind_cohere2,    &ds_kind_glm4_moe,    &ds_kind_deepseek_v2, &ds_kind_deepseek_v3,
     &ds_kind_gpt_oss,    &ds_kind_bert,        &ds_kind_roberta,     &ds_kind_modernbert,
+    &ds_kind_qwen3_next,
 };
 
 static const ds_decoder_names llama_names = {DS_DECODER_LLAMA_NAMES};
@@ -101,6 +102,27 @@ ds_status ds_decoder_experts(const ds_reader *reader, const ds_decoder_config *c
                          "config.json: num_experts_per_tok %lld is above the number of experts, "
                          "%lld",
                          (long long)c->n_chosen, (long long)c->n_experts);
+}
+
+ds_status ds_decoder_sparse(const ds_reader *reader, ds_decoder_config *c)
+{
+    const json_t *only = json_object_get(reader->json, "mlp_only_layers");
+    const json_t *entry;
+    size_t i;
+    if (c->sparse_step == 0) {
+        return ds_field_bad(reader, "decoder_sparse_step", "not 0");
+    }
+    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
+        c->dense[layer] = (layer + 1) % c->sparse_step != 0;
+    }
+    json_array_foreach(only, i, entry)
+    {
+        const double layer = json_number_value(entry);
+        if (layer >= 0.0 && layer < (double)c->n_layers) {
+            c->dense[(int64_t)layer] = true;
+        }
+    }
+    return DS_OK;
 }
 
 static ds_status check_groups(const ds_reader *reader, const ds_decoder_config *c, int64_t least)
@@ -238,7 +260,8 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
                                    k->activation, &c->activation));
     }
     const ds_reader common = {reader->ctx, reader->json, reader->integers_vanish, k->encoder};
-    DS_TRY(ds_fields_read_common(&common, c->n_layers, k->typed, k->quantized, &info->dtype));
+    const char *other = k->recurs ? "linear_attention" : k->typed ? "sliding_attention" : NULL;
+    DS_TRY(ds_fields_read_common(&common, c->n_layers, other, k->quantized, &info->dtype));
     c->encoder = k->encoder;
     c->embedding_width = c->embedding_width != DS_NO_INT ? c->embedding_width : c->hidden_size;
     DS_TRY(resolve_heads(reader, k, c));
@@ -262,6 +285,9 @@ ds_status ds_decoder_read(const ds_reader *reader, void *opaque, ds_model_info *
     info->head = c->names->head;
     info->encoder = c->encoder;
     info->token_types = c->names->token_types != NULL ? c->token_types : 0;
+    for (int64_t i = 0; i < c->n_layers; ++i) {
+        info->carries = info->carries || c->recurs[i];
+    }
     return DS_OK;
 }
 
@@ -270,6 +296,9 @@ bool ds_decoder_ignores(const void *opaque, const char *name)
 {
     const ds_decoder_config *c = opaque;
     const size_t n = strlen(c->names->base_prefix);
+    if (c->names->ahead != NULL && strncmp(name, c->names->ahead, strlen(c->names->ahead)) == 0) {
+        return true;
+    }
     long long layer = 0;
     return c->n_ahead > 0 && strncmp(name, c->names->base_prefix, n) == 0 &&
            sscanf(name + n, "layers.%9lld.", &layer) == 1 && layer >= c->n_layers &&
@@ -300,6 +329,9 @@ void ds_decoder_print(const char *model_type, const void *opaque, FILE *out)
         if (c->window > 0) {
             (void)fprintf(out, "window of layer %lld: %lld\n", (long long)layer,
                           (long long)ds_decoder_window(c, layer));
+        }
+        if (c->recurs[layer]) {
+            (void)fprintf(out, "layer %lld has linear attention\n", (long long)layer);
         }
         if (c->unrotated[layer]) {
             (void)fprintf(out, "layer %lld has no rotary positions\n", (long long)layer);

@@ -65,7 +65,7 @@ ds_status ds_gpt2_read(const ds_reader *reader, void *opaque, ds_model_info *inf
                        (long long)c->n_layer, DS_MODEL_MAX_LAYERS);
     }
     DS_TRY(ds_field_activation(reader, "activation_function", "gelu_new", &c->activation));
-    DS_TRY(ds_fields_read_common(reader, c->n_layer, false, NULL, &info->dtype));
+    DS_TRY(ds_fields_read_common(reader, c->n_layer, NULL, NULL, &info->dtype));
     c->n_inner = c->n_inner != DS_NO_INT ? c->n_inner : 4 * c->n_embd;
     if (c->n_embd % c->n_head != 0) {
         return ds_fail(reader->ctx, DS_ERR_FORMAT,

@@ -47,51 +47,29 @@ static const ds_field qwen3_moe_fields[] = {
     DS_FIELD_REFUSE("attention_chunk_size", NULL, DS_DECODER_ONLY_CACHE),
 };
 
-static const ds_expert_names with_shared = {.scope = "mlp",
-                                            .router = "gate.weight",
-                                            .gate = "experts.*.gate_proj.weight",
-                                            .up = "experts.*.up_proj.weight",
-                                            .down = "experts.*.down_proj.weight",
-                                            .shared_gate = "shared_expert_gate.weight",
-                                            .shared = {"shared_expert.gate_proj.weight",
-                                                       "shared_expert.up_proj.weight",
-                                                       "shared_expert.down_proj.weight"}};
+const ds_expert_names ds_qwen_experts = {.scope = "mlp",
+                                         .router = "gate.weight",
+                                         .gate = "experts.*.gate_proj.weight",
+                                         .up = "experts.*.up_proj.weight",
+                                         .down = "experts.*.down_proj.weight",
+                                         .shared_gate = "shared_expert_gate.weight",
+                                         .shared = {"shared_expert.gate_proj.weight",
+                                                    "shared_expert.up_proj.weight",
+                                                    "shared_expert.down_proj.weight"}};
 static const ds_expert_names names = {.scope = "mlp",
                                       .router = "gate.weight",
                                       .gate = "experts.*.gate_proj.weight",
                                       .up = "experts.*.up_proj.weight",
                                       .down = "experts.*.down_proj.weight"};
 
-/* Experts are in every sparse_step-th layer, but for those of mlp_only_layers. */
-static ds_status read_dense(const ds_reader *reader, ds_decoder_config *c)
-{
-    const json_t *only = json_object_get(reader->json, "mlp_only_layers");
-    const json_t *entry;
-    size_t i;
-    if (c->sparse_step == 0) {
-        return ds_field_bad(reader, "decoder_sparse_step", "not 0");
-    }
-    for (int64_t layer = 0; layer < c->n_layers; ++layer) {
-        c->dense[layer] = (layer + 1) % c->sparse_step != 0;
-    }
-    json_array_foreach(only, i, entry)
-    {
-        const double layer = json_number_value(entry);
-        if (layer >= 0.0 && layer < (double)c->n_layers) {
-            c->dense[(int64_t)layer] = true;
-        }
-    }
-    return DS_OK;
-}
-
 /* Without layer_types every other of the first max_window_layers has the window. */
 static ds_status resolve_qwen2_moe(const ds_reader *reader, ds_decoder_config *c)
 {
     const bool has_window = c->use_window && c->window != DS_NO_INT;
     const bool typed = json_is_array(json_object_get(reader->json, "layer_types"));
-    c->expert_names = &with_shared;
+    c->expert_names = &ds_qwen_experts;
     DS_TRY(ds_decoder_experts(reader, c));
-    DS_TRY(read_dense(reader, c));
+    DS_TRY(ds_decoder_sparse(reader, c));
     DS_TRY(ds_decoder_windows(reader, c, has_window, 0, " and \"use_sliding_window\": true"));
     for (int64_t i = 0; i < c->n_layers && has_window && !typed; ++i) {
         c->windowed[i] = i % 2 == 0 && i < c->max_window_layers;
@@ -105,7 +83,7 @@ static ds_status resolve_qwen3_moe(const ds_reader *reader, ds_decoder_config *c
     c->qkv_bias = c->o_bias;
     c->qk_norm = DS_QK_HEAD;
     DS_TRY(ds_decoder_experts(reader, c));
-    DS_TRY(read_dense(reader, c));
+    DS_TRY(ds_decoder_sparse(reader, c));
     return ds_decoder_one_window(reader, c, c->use_window && c->window != DS_NO_INT);
 }
 

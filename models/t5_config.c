@@ -137,7 +137,7 @@ ds_status ds_t5_read(const ds_reader *reader, void *opaque, ds_model_info *info)
     ds_t5_config *c = opaque;
     const ds_reader common = {reader->ctx, reader->json, reader->integers_vanish, true};
     DS_TRY(ds_fields_read(reader, fields, N_FIELDS, c));
-    DS_TRY(ds_fields_read_common(&common, c->n_layers, false, NULL, &info->dtype));
+    DS_TRY(ds_fields_read_common(&common, c->n_layers, NULL, NULL, &info->dtype));
     DS_TRY(resolve(reader, c));
     info->vocab_size = c->vocab_size;
     info->hidden_size = c->hidden_size;

@@ -65,12 +65,14 @@ typedef enum ds_init_kind {
     DS_INIT_ZEROS,
     DS_INIT_ONES,
     DS_INIT_NORMAL,
-    DS_INIT_UNIFORM
+    DS_INIT_UNIFORM,
+    DS_INIT_LOG_UNIFORM /* logarithms of numbers from 0.01 to std */
 } ds_init_kind;
 
 typedef struct ds_init {
     ds_init_kind kind;
-    double std; /* of DS_INIT_NORMAL, mean 0; of DS_INIT_UNIFORM: bound of the magnitude */
+    double std; /* of DS_INIT_NORMAL, mean 0; of DS_INIT_UNIFORM: bound of the magnitude;
+                   of DS_INIT_LOG_UNIFORM: upper bound */
 } ds_init;
 
 typedef struct ds_cell_info {

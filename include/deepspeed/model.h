@@ -46,6 +46,8 @@ typedef struct ds_model_info {
         pairs; /* with encoder: input_ids are a source, labels are what is made of it, both from the
                   document's beginning on; pad_id fills up the shorter source, -100 shorter labels.
                   GENERATE gives the next token, of a source that the task HIDDEN read before */
+    bool carries; /* GENERATE: a state goes on from token to token, which does not go back: what is
+                     kept of a sequence serves only those that begin with all of it */
     int64_t pad_id, start_id; /* of pairs; start_id: what comes before the first label */
     int64_t token_types; /* rows of the table of token types (BERT's segments); default 0: none */
     DS_RESERVED(2);

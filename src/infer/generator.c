@@ -523,6 +523,9 @@ static int64_t common_begin(const ds_generator *g, const uint32_t *ids, int64_t 
     while (kept < most && g->held[kept] == ids[kept]) {
         ++kept;
     }
+    if (ds_model_get_info(g->model)->carries && kept < g->length) {
+        return 0;
+    }
     return g->pieces[0].sequence == DS_NONE ? kept : 0;
 }
 

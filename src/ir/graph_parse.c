@@ -76,6 +76,10 @@ static ds_status take_init(parser *p, ds_init *init)
         init->kind = DS_INIT_NORMAL;
         return dsi_text_real(&p->scan, "a standard deviation", &init->std);
     }
+    if (dsi_text_try(&p->scan, " log_uniform=")) {
+        init->kind = DS_INIT_LOG_UNIFORM;
+        return dsi_text_real(&p->scan, "an upper bound", &init->std);
+    }
     if (dsi_text_try(&p->scan, " ones")) {
         init->kind = DS_INIT_ONES;
         return DS_OK;
@@ -87,15 +91,16 @@ static ds_status take_init(parser *p, ds_init *init)
 /* A cell may stand in the table before: then it must be what the line says. */
 static ds_status same_cell(const parser *p, const ds_cell_info *line, const ds_cell_info *table)
 {
-    const bool same = line->meta.dtype == table->meta.dtype &&
-                      ds_shape_equal(line->meta.shape, table->meta.shape) &&
-                      line->init.kind == table->init.kind && line->frozen == table->frozen &&
-                      line->no_decay == table->no_decay && line->of == table->of &&
-                      line->packed.format == table->packed.format &&
-                      line->packed.transposed == table->packed.transposed &&
-                      line->packed.rows == table->packed.rows &&
-                      line->packed.columns == table->packed.columns &&
-                      (line->init.kind != DS_INIT_NORMAL || line->init.std == table->init.std);
+    const bool same =
+        line->meta.dtype == table->meta.dtype &&
+        ds_shape_equal(line->meta.shape, table->meta.shape) &&
+        line->init.kind == table->init.kind && line->frozen == table->frozen &&
+        line->no_decay == table->no_decay && line->of == table->of &&
+        line->packed.format == table->packed.format &&
+        line->packed.transposed == table->packed.transposed &&
+        line->packed.rows == table->packed.rows && line->packed.columns == table->packed.columns &&
+        ((line->init.kind != DS_INIT_NORMAL && line->init.kind != DS_INIT_LOG_UNIFORM) ||
+         line->init.std == table->init.std);
     if (!same) {
         return ds_fail(p->scan.ctx, DS_ERR_GRAPH,
                        "line %u: the %s cell \"%s\" stands in the table with another shape, "

@@ -125,6 +125,9 @@ static void print_cell(dsi_buf *text, const ds_graph *graph, const ds_cell_info 
     if (cell->init.kind == DS_INIT_NORMAL) {
         dsi_buf_puts(text, " normal=");
         dsi_text_print_real(text, cell->init.std);
+    } else if (cell->init.kind == DS_INIT_LOG_UNIFORM) {
+        dsi_buf_puts(text, " log_uniform=");
+        dsi_text_print_real(text, cell->init.std);
     } else {
         dsi_buf_puts(text, cell->init.kind == DS_INIT_ONES ? " ones" : " zeros");
     }

@@ -88,7 +88,7 @@ static ds_status check_labels(const ds_reader *reader)
     return DS_OK;
 }
 
-static ds_status check_layer_types(const ds_reader *reader, int64_t n_layers, bool slides)
+static ds_status check_layer_types(const ds_reader *reader, int64_t n_layers, const char *other)
 {
     const json_t *types = json_object_get(reader->json, "layer_types");
     if (types == NULL || json_is_null(types)) {
@@ -105,12 +105,11 @@ static ds_status check_layer_types(const ds_reader *reader, int64_t n_layers, bo
     }
     for (int64_t i = 0; i < n_layers; ++i) {
         const char *type = ds_field_layer_type(reader, i);
-        if (strcmp(type, "full_attention") != 0 &&
-            !(slides && strcmp(type, "sliding_attention") == 0)) {
+        if (strcmp(type, "full_attention") != 0 && (other == NULL || strcmp(type, other) != 0)) {
             return ds_fail(reader->ctx, DS_ERR_UNSUPPORTED,
                            "config.json: \"layer_types\": layer type \"%s\" is not supported; "
-                           "supported: full_attention%s",
-                           type, slides ? ", sliding_attention" : "");
+                           "supported: full_attention%s%s",
+                           type, other != NULL ? ", " : "", other != NULL ? other : "");
         }
     }
     return DS_OK;
@@ -123,7 +122,10 @@ const char *ds_field_layer_type(const ds_reader *reader, int64_t layer)
         return NULL;
     }
     const char *type = json_string_value(json_array_get(types, (size_t)layer));
-    return type == NULL ? "" : strcmp(type, "attention") == 0 ? "full_attention" : type;
+    return type == NULL                     ? ""
+           : strcmp(type, "attention") == 0 ? "full_attention"
+           : strcmp(type, "mamba") == 0     ? "linear_attention"
+                                            : type;
 }
 
 /* The attention that returns its weights is the eager one. */
@@ -140,7 +142,7 @@ static ds_status check_attentions(const ds_reader *reader)
     return DS_OK;
 }
 
-ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool slides,
+ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, const char *other,
                                 const char *quantized, ds_dtype *dtype_out)
 {
     const size_t skipped = reader->encoder ? OF_DECODERS : 0;
@@ -153,7 +155,7 @@ ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool 
     DS_TRY(read_so ? DS_OK : ds_fields_read(reader, plain, 1, NULL));
     DS_TRY(check_labels(reader));
     DS_TRY(check_attentions(reader));
-    DS_TRY(check_layer_types(reader, n_layers, slides));
+    DS_TRY(check_layer_types(reader, n_layers, other));
     return read_dtype(reader, dtype_out);
 }
 

@@ -77,10 +77,10 @@ ds_status ds_field_bad(const ds_reader *reader, const char *key, const char *exp
 /* What Python's `if value` takes for false: absent, null, false, 0, "", [] and {}. */
 bool ds_field_is_falsy(const json_t *value);
 
-/* What every class knows: keys that are refused, dtypes, labels, layer_types. slides: the family
- * has layers with sliding_attention. quantized: the quant_method of weights that the family reads,
- * or NULL. */
-ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, bool slides,
+/* What every class knows: keys that are refused, dtypes, labels, layer_types. other: the type
+ * of layer that the family has beside full_attention, or NULL. quantized: the quant_method of
+ * weights that the family reads, or NULL. */
+ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, const char *other,
                                 const char *quantized, ds_dtype *dtype_out);
 /* An activation by transformers' name; absent: `fallback`. */
 ds_status ds_field_activation(const ds_reader *reader, const char *key, const char *fallback,

@@ -370,6 +370,48 @@ typedef struct dsi_sinks_attrs {
  * (B,H,T), dsinks f32 (H), in the order of samples and positions. */
 extern const ds_op dsi_op_attention_sinks, dsi_op_attention_sinks_backward;
 
+/* ---- causal_conv.c ------------------------------------------------------------------------- */
+/* causal_conv: x (B,T,C), w (C,1,K), [first i32 (B,T)] → y (B,T,C): in each channel
+ *     y[t] = sum over j of w[j]·x[t-K+1+j]
+ * over the positions from first[t] on (0 without it), in the order of j, in fp32, rounded once.
+ * first, here and in delta_rule: t where a document begins, else that of the position before; what
+ * is neither is an error of the kernel. */
+extern const ds_op dsi_op_causal_conv;
+/* causal_conv_backward: dy, x, w, [first] → dx (B,T,C), dw f32 (C,1,K), summed in the order of
+ * samples and positions. */
+extern const ds_op dsi_op_causal_conv_backward;
+/* causal_conv_step: x (B,T,C), w (C,1,K), cell (B,K-1,C), offset i32 (B), last i32 (B) → y (B,T,C),
+ * the cell's next version: the positions 0 to last of x go on behind what the cell holds, which is
+ * zeros where offset is 0; then it holds the last K-1. y is zeros behind last. */
+extern const ds_op dsi_op_causal_conv_step;
+
+/* ---- delta_rule.c -------------------------------------------------------------------------- */
+/* decay: a (..,H), a_log (H), dt_bias (H) → g f32 (..,H): -exp(a_log)·softplus(a + dt_bias).
+ * decay_backward: dg, a, a_log, dt_bias → da, da_log f32 (H), ddt_bias f32 (H), summed in the order
+ * of rows. */
+extern const ds_op dsi_op_decay, dsi_op_decay_backward;
+enum { DSI_DELTA_CHUNK = 64 }; /* positions from one state that is kept to the next */
+typedef struct dsi_delta_attrs {
+    int64_t n_heads, n_key_heads; /* H of values; HK of queries and keys, each for H/HK of values */
+    int64_t key_dim;              /* D */
+    double scale, eps;            /* of q·k; of the norm of q and k */
+} dsi_delta_attrs;
+/* delta_rule: q, k (B,T,HK·D), v (B,T,H·V), g f32 (B,T,H), beta (B,T,H), [first i32 (B,T)] → y
+ * (B,T,H·V), states f32 (B,H,N,D,V). With q and k of a head divided by sqrt(sum of squares + eps),
+ * and q times scale, a head's state S (D,V), zeros where a document begins, goes on by
+ *     S = exp(g)·S;  u = beta·(v - Sᵀk);  S = S + k·uᵀ;  y = Sᵀq
+ * all in fp32. states: what S is ahead of positions 0, DSI_DELTA_CHUNK, 2·DSI_DELTA_CHUNK …, for
+ * the gradient. */
+extern const ds_op dsi_op_delta_rule;
+/* delta_rule_backward: dy, q, k, v, g, beta, states, [first] → dq, dk, dv, dg f32, dbeta. The states
+ * of a chunk are computed again from the one that is kept. */
+extern const ds_op dsi_op_delta_rule_backward;
+/* delta_rule_step: q, k, v, g, beta, cell f32 (B,H,D,V), offset i32 (B), last i32 (B) → y, the
+ * cell's next version: positions 0 to last go on from the state in the cell, which is zeros where
+ * offset is 0. y is zeros behind last. A position's bits do not depend on how many are given at
+ * once. */
+extern const ds_op dsi_op_delta_rule_step;
+
 /* ---- relative_bias.c ----------------------------------------------------------------------- */
 typedef struct dsi_relative_attrs {
     int64_t n_buckets;    /* rows of the table */

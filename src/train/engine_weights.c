@@ -5,6 +5,7 @@
 #include "train/engine.h"
 
 #include <deepspeed/op.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -19,6 +20,8 @@ typedef struct init_job {
     uint64_t seed;
     uint32_t site;
 } init_job;
+
+static const double LEAST_LOG = 0.01; /* of what DS_INIT_LOG_UNIFORM takes logarithms of */
 
 static void init_block(void *arg, uint32_t task, uint32_t thread)
 {
@@ -35,6 +38,14 @@ static void init_block(void *arg, uint32_t task, uint32_t thread)
         for (size_t i = begin; i < end; ++i) {
             const uint32_t word = dsi_rng_u32(job->seed, job->site, 0, job->first + i);
             job->data[i] = (float)job->init.std * (2.0f * dsi_rng_unit(word) - 1.0f);
+        }
+        return;
+    }
+    if (job->init.kind == DS_INIT_LOG_UNIFORM) {
+        for (size_t i = begin; i < end; ++i) {
+            const uint32_t word = dsi_rng_u32(job->seed, job->site, 0, job->first + i);
+            const double span = job->init.std - LEAST_LOG;
+            job->data[i] = (float)log(LEAST_LOG + span * (double)dsi_rng_unit(word));
         }
         return;
     }

@@ -67,7 +67,8 @@ static void greedy_like_transformers(void **state)
                                         "deepseek_v2",
                                         "deepseek_v3",
                                         "deepseek_v3_halves",
-                                        "gpt_oss"};
+                                        "gpt_oss",
+                                        "qwen3_next"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         greedy_of(*state, names[i]);
     }
@@ -115,7 +116,8 @@ static void pieces_agree(void **state)
                                         "deepseek_v2_groups",
                                         "deepseek_v3",
                                         "deepseek_v3_halves",
-                                        "gpt_oss"};
+                                        "gpt_oss",
+                                        "qwen3_next"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         parity_case p;
         ds_generator *generator = NULL;
@@ -219,7 +221,8 @@ static void steps_like_prompts(void **state)
                                         "deepseek_v2_groups",
                                         "deepseek_v3",
                                         "deepseek_v3_halves",
-                                        "gpt_oss"};
+                                        "gpt_oss",
+                                        "qwen3_next"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F32);
         steps_like_prompts_of(*state, names[i], DS_DTYPE_F16);

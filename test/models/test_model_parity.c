@@ -61,7 +61,9 @@ static const char *const variants[] = {"gpt2",
                                        "deepseek_v2_groups",
                                        "deepseek_v3",
                                        "deepseek_v3_halves",
-                                       "gpt_oss"};
+                                       "gpt_oss",
+                                       "qwen3_next",
+                                       "packed_qwen3_next"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, FOLDER_BYTES = 64, N_STEPS = 20 };
 
 /* Those without an oracle in ref/. */
@@ -104,7 +106,9 @@ static const char *const against_transformers[] = {"olmo2",
                                                    "deepseek_v2_groups",
                                                    "deepseek_v3",
                                                    "deepseek_v3_halves",
-                                                   "gpt_oss"};
+                                                   "gpt_oss",
+                                                   "qwen3_next",
+                                                   "packed_qwen3_next"};
 
 static ds_ctx *ctx;
 static const graph_run_params plain = {.dtype = DS_DTYPE_F32, .isa = DS_ISA_REF, .no_fuse = true};

@@ -66,7 +66,11 @@
 #define ATT_SAVED(a)  FORWARD(&dsi_op_attention, a, 6, {1, 2, 3, 6, -1, 7}, {4, 5})
 #define ATT_PLAIN(a)  FORWARD(&dsi_op_attention, a, 3, {1, 2, 3}, {4, 5})
 #define ATT_PACKED(a) FORWARD(&dsi_op_attention, a, 1, {1}, {4, 5})
-#define RING(...)     ATTRS(dsi_attention_part_attrs, __VA_ARGS__)
+#define DELTA(h, hk, d)                                                                            \
+    ATTRS(dsi_delta_attrs, .n_heads = (h), .n_key_heads = (hk), .key_dim = (d), .scale = 0.35,     \
+          .eps = 1e-6)
+#define DELTA_FORWARD(a, n) FORWARD(&dsi_op_delta_rule, a, n, {1, 2, 3, 4, 5, 7}, {-1, 6})
+#define RING(...)           ATTRS(dsi_attention_part_attrs, __VA_ARGS__)
 #define RING_HEADS                                                                                 \
     .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .causal = 1, .scale = 0.35, .all_keys = 60
 #define CE_SAVED(a) FORWARD(&dsi_op_linear_cross_entropy, a, 3, {1, 2, 3}, {-1, 4, 5, -1})
@@ -446,6 +450,43 @@ const op_case op_cases[] = {
      ATTRS(dsi_sinks_attrs, .n_heads = 3)},
     {&dsi_op_attention_sinks_backward, "odd", "act[2,7,15] act[2,7,15] stat[2,3,7]~3 act[3]~2",
      ATTRS(dsi_sinks_attrs, .n_heads = 3), .loose = 2},
+    {&dsi_op_causal_conv, "odd", "act[2,7,5] act[5,1,4]"},
+    {&dsi_op_causal_conv, "documents", "act[2,17,33] act[33,1,4] i32[2,17]d"},
+    {&dsi_op_causal_conv, "of one", "act[1,4,40] act[40,1,1]"},
+    {&dsi_op_causal_conv_backward, "odd", "act[2,7,5] act[2,7,5] act[5,1,4]", .loose = 2},
+    {&dsi_op_causal_conv_backward, "documents", "act[2,17,33] act[2,17,33] act[33,1,3] i32[2,17]d",
+     .loose = 2},
+    {&dsi_op_causal_conv_step, "at the beginning",
+     "act[2,7,5] act[5,1,4] act[2,3,5] i32[2]0 i32[2]<7"},
+    {&dsi_op_causal_conv_step, "one", "act[2,1,35] act[35,1,4] act[2,3,35] i32[2]=9 i32[2]0"},
+    {&dsi_op_decay, "odd", "act[2,7,5]~3 act[5] act[5]"},
+    {&dsi_op_decay_backward, "odd", "stat[2,7,5] act[2,7,5]~3 act[5] act[5]", .loose = 2},
+    {&dsi_op_delta_rule, "odd", "act[2,7,6] act[2,7,6] act[2,7,20] stat[2,7,4]~0.1 act[2,7,4]+",
+     DELTA(4, 2, 3), .loose = 2},
+    {&dsi_op_delta_rule, "documents",
+     "act[2,70,34] act[2,70,34] act[2,70,38] stat[2,70,2]~0.1 act[2,70,2]+ i32[2,70]d",
+     DELTA(2, 2, 17), .loose = 2},
+    {&dsi_op_delta_rule, "two chunks",
+     "act[1,70,16] act[1,70,16] act[1,70,72] stat[1,70,2]~0.1 act[1,70,2]+", DELTA(2, 1, 16),
+     .loose = 4},
+    {&dsi_op_delta_rule_backward, "odd",
+     "act[2,7,20] act[2,7,6] act[2,7,6] act[2,7,20] stat[2,7,4]~0.1 act[2,7,4]+ stat[2,4,1,3,5]",
+     DELTA(4, 2, 3), .loose = 4, .forward = DELTA_FORWARD(DELTA(4, 2, 3), 5)},
+    {&dsi_op_delta_rule_backward, "documents",
+     "act[2,70,38] act[2,70,34] act[2,70,34] act[2,70,38] stat[2,70,2]~0.1 act[2,70,2]+ "
+     "stat[2,2,2,17,19] i32[2,70]d",
+     DELTA(2, 2, 17), .loose = 4, .forward = DELTA_FORWARD(DELTA(2, 2, 17), 6)},
+    {&dsi_op_delta_rule_backward, "two chunks",
+     "act[1,70,72] act[1,70,16] act[1,70,16] act[1,70,72] stat[1,70,2]~0.1 act[1,70,2]+ "
+     "stat[1,2,2,16,36]",
+     DELTA(2, 1, 16), .loose = 8, .forward = DELTA_FORWARD(DELTA(2, 1, 16), 5)},
+    {&dsi_op_delta_rule_step, "at the beginning",
+     "act[2,7,6] act[2,7,6] act[2,7,20] stat[2,7,4]~0.1 act[2,7,4]+ stat[2,4,3,5] i32[2]0 i32[2]<7",
+     DELTA(4, 2, 3), .loose = 2},
+    {&dsi_op_delta_rule_step, "one",
+     "act[2,1,34] act[2,1,34] act[2,1,38] stat[2,1,2]~0.1 act[2,1,2]+ stat[2,2,17,19] i32[2]=9 "
+     "i32[2]0",
+     DELTA(2, 2, 17), .loose = 2},
     {&dsi_op_attention_backward, "a part of the queries",
      "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
      "i32[3]p2 i32[7]p13",

@@ -333,6 +333,12 @@ static void refuses(void **state)
         .source = {.model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32}};
     CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_UNSUPPORTED, "dynamic");
     parity_close(&p);
+    parity_open(ctx, "qwen3_next", &p);
+    params.source.model = p.model;
+    params.source.weights = p.folder;
+    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_UNSUPPORTED,
+                "linear attention");
+    parity_close(&p);
     parity_open(ctx, "llama3_tied", &p);
     params.source.model = p.model;
     params.source.weights = p.folder;

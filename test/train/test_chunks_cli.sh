@@ -29,6 +29,11 @@ cat > gpt_oss.json <<'EOM'
  "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, "max_position_embeddings": 128,
  "rms_norm_eps": 1e-5}
 EOM
+cat > qwen3_next.json <<'EOM'
+{"model_type": "qwen3_next", "vocab_size": 256, "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+ "num_key_value_heads": 2, "head_dim": 16, "mlp_only_layers": [0, 1], "linear_key_head_dim": 8, "linear_value_head_dim": 6,
+ "linear_num_key_heads": 2, "linear_num_value_heads": 2, "max_position_embeddings": 128}
+EOM
 config() { # FILE, STAGE, SP, KEYS OF sequence_parallel, OTHER KEYS
     cat > "$1" <<EOM
 {"train_batch_size": 4, "gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
@@ -153,3 +158,9 @@ refused 'set domino to false' '"chunk_size": 8' ', "tensor_parallel": {"autotp_s
 refused 'expected sequence_parallel.chunk_size with it' '"offload": "cpu"'
 refused 'both or neither of sequence_parallel.offload' '"chunk_size": 8, "offload": "nvme"'
 refused 'set sequence_parallel.attention to "ring"' '"chunk_size": 9' '' 3
+config no.json 0 1 '"chunk_size": 8'
+! train 1 no.json no 48 --model_config qwen3_next.json $text || fail "no error: a state in chunks"
+grep -q 'linear attention; sequences in chunks' no.log || fail "no message: a state in chunks" no.log
+config no.json 0 2 ''
+! train 2 no.json no 48 --model_config qwen3_next.json $text || fail "no error: a state of two ranks"
+grep -q 'linear attention.*sequence_parallel_size 2' no.log || fail "no message: a state of two ranks" no.log

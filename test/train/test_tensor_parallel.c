@@ -168,6 +168,12 @@ static const struct {
     {"bloom", "\"hidden_dropout\":0.1"}, /* heads of each rank have slopes of their own */
     {"mpt", "\"attn_config\":{\"clip_qkv\":1.0}"},
     {"cohere2", "\"sliding_window\":9,\"sliding_window_pattern\":2"},
+    {"qwen3_next",
+     "\"head_dim\":16,\"full_attention_interval\":2,\"mlp_only_layers\":[0],\"num_experts\":4,"
+     "\"num_experts_per_tok\":2,\"moe_intermediate_size\":16,\"shared_expert_intermediate_size\":"
+     "16,"
+     "\"linear_key_head_dim\":10,\"linear_value_head_dim\":6,\"linear_num_key_heads\":2,"
+     "\"linear_num_value_heads\":4"},
 };
 
 static char *make_folder(void)
@@ -242,6 +248,7 @@ static void near_whole_layers(void **state)
         {.model = "bloom.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
         {.model = "mpt.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "cohere2.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
+        {.model = "qwen3_next.json", .n_data = 1, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 2, .tp = 2, .dtype = DS_DTYPE_F32},
         {.model = "even.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_BF16},
         {.model = "tied.json", .n_data = 1, .tp = 4, .dtype = DS_DTYPE_F32},

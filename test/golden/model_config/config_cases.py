@@ -53,6 +53,8 @@ WINDOW = dict(use_sliding_window=True, sliding_window=7, max_window_layers=1)
 EXPERTS = dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16)
 GROUPED = dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=2, moe_intermediate_size=16,
                n_shared_experts=1, first_k_dense_replace=1)
+DELTA = dict(shared_expert_intermediate_size=24, linear_conv_kernel_dim=3, linear_key_head_dim=8, linear_value_head_dim=6,
+             linear_num_key_heads=2, linear_num_value_heads=2, layer_types=["linear_attention", "full_attention"])
 LATENT = dict(LLAMA, num_key_value_heads=2, q_lora_rank=20, kv_lora_rank=12, qk_nope_head_dim=8, qk_rope_head_dim=6,
               v_head_dim=10)
 BASES = {
@@ -166,6 +168,11 @@ BASES = {
     "gpt_oss_plain": ("gpt_oss", dict(LLAMA, head_dim=12, num_local_experts=4, num_experts_per_tok=1, sliding_window=5,
                                       attention_bias=False, tie_word_embeddings=True, rope_parameters=None,
                                       layer_types=["full_attention", "sliding_attention"])),
+    "qwen3_next": ("qwen3_next", dict(LLAMA, **EXPERTS, **DELTA)),
+    "qwen3_next_dense": ("qwen3_next", dict(LLAMA, **EXPERTS, **dict(DELTA, linear_num_key_heads=1, layer_types=None,
+                                                                     full_attention_interval=2), head_dim=16,
+                                            attention_bias=True, mlp_only_layers=[1], tie_word_embeddings=True,
+                                            rope_parameters=dict(ROPE, partial_rotary_factor=0.5))),
     "bert": ("bert", dict(BERT, pad_token_id=3)),
     "bert_untied": ("bert", dict(BERT, type_vocab_size=3, hidden_act="relu", tie_word_embeddings=False)),
     "roberta": ("roberta", dict(BERT, pad_token_id=1, type_vocab_size=1, layer_norm_eps=1e-5)),
@@ -187,7 +194,7 @@ BASES |= {
 }
 ENCODERS = ("bert", "roberta", "modernbert")
 NO_WINDOW = ("gpt2", "llama", "olmo2", "granite", "olmoe", "granitemoe", "stablelm", "gpt_neox", "glm", "glm4", "cohere",
-             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3", "bert", "roberta")
+             "gemma", "olmo", "gptj", "opt", "falcon", "bloom", "mpt", "glm4_moe", "deepseek_v2", "deepseek_v3", "qwen3_next", "bert", "roberta")
 ONE_WINDOW = ("mixtral", "qwen3_moe")  # their masks do not go by layer_types
 
 
@@ -453,7 +460,7 @@ FAMILY_KEYS = {
     "phi3": {"resid_pdrop": DROPS},
     "cohere": {"layer_norm_eps": NORM_EPS, "logit_scale": ([0.0625, 1.0, 0.3], 0.2), "use_qk_norm": ([True, False, None], 0.2)},
 }
-PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4", "glm4_moe")
+PARTIAL = ("stablelm", "gpt_neox", "phi3", "glm", "glm4", "glm4_moe", "qwen3_next")
 GEMMA_ACT = (lambda rng: rng.choice(ACTS) if rng.random() < 0.93 else rng.choice(ACTS_RARE), 0.08)
 GEMMA2 = {"hidden_activation": GEMMA_ACT, "query_pre_attn_scalar": ([5, 24, 1], 0.2),
           "final_logit_softcapping": ([None, 3.0, 1.5, 30.0, -2.0], 0.15),
@@ -473,6 +480,11 @@ FAMILY_KEYS["falcon"] = {
     "ffn_hidden_size": ([24, None], 0.5), "activation": LLAMAS["hidden_act"]}
 FAMILY_KEYS["gpt_oss"] = {**ROUTER, "num_local_experts": ([5], 0.5), "num_experts": ([5], 0.5),
                           "swiglu_limit": ([7.0, 0.5, 1.5], 0.15), "swiglu_alpha": ([1.702, 1.0, -1.0], 0.15)}
+FAMILY_KEYS["qwen3_next"] = {
+    **QWEN_MOE, "shared_expert_intermediate_size": ([24, 16], 0.5),
+    "full_attention_interval": ([1, 2, 3, 4, -2, 0], 0.2), "linear_conv_kernel_dim": ([3], 0.3),
+    "linear_num_key_heads": ([1, 2], 0.1), "linear_num_value_heads": ([2], 0.1), "linear_key_head_dim": ([8], 0.3),
+    "linear_value_head_dim": ([6], 0.3)}
 GROUPED_KEYS = {
     "n_routed_experts": ([8], 0.5), "n_group": ([1, 2, 4, 8], 0.2), "topk_group": ([1, 2, 4], 0.2),
     "num_experts_per_tok": ([1, 2, 3, 4], 0.2), "moe_intermediate_size": ([16], 0.5), "n_shared_experts": ([1], 0.5),
@@ -591,6 +603,8 @@ def mutate(rng, base, config):
             value = config[key]  # the other one does not go with the stored weights
         if key == "layer_types" and family in ("starcoder2", "phi3") and rng.random() < 0.7:
             value = None  # no field of it, and its masks do not go by it
+        if key == "layer_types" and family == "qwen3_next" and isinstance(value, list) and rng.random() < 0.8:
+            value = [rng.choice(["linear_attention", "full_attention"]) for _ in value]
         if key == "layer_types" and family in ONE_WINDOW and rng.random() < 0.7:
             value = None
         if key in ("sliding_window", "attention_chunk_size") and family in NO_WINDOW and rng.random() < 0.85:

@@ -27,7 +27,7 @@ from transformers import (AutoModelForCausalLM, BloomConfig, Cohere2Config, Cohe
                           Gemma3TextConfig, GemmaConfig, Glm4Config, Glm4MoeConfig, GlmConfig, GPT2Config, GPTJConfig, GPTNeoXConfig, GptOssConfig,
                           GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, MptConfig,
                           Olmo2Config, OlmoConfig, OlmoeConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen2MoeConfig,
-                          Qwen3Config, Qwen3MoeConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
+                          Qwen3Config, Qwen3MoeConfig, Qwen3NextConfig, SmolLM3Config, StableLmConfig, Starcoder2Config)
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
@@ -204,16 +204,26 @@ VARIANTS = {
                                "rope_parameters": rope("yarn", theta=100.0, factor=4.0, truncate=False,
                                                        original_max_position_embeddings=64)}),
 }
+# linear attention in layers 0 and 2, its heads of values two to one of keys; 4 of 8 dims turn; layer 2 has an MLP;
+# eps is so large that the norm of a first position, of which the state is one product, does not blow roundings up
+VARIANTS["qwen3_next"] = Qwen3NextConfig(**{**LLAMA, "num_hidden_layers": 3, "head_dim": 8, "rms_norm_eps": 0.01,
+                                            "attention_bias": True, "num_experts": 4, "num_experts_per_tok": 2,
+                                            "moe_intermediate_size": 16, "shared_expert_intermediate_size": 24,
+                                            "mlp_only_layers": [2],
+                                            "linear_conv_kernel_dim": 3, "linear_key_head_dim": 10,
+                                            "linear_value_head_dim": 6, "linear_num_key_heads": 2,
+                                            "linear_num_value_heads": 4, "full_attention_interval": 2,
+                                            "rope_parameters": rope("default", partial_rotary_factor=0.5)})
 VARIANTS["gpt_oss_mxfp4"] = GptOssConfig(**{**VARIANTS["gpt_oss"].to_dict(), "hidden_size": 32, "intermediate_size": 32,
                                             "num_local_experts": 3})
 # slopes and their products with positions that bf16 rounds
 VARIANTS["falcon_rw"] = FalconConfig(**{**FALCON, "multi_query": False, "parallel_attn": False, "bias": True,
                                         "alibi": True, "num_attention_heads": 12})
 WEIGHTS_OF = {"rope_linear": "llama3_tied", "rope_dynamic": "llama3_tied", "rope_yarn": "llama3_tied"}
-PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama"}
+PACKED = {"gpt2": "packed_gpt2", "llama3_tied": "packed_llama", "qwen3_next": "packed_qwen3_next"}
 GREEDY = ("gpt2", "llama3_tied", "mixtral", "qwen3_moe", "stablelm", "gpt_neox", "phi3", "glm4", "cohere", "gemma2", "gemma3", "olmo",
           "gptj", "opt", "falcon", "falcon_groups", "falcon_rw", "bloom", "mpt", "cohere2", "opt_behind", "stablelm_norms",
-          "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves", "gpt_oss")
+          "glm4_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_halves", "gpt_oss", "qwen3_next")
 STORED_AS = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
 
 
@@ -224,8 +234,9 @@ def perturb(model):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
-                plus = model.config.model_type.startswith("gemma")  # weights are added to 1
-                base = 0.0 if name.endswith("bias") or plus else 1.0
+                plus = model.config.model_type.startswith("gemma") or (  # weights are added to 1
+                    model.config.model_type == "qwen3_next" and "linear_attn" not in name)
+                base = 0.0 if name.endswith("bias") or plus else -1.5 if name.endswith("A_log") else 1.0
                 p.copy_(base + 0.2 * torch.randn_like(p))
             elif p.ndim >= 2 and not name.endswith(("embed_tokens.weight", "lm_head.weight", "wte.weight",
                                                     "wpe.weight", "embed_in.weight", "embed_out.weight",
@@ -260,8 +271,25 @@ def visible_mask(first, window=None):
     return torch.zeros(see.shape).masked_fill(~see, torch.finfo(torch.float32).min)[:, None]
 
 
+def documents_of(batch):
+    """(row, from, to) of each document."""
+    for b, first in enumerate(batch["first"].tolist()):
+        starts = sorted(set(first))
+        yield from ((b, start, end) for start, end in zip(starts, starts[1:] + [T]))
+
+
+def apart(batch):
+    """Documents as rows, for states that no mask stops; what fills a row up is behind its document."""
+    rows = [batch["tokens"][b, i:j] for b, i, j in documents_of(batch)]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 def run(model, batch):
     """Logits, and what is added to the loss of them."""
+    if batch["first"].any() and model.config.model_type == "qwen3_next":
+        logits = model(input_ids=apart(batch)).logits
+        rows = [logits[n, :j - i] for n, (b, i, j) in enumerate(documents_of(batch))]
+        return torch.cat(rows).reshape(B, T, V), 0.0
     if batch["first"].any():
         return model(input_ids=batch["tokens"], position_ids=batch["positions"],
                      attention_mask=visible_mask(batch["first"]).to(model.dtype)).logits, 0.0
@@ -394,7 +422,8 @@ def chosen_clearly(model, batch):
     if not hasattr(config, "num_experts_per_tok"):
         return True
     with torch.no_grad():
-        logits = model(input_ids=batch["tokens"], output_router_logits=True).router_logits
+        tokens = apart(batch) if batch["first"].any() else batch["tokens"]
+        logits = model(input_ids=tokens, output_router_logits=True).router_logits
     gates = [m for m in model.modules() if hasattr(m, "num_group")]
     if gates:
         return all(grouped_clearly(*pair) for pair in zip(gates, logits, strict=True))

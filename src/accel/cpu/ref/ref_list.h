@@ -18,6 +18,8 @@
     X(rope)                                                                                        \
     X(attention)                                                                                   \
     X(attention_sinks)                                                                             \
+    X(causal_conv)                                                                                 \
+    X(delta_rule)                                                                                  \
     X(relative_bias)                                                                               \
     X(cross_entropy)                                                                               \
     X(distillation)                                                                                \

@@ -30,6 +30,11 @@
     X(relu_backward)                                                                               \
     X(attention)                                                                                   \
     X(attention_backward)                                                                          \
+    X(causal_conv)                                                                                 \
+    X(causal_conv_backward)                                                                        \
+    X(delta_rule)                                                                                  \
+    X(delta_rule_backward)                                                                         \
+    X(delta_rule_step)                                                                             \
     X(paged_attention)                                                                             \
     X(slot_adapter)                                                                                \
     X(adam)                                                                                        \
