@@ -53,8 +53,20 @@ class Server:
     def text(self, **body):
         return self.complete(**body)["choices"][0]["text"]
 
+    def root(self):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
+        c.request("GET", "/v1/models", headers=KEY)
+        return json.loads(c.getresponse().read())["data"][0]["root"]
+
     def reload(self, **body):
-        return self.post("/v1/reload", **body)
+        """/v1/models says what is served then."""
+        had = self.root()
+        status, got = self.post("/v1/reload", **body)
+        if status == 200:
+            expect(got["was"] == had and self.root() == got["model"], got, had)
+        elif status == 400:
+            expect(self.root() == had, got, had)
+        return status, got
 
     def metric(self, name):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
