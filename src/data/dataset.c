@@ -190,7 +190,9 @@ ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size
 
 ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset)
 {
-    return dataset->info;
+    ds_dataset_info info = dataset->info;
+    info.n_tokens -= dataset->n_docs * dataset->n_head;
+    return info;
 }
 
 /* Cuts at token `at`; a document that spans the cut becomes two. */
