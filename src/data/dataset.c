@@ -125,7 +125,8 @@ static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
 static void count(ds_dataset *dataset)
 {
     dataset->info.n_documents = dataset->n_docs;
-    dataset->info.n_tokens = dataset->end - dataset->first;
+    dataset->info.n_tokens =
+        dataset->end - dataset->first - dataset->n_docs * (uint64_t)dataset->n_head;
 }
 
 static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params)
@@ -190,9 +191,7 @@ ds_status ds_dataset_set_reference(ds_dataset *dataset, const float *logps, size
 
 ds_dataset_info ds_dataset_get_info(const ds_dataset *dataset)
 {
-    ds_dataset_info info = dataset->info;
-    info.n_tokens -= dataset->n_docs * dataset->n_head;
-    return info;
+    return dataset->info;
 }
 
 /* Cuts at token `at`; a document that spans the cut becomes two. */
@@ -227,7 +226,7 @@ ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **ta
     if (!(fraction > 0.0 && fraction < 1.0)) {
         return ds_fail(dataset->ctx, DS_ERR_ARG, "the split fraction must be between 0 and 1");
     }
-    uint64_t at = dataset->end - (uint64_t)((double)dataset->info.n_tokens * fraction);
+    uint64_t at = dataset->end - (uint64_t)((double)(dataset->end - dataset->first) * fraction);
     if (dataset->info.samples) {
         const uint64_t each = dsi_dataset_each(dataset);
         const uint64_t n = each * (uint64_t)((double)(dataset->n_docs / each) * fraction);
