@@ -100,7 +100,9 @@ typedef struct ds_dataset_params {
                                    NULL: rows give numbers */
     uint64_t n_classes;         /* their number, 255 at most; default 0: not known */
     uint64_t n_negatives;       /* of DS_ROWS_CONTRAST, 64 at most; default 0 */
-    DS_RESERVED(3);
+    uint64_t problem;           /* of DS_ROWS_VALUES: REGRESSION (a ds_problem) takes numbers alone,
+                                   MULTI_LABEL names, or numbers of 0 to 1; default 0: any of them */
+    DS_RESERVED(2);
 } ds_dataset_params;
 
 typedef struct ds_dataset_info {

@@ -72,6 +72,13 @@ static bool is_part(const rewriter *w)
            (w->trace->task == DS_TASK_HIDDEN || w->trace->mode == DS_TRACE_GENERATE);
 }
 
+/* Of what generates, whose heads are linear layers as others are: the names that models have
+ * (ds_model_info.head). */
+static bool is_head_name(const char *module)
+{
+    return strcmp(module, "lm_head") == 0 || strcmp(module, "embed_out") == 0;
+}
+
 static ds_status find_targets(rewriter *w)
 {
     for (ds_cell c = 0; c < w->n_cells; ++c) {
@@ -80,7 +87,7 @@ static ds_status find_targets(rewriter *w)
         if (!is_model_param(cell) || !is_matrix(cell) || !module_of(cell->name, module)) {
             continue;
         }
-        const bool head = strcmp(module, "lm_head") == 0;
+        const bool head = is_head_name(module);
         DS_TRY(
             dsi_adapter_match(w->adapter, module, head, &w->targets[c].on, &w->targets[c].layer));
     }
@@ -121,6 +128,27 @@ static ds_status drop_others(rewriter *w)
         }
         if (head && cells[0] != DS_NONE && w->adapter->all_linear) {
             w->targets[cells[0]].on = false;
+        }
+    }
+    return DS_OK;
+}
+
+/* The weight of an output head that an embedding reads, too, would have two adapters. */
+static ds_status check_tied(const rewriter *w)
+{
+    const ds_graph *g = w->r.from;
+    for (ds_node i = 0; i < g->n_nodes; ++i) {
+        const ds_cell table =
+            g->nodes[i].op == &dsi_op_embedding ? param_of(g, &g->nodes[i], 0) : DS_NONE;
+        for (ds_node k = 0; table != DS_NONE && w->targets[table].on && k < g->n_nodes; ++k) {
+            const dsi_node_info *node = &g->nodes[k];
+            const bool reads = dsi_adapter_is_head(node) || node->op == &dsi_op_linear;
+            if (reads && param_of(g, node, 1) == table) {
+                return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                               "adapter: target_modules means %s, an embedding that is the output "
+                               "head, too: make the model untied (ds_adapter_fit)",
+                               ds_cells_get(w->cells, table)->name);
+            }
         }
     }
     return DS_OK;
@@ -620,6 +648,7 @@ static ds_status walk(rewriter *w, const ds_graph *from)
     DS_TRY(check_experts(w));
     DS_TRY(is_part(w) ? DS_OK : check_named(w));
     DS_TRY(drop_others(w));
+    DS_TRY(check_tied(w));
     DS_TRY(freeze(w));
     for (ds_node i = 0; i < from->n_nodes; ++i) {
         DS_TRY(adapt_node(w, &from->nodes[i]));

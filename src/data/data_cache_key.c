@@ -276,6 +276,7 @@ static ds_status hash_rules(ds_ctx *ctx, const ds_dataset_params *params, XXH3_s
     add_number(hash, params->alpaca);
     add_number(hash, params->n_classes);
     add_number(hash, params->n_negatives);
+    add_number(hash, params->problem);
     for (uint64_t i = 0; params->classes != NULL && i < params->n_classes; ++i) {
         add_text(hash, params->classes[i]);
     }

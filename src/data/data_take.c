@@ -138,10 +138,6 @@ static ds_status take_document(void *user, const dsi_document *document)
     const uint64_t n = too_long ? most : document->n;
     DS_TRY(r->status);
     DS_TRY(take_kind(r->ctx, r->take, r->path, document->sample));
-    if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
-        info->n_dropped += 1;
-        return DS_OK;
-    }
     if (classes && !document->sample) {
         return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
                        "%s: plain text has no classes, which this objective needs; give rows",
@@ -150,6 +146,10 @@ static ds_status take_document(void *user, const dsi_document *document)
     if (r->params->rows == DS_ROWS_CONTRAST) {
         return take_parts(r, document);
     }
+    if (too_long && r->params->too_long == DS_TOO_LONG_DROP) {
+        info->n_dropped += 1;
+        return DS_OK;
+    }
     if (sources && !document->sample) {
         return ds_fail(r->ctx, DS_ERR_UNSUPPORTED,
                        "%s: plain text has no targets, which this model needs; give rows of "
@@ -157,6 +157,10 @@ static ds_status take_document(void *user, const dsi_document *document)
                        r->path);
     }
     if (document->sample && !classes && !has_target(document, n)) {
+        info->n_uncounted += 1;
+        return DS_OK;
+    }
+    if (classes && document->n <= dsi_values_head(r->params)) { /* a text without any token */
         info->n_uncounted += 1;
         return DS_OK;
     }

@@ -125,7 +125,8 @@ static ds_status fill(ds_dataset *dataset, const ds_dataset_params *params)
 static void count(ds_dataset *dataset)
 {
     dataset->info.n_documents = dataset->n_docs;
-    dataset->info.n_tokens = dataset->end - dataset->first;
+    dataset->info.n_tokens =
+        dataset->end - dataset->first - dataset->n_docs * (uint64_t)dataset->n_head;
 }
 
 static ds_status open_files(ds_dataset *dataset, const ds_dataset_params *params)
@@ -225,7 +226,7 @@ ds_status ds_dataset_split(ds_dataset *dataset, double fraction, ds_dataset **ta
     if (!(fraction > 0.0 && fraction < 1.0)) {
         return ds_fail(dataset->ctx, DS_ERR_ARG, "the split fraction must be between 0 and 1");
     }
-    uint64_t at = dataset->end - (uint64_t)((double)dataset->info.n_tokens * fraction);
+    uint64_t at = dataset->end - (uint64_t)((double)(dataset->end - dataset->first) * fraction);
     if (dataset->info.samples) {
         const uint64_t each = dsi_dataset_each(dataset);
         const uint64_t n = each * (uint64_t)((double)(dataset->n_docs / each) * fraction);

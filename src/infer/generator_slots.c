@@ -167,6 +167,15 @@ static ds_status write_all(const reading *r)
         (void)snprintf(module, sizeof module, "%.*s",
                        (int)(strlen(name) - strlen(".lora_A.weight")), name);
         DS_TRY(dsi_adapter_match(r->adapter, module, false, &on, &layer));
+        if (!on) {
+            char key[NAME_BYTES + 8];
+            (void)snprintf(key, sizeof key, "%s.weight", module);
+            DS_TRY(dsi_adapter_match_parameter(r->adapter, key, &on, &layer));
+        }
+        if (!on) {
+            return ds_fail(r->g->ctx, DS_ERR_INTERNAL, "%s: no target means %s", r->adapter->folder,
+                           module);
+        }
         DS_TRY(write_cell(r, c, layer.scale, pool, is_b));
     }
     return DS_OK;

@@ -54,6 +54,7 @@ typedef struct merger {
     merged *experts;               /* those that are stored one by one */
     size_t n_experts, room;
     bool has_blocks; /* of MXFP4 */
+    ds_dtype dtype;  /* asked for; NONE: as stored */
 } merger;
 
 static ds_status no_memory(const merger *m)
@@ -401,7 +402,13 @@ static bool is_new_head(const merger *m, ds_cell c)
            m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, name) != 0;
 }
 
-/* W + scale·B·A, in the dtype of W. */
+/* The dtype asked for, or that of a stored tensor. */
+static ds_dtype dtype_of(const merger *m, const ds_safetensor *tensor)
+{
+    return m->dtype != DS_DTYPE_NONE ? m->dtype : tensor->meta.dtype;
+}
+
+/* W + scale·B·A. */
 static ds_tensor_source source_of_sum(merged *w, const char *name, ds_dtype stored)
 {
     return (ds_tensor_source){.name = name,
@@ -417,11 +424,11 @@ static ds_tensor_source source_of(const merger *m, ds_cell c, const char *name)
     const ds_safetensor *from = m->by_cell[c];
     ds_tensor_source source = {.name = name, .meta = from->meta, .data = from->data};
     if (m->weights[c].weight != NULL) {
-        return source_of_sum(&m->weights[c], name, from->meta.dtype);
+        return source_of_sum(&m->weights[c], name, dtype_of(m, from));
     } else if (m->own_of[c] != NULL) {
         source.data = m->own_of[c]->data;
         source.meta = m->own_of[c]->meta;
-        source.stored = from->meta.dtype;
+        source.stored = dtype_of(m, from);
     }
     return source;
 }
@@ -455,7 +462,7 @@ static ds_tensor_source source_of_tensor(const merger *m, const ds_safetensor *t
 {
     for (size_t i = 0; i < m->n_experts; ++i) {
         if (m->experts[i].weight == tensor) {
-            return source_of_sum(&m->experts[i], tensor->name, tensor->meta.dtype);
+            return source_of_sum(&m->experts[i], tensor->name, dtype_of(m, tensor));
         }
     }
     for (ds_cell c = 0; c < ds_cells_count(m->cells); ++c) {
@@ -497,7 +504,7 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
             const ds_tensor_source source = {.name = ds_cells_get(m->cells, c)->name,
                                              .meta = m->own_of[c]->meta,
                                              .data = m->own_of[c]->data,
-                                             .stored = ds_safetensors_at(m->st, 0)->meta.dtype};
+                                             .stored = dtype_of(m, ds_safetensors_at(m->st, 0))};
             status = ds_hf_export_add(export, &source);
         }
     }
@@ -550,7 +557,7 @@ static ds_status check_place(const merger *m, const ds_adapter_merge_params *par
 ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
                            const ds_adapter_merge_params *params)
 {
-    merger m = {.adapter = adapter, .ctx = ctx};
+    merger m = {.adapter = adapter, .ctx = ctx, .dtype = params->dtype};
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_merge_params", params));
     if (dsi_adapter_folder(adapter) == NULL) {
         return ds_fail(ctx, DS_ERR_ARG,

@@ -6,6 +6,7 @@
 
 #include <deepspeed/data.h>
 #include <deepspeed/encoder.h>
+#include <deepspeed/nn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,8 @@ enum { LENGTH = 8, CLS = 2, SEP = 3, MASK = 4, A = 5, B = 6, TAIL = 7 };
 static ds_ctx *ctx;
 
 /* [PAD] [UNK] [CLS] [SEP] [MASK] a b ##a */
-static bool no_special; /* the tokenizer puts nothing around a text */
+static uint64_t problem; /* of rows of values */
+static bool no_special;  /* the tokenizer puts nothing around a text */
 
 static void write_tokenizer(const char *folder)
 {
@@ -38,7 +40,7 @@ static void write_tokenizer(const char *folder)
 /* What the rows give: ids and targets of the first batch, of one row. */
 typedef struct made {
     ds_status status;
-    uint64_t n_truncated;
+    uint64_t n_truncated, n_uncounted, n_tokens;
     int32_t ids[LENGTH], targets[LENGTH], first[LENGTH], types[LENGTH];
     float labels[3 * LENGTH], counted[LENGTH];
 } made;
@@ -63,11 +65,15 @@ static made read_rows(uint64_t rows, ds_too_long too_long, const char *text)
                                     .too_long = too_long,
                                     .rows = rows,
                                     .classes = names,
+                                    .problem = problem,
                                     .n_classes = 3};
     const ds_loader_params params = {.batch = 1, .seq_length = LENGTH};
     m.status = ds_dataset_open(ctx, &data, &dataset);
     if (m.status >= 0) {
-        m.n_truncated = ds_dataset_get_info(dataset).n_truncated;
+        const ds_dataset_info info = ds_dataset_get_info(dataset);
+        m.n_truncated = info.n_truncated;
+        m.n_uncounted = info.n_uncounted;
+        m.n_tokens = info.n_tokens;
         CHECK_OK(ctx, ds_loader_create(ctx, dataset, &params, &loader));
         CHECK_OK(ctx, ds_loader_next(loader, &batch));
         memcpy(m.ids, batch.input_ids.data, sizeof m.ids);
@@ -140,6 +146,20 @@ static void texts_have_numbers(void **state)
     }
 }
 
+/* They would stand behind a full row. Their numbers are no tokens. */
+static void texts_without_tokens_are_left_out(void **state)
+{
+    static const char text[] = "{\"text\":\"a a a a a a a a\",\"label\":[1,2,3]}\n"
+                               "{\"text\":\"\",\"label\":[4,5,6]}\n";
+    (void)state;
+    no_special = true;
+    const made m = read_rows(DS_ROWS_VALUES, DS_TOO_LONG_TRUNCATE, text);
+    assert_true(m.labels[0] == 1.0f && m.counted[0] == 1.0f);
+    assert_int_equal(m.n_uncounted, 1);
+    assert_int_equal(m.n_tokens, LENGTH);
+    no_special = false;
+}
+
 /* As transformers' tokenizers take them; a folder's split_special_tokens makes them letters. */
 static void special_tokens_in_a_text_are_these_tokens(void **state)
 {
@@ -195,7 +215,7 @@ static void pairs_are_rows_of_their_own(void **state)
 {
     static const char text[] =
         "{\"anchor\":\"a\",\"positive\":\"b\",\"negative\":\"a b a b a b a b\"}\n"
-        "{\"anchor\":\"b b\",\"positive\":\"a a\",\"negative\":\"b\"}\n"
+        "{\"anchor\":\"b b\",\"positive\":\"a a\",\"negative\":\"b\",\"hard\":\"a\"}\n"
         "{\"anchor\":\"b\",\"positive\":\"a\",\"negative\":\"b\"}\n";
     char *folder = scratch_make();
     ds_tokenizer *tokenizer = NULL;
@@ -238,8 +258,49 @@ static void pairs_are_rows_of_their_own(void **state)
     assert_true(pool[LENGTH] == 0.0f && pool[3 * LENGTH] == 0.0f && pool[0] > 0.0f);
     ds_loader_destroy(&loader);
     ds_dataset_close(&dataset);
+    /* each text is as long as it is, whatever they are together */
+    ds_dataset_params fits = data;
+    fits.too_long = DS_TOO_LONG_DROP;
+    CHECK_OK(ctx, ds_dataset_open(ctx, &fits, &dataset));
+    assert_int_equal(ds_dataset_get_info(dataset).n_dropped, 1);
+    assert_int_equal(ds_dataset_n_draws(dataset), 2);
+    ds_dataset_close(&dataset);
+    fits.n_negatives = 2;
+    fits.column_map = "negative_1=negative,negative_2=hard";
+    fits.skip_bad = 2; /* without "hard" */
+    CHECK_OK(ctx, ds_dataset_open(ctx, &fits, &dataset));
+    assert_int_equal(ds_dataset_n_draws(dataset), 1);
+    ds_dataset_close(&dataset);
+    fits.column_map = "none=a";
+    CHECK_FAILS(ctx, ds_dataset_open(ctx, &fits, &dataset), DS_ERR_ARG,
+                "text_pair, anchor, positive, negative, negative_1");
     ds_tokenizer_close(&tokenizer);
     scratch_remove(folder);
+}
+
+/* Numbers of a problem that they are not of. */
+static void numbers_are_of_their_problem(void **state)
+{
+    static const struct {
+        uint64_t problem;
+        const char *row, *says;
+    } cases[] = {
+        {DS_PROBLEM_REGRESSION, "{\"text\":\"a\",\"label\":[]}", "must be 3 numbers; found"},
+        {DS_PROBLEM_REGRESSION, "{\"text\":\"a\",\"label\":[\"low\"]}",
+         "must be 3 numbers; found a list of 1"},
+        {DS_PROBLEM_MULTI_LABEL, "{\"text\":\"a\",\"label\":[0,1,1.5]}",
+         "numbers of 0 to 1; found 1.5"},
+        {DS_PROBLEM_MULTI_LABEL, "{\"text\":\"a\",\"label\":[0,-1,1]}",
+         "numbers of 0 to 1; found -1"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        problem = cases[i].problem;
+        const made m = read_rows(DS_ROWS_VALUES, DS_TOO_LONG_TRUNCATE, cases[i].row);
+        assert_true(m.status < 0);
+        assert_non_null(strstr(ds_ctx_error(ctx), cases[i].says));
+    }
+    problem = 0;
 }
 
 static void faults_are_named(void **state)
@@ -286,11 +347,13 @@ int main(void)
         cmocka_unit_test(a_text_has_its_class_at_its_first_token),
         cmocka_unit_test(two_texts_have_types),
         cmocka_unit_test(texts_have_numbers),
+        cmocka_unit_test(texts_without_tokens_are_left_out),
         cmocka_unit_test(pairs_are_rows_of_their_own),
         cmocka_unit_test(special_tokens_in_a_text_are_these_tokens),
         cmocka_unit_test(a_long_text_keeps_its_end_token),
         cmocka_unit_test(words_have_theirs),
         cmocka_unit_test(without_an_end_token_the_last_word_stays),
+        cmocka_unit_test(numbers_are_of_their_problem),
         cmocka_unit_test(faults_are_named),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,8 +5,10 @@
  *
  * labels: threads */
 #include "common/check.h"
+#include "common/scratch.h"
 
 #include <deepspeed/serve.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,6 +179,40 @@ static void several_in_a_crowd(void **state)
     serves(*state, "gpt2", GOLDEN "conv1d/end", GOLDEN "conv1d/start");
 }
 
+/* The same layers as parameters: the same adapter. */
+static void named_as_parameters(void **state)
+{
+    ds_ctx *ctx = *state;
+    const ds_serve_params params = {
+        .max_sequences = 9, .max_batch_tokens = 64, .adapters = 2, .adapter_rank = 4};
+    char folder[PATH];
+    char *out = scratch_make();
+    uint64_t ids[3] = {0};
+    size_t n = 0;
+    answer *got = calloc(REQUESTS, sizeof *got);
+    assert_non_null(got);
+    char *weights = scratch_read(GOLDEN "lora/end/adapter_model.safetensors", &n);
+    scratch_write(scratch_path(out, "adapter_model.safetensors"), weights, n);
+    free(weights);
+    json_t *config = json_load_file(GOLDEN "lora/end/adapter_config.json", 0, NULL);
+    (void)json_object_set_new(config, "target_modules", json_pack("[s,s]", "q_proj", "down_proj"));
+    (void)json_object_set_new(config, "target_parameters", json_pack("[s]", "v_proj.weight"));
+    assert_int_equal(json_dump_file(config, scratch_path(out, "adapter_config.json"), 0), 0);
+    json_decref(config);
+    ds_model *model = open_model(ctx, "llama", folder);
+    ds_server *server = open_server(ctx, model, folder, params, DS_DTYPE_F32);
+    CHECK_OK(ctx, ds_serve_adapter_load(server, GOLDEN "lora/end", &ids[1]));
+    CHECK_OK(ctx, ds_serve_adapter_load(server, out, &ids[2]));
+    serve_all(ctx, server, ids, got);
+    for (int k = 0; k < REQUESTS; k += 3) {
+        assert_memory_equal(&got[k + 1], &got[k + 2], sizeof *got);
+    }
+    ds_serve_destroy(&server);
+    ds_model_destroy(&model);
+    scratch_remove(out);
+    free(got);
+}
+
 static void refuses(void **state)
 {
     ds_ctx *ctx = *state;
@@ -200,6 +236,7 @@ static void refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(several_in_a_crowd),
+                                       cmocka_unit_test(named_as_parameters),
                                        cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

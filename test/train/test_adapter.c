@@ -76,11 +76,10 @@ static void open_model(const char *family, ds_model **model)
     CHECK_OK(ctx, ds_model_from_config(ctx, path_of(path, name, "/config.json"), model));
 }
 
-static void open_engine(run *r, const char *family)
+/* weights NULL: drawn. */
+static ds_status start_engine(run *r, const char *weights)
 {
-    char folder[PATH_BYTES], name[64];
     ds_config *config = NULL;
-    (void)snprintf(name, sizeof name, "models/%s", family);
     CHECK_OK(ctx,
              ds_config_load_text(ctx, "test", config_text, strlen(config_text), NULL, &config));
     CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
@@ -88,10 +87,18 @@ static void open_engine(run *r, const char *family)
                                      .config = config,
                                      .seq_length = SEQ,
                                      .seed = 3,
-                                     .weights = path_of(folder, name, ""),
+                                     .weights = weights,
                                      .adapter = r->adapter};
-    CHECK_OK(ctx, ds_initialize(ctx, &params, &r->engine));
+    const ds_status status = ds_initialize(ctx, &params, &r->engine);
     ds_config_destroy(&config);
+    return status;
+}
+
+static void open_engine(run *r, const char *family)
+{
+    char folder[PATH_BYTES], name[64];
+    (void)snprintf(name, sizeof name, "models/%s", family);
+    CHECK_OK(ctx, start_engine(r, path_of(folder, name, "")));
 }
 
 /* adapter: taken over. */
@@ -251,6 +258,16 @@ static void unmerges(const char *model, const char *merged, const char *again)
     CHECK_FAILS(ctx, ds_unmerge(ctx, again, merged), DS_ERR_FORMAT, "changed since");
 }
 
+static void all_of(const char *file, ds_dtype dtype)
+{
+    ds_safetensors *st = NULL;
+    CHECK_OK(ctx, ds_safetensors_open(ctx, file, &st));
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        assert_int_equal(ds_safetensors_at(st, i)->meta.dtype, dtype);
+    }
+    ds_safetensors_close(&st);
+}
+
 static void merged_as_peft(void **state)
 {
     (void)state;
@@ -267,6 +284,10 @@ static void merged_as_peft(void **state)
         unmerges(params.model_folder, params.folder, scratch_path(out, "again"));
         params.folder = params.model_folder; /* what is read is not written */
         CHECK_FAILS(ctx, ds_adapter_merge(ctx, adapter, &params), DS_ERR_ARG, "which is read");
+        params.folder = scratch_path(out, "half");
+        params.dtype = DS_DTYPE_BF16;
+        CHECK_OK(ctx, ds_adapter_merge(ctx, adapter, &params));
+        all_of(scratch_path(out, "half/model.safetensors"), DS_DTYPE_BF16);
         ds_adapter_destroy(&adapter);
         scratch_remove(out);
     }
@@ -322,6 +343,41 @@ static void generation_has_it(void **state)
         close_run(&r);
         scratch_remove(out);
     }
+}
+
+/* all-linear leaves out an output head of any name, in training and in generation. */
+static void generation_leaves_the_head_out(void **state)
+{
+    const ds_adapter_params params = {.rank = 2};
+    run r = {0};
+    (void)state;
+    CHECK_OK(ctx, ds_adapter_create(ctx, &params, &r.adapter));
+    CHECK_OK(ctx,
+             ds_model_from_config(
+                 ctx, DS_SOURCE_DIR "/test/golden/model_config/gpt_neox/config.json", &r.model));
+    CHECK_OK(ctx, ds_adapter_fit(r.adapter, &r.model));
+    CHECK_OK(ctx, start_engine(&r, NULL));
+    const ds_generator_params live = {.engine = r.engine, .max_length = SEQ};
+    ds_generator *g = NULL;
+    CHECK_OK(ctx, ds_generator_create(ctx, &live, &g));
+    CHECK_OK(ctx, ds_generator_prompt(g, (const uint32_t[]){1, 2}, 2));
+    ds_generator_destroy(&g);
+    close_run(&r);
+}
+
+/* PEFT adapts one of the two: a tied model would have both. */
+static void a_tied_table_is_refused(void **state)
+{
+    static const char *const targets[] = {"wte"};
+    const ds_adapter_params params = {.rank = 2, .targets = targets, .n_targets = 1};
+    char folder[PATH_BYTES];
+    run r = {0};
+    (void)state;
+    CHECK_OK(ctx, ds_adapter_create(ctx, &params, &r.adapter));
+    open_model("gpt2", &r.model);
+    CHECK_FAILS(ctx, start_engine(&r, path_of(folder, "models/gpt2", "")), DS_ERR_UNSUPPORTED,
+                "make the model untied (ds_adapter_fit)");
+    close_run(&r);
 }
 
 /* The frozen model has parameters and nothing else; A begins within its bounds, B at 0. */
@@ -721,11 +777,18 @@ static int close_ctx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_steps_as_peft), cmocka_unit_test(merged_as_peft),
-        cmocka_unit_test(generation_has_it), cmocka_unit_test(what_a_fresh_one_has),
-        cmocka_unit_test(a_fresh_dora),      cmocka_unit_test(pissa_as_peft),
-        cmocka_unit_test(resumed),           cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(beside_experts),    cmocka_unit_test(combined_as_peft),
+        cmocka_unit_test(ten_steps_as_peft),
+        cmocka_unit_test(merged_as_peft),
+        cmocka_unit_test(generation_has_it),
+        cmocka_unit_test(what_a_fresh_one_has),
+        cmocka_unit_test(a_fresh_dora),
+        cmocka_unit_test(pissa_as_peft),
+        cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(generation_leaves_the_head_out),
+        cmocka_unit_test(a_tied_table_is_refused),
+        cmocka_unit_test(beside_experts),
+        cmocka_unit_test(combined_as_peft),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

@@ -109,5 +109,7 @@ refused "are of --objective embeddings" --data topics.jsonl --objective classes 
 refused "is of --objective classes" --data topics.jsonl --objective mlm --problem_type regression
 refused "classes are 2 or more" --data pairs.jsonl --objective classes --labels a --problem_type single_label_classification
 refused 'expected "negative", a string' --data topics.jsonl --objective embeddings --column_map anchor=query --negatives 1
+# an adapter's folder cannot say that its numbers are no classes
+refused "beside an adapter" --data many.jsonl --objective classes --labels x y --problem_type multi_label_classification --lora 4 --modules_to_save pooler
 refused "an adapter (--lora) is not built" --data topics.jsonl --objective embeddings --column_map anchor=query --lora 4 --micro_batch 4
 echo "of 100 new rows $pairs pairs and $many of many labels are right, numbers have R2 $numbers, $before and then $after of 20 questions find their answer"

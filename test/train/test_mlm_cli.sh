@@ -77,8 +77,8 @@ refused() { # WORDS FLAGS
     fi
     grep -q -- "$words" refused.log || fail "refused without \"$words\": $*" refused.log
 }
-refused "bert is an encoder: --objective mlm, classes or tags" --model one
-refused "bert is an encoder: --objective mlm, classes or tags" --model one --objective dpo
+refused "bert is an encoder: --objective mlm, classes, tags or embeddings" --model one
+refused "bert is an encoder: --objective mlm, classes, tags or embeddings" --model one --objective dpo
 refused "gpt2 is no encoder" --model_config "$DS_SOURCE_DIR/test/programs/zero_gpt2.json" --tokenizer bytes --objective mlm
 refused "an adapter of an encoder with its head for masked tokens is not built" --model one --objective mlm --lora 2 --lora_targets query
 refused "mlm_probability is of --objective mlm" --model one --mlm_probability 0.3

@@ -77,7 +77,8 @@ static ds_status find_problem(train_run *run, json_t *root)
     const bool by_flag = strcmp(given, "auto") != 0;
     const bool whole = train_task(run->options) == DS_TASK_SEQUENCE_CLASSES;
     const char *name = by_flag ? given : said;
-    uint32_t problem = whole && run->n_classes == 1 ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES;
+    const bool one = whole && run->n_classes == 1;
+    uint32_t problem = one ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES;
     if (whole && name != NULL) {
         for (problem = 0; problem < DS_PROBLEMS && strcmp(problems[problem], name) != 0;
              ++problem) {
@@ -94,6 +95,17 @@ static ds_status find_problem(train_run *run, json_t *root)
             "classes are 2 or more, and %u is there (--labels, --num_labels, or id2label "
             "in config.json)",
             run->n_classes);
+    }
+    const bool beside = run->options->adapter.rank > 0 || run->options->adapter.folder != NULL;
+    const bool as_read = said != NULL
+                             ? strcmp(problems[problem], said) == 0
+                             : problem == (one ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES);
+    if (whole && beside && !as_read) {
+        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
+                       "--problem_type %s beside an adapter (--lora, --adapter), whose folder says "
+                       "no \"problem_type\": write it into the model's config.json, or train the "
+                       "model itself",
+                       problems[problem]);
     }
     run->task_params.problem = problem;
     if (by_flag || problem != DS_PROBLEM_CLASSES) {

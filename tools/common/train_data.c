@@ -100,6 +100,7 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .seq_length = run->seq_length,
                                .too_long = too_long_of(run),
                                .rows = train_rows(run),
+                               .problem = run->task_params.problem,
                                .n_negatives = run->task_params.contrast.n_negatives,
                                .classes = (const char *const *)run->classes,
                                .n_classes = run->n_classes,

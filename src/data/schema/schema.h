@@ -73,7 +73,7 @@ void dsi_form_free(dsi_form *form);
 json_t *dsi_columns_apply(const dsi_schema_row *r, json_t *row);
 bool dsi_columns_maps(const ds_dataset_params *params, const char *field);
 /* The column that stands for a field, for messages. */
-enum { DSI_COLUMN_NAME = 64 };
+enum { DSI_COLUMN_NAME = 64, DSI_MOST_COLUMNS = 32 /* bits of dsi_line.columns */ };
 const char *dsi_columns_name(const ds_dataset_params *params, const char *field,
                              char name[DSI_COLUMN_NAME]);
 

@@ -34,7 +34,11 @@ static bool begins_mapping(const char *text, size_t *n_out)
             return true;
         }
     }
-    return false;
+    static const char numbered[] = "negative_";
+    const size_t n = sizeof numbered - 1;
+    const size_t digits = strncmp(text, numbered, n) == 0 ? strspn(text + n, "0123456789") : 0;
+    *n_out = n + digits;
+    return digits > 0 && *n_out < DSI_COLUMN_NAME && text[n + digits] == '=';
 }
 
 /* The next mapping; *at is moved behind it. False at the end, or where none stands. */
@@ -136,8 +140,12 @@ ds_status dsi_columns_check(ds_ctx *ctx, const char *column_map)
     const char *at = column_map;
     mapping m;
     mapping other;
-    while (next_mapping(&at, &m)) {
+    for (uint32_t n = 0; next_mapping(&at, &m); ++n) {
         const char *rest = at;
+        if (n == DSI_MOST_COLUMNS) {
+            return ds_fail(ctx, DS_ERR_LIMIT, "--column_map: more than %d fields",
+                           DSI_MOST_COLUMNS);
+        }
         if (m.n_column == 0) {
             return ds_fail(ctx, DS_ERR_ARG, "--column_map %s: %.*s= names no column", column_map,
                            (int)m.n_field, m.field);
@@ -158,7 +166,8 @@ ds_status dsi_columns_check(ds_ctx *ctx, const char *column_map)
             ctx, DS_ERR_ARG,
             "--column_map %s: expected FIELD=COLUMN,… with the fields text, messages, "
             "conversations, prompt, completion, label, chosen, rejected, instruction, "
-            "input, output, system, history, tools, documents, chat_template_kwargs, tokens, tags",
+            "input, output, system, history, tools, documents, chat_template_kwargs, tokens, tags, "
+            "text_pair, anchor, positive, negative, negative_1 …",
             column_map);
     }
     return DS_OK;

@@ -7,6 +7,7 @@
  */
 #include "data/schema/schema.h"
 
+#include <deepspeed/nn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,20 +197,27 @@ static bool read_numbers(const dsi_schema_row *r, const json_t *label, float *nu
 {
     const size_t n = (size_t)r->params->n_classes;
     const bool list = json_is_array(label);
-    if (list && (json_array_size(label) == 0 || json_is_string(json_array_get(label, 0)))) {
+    const bool named = r->params->problem != DS_PROBLEM_REGRESSION;
+    if (named && list &&
+        (json_array_size(label) == 0 || json_is_string(json_array_get(label, 0)))) {
         return hold(r, label, numbers);
     }
     if (list ? json_array_size(label) != n : n != 1) {
-        return dsi_schema_refuse(r, DS_ERR_FORMAT,
-                                 "\"label\" must be %zu numbers%s; found %s of %zu", n,
-                                 n == 1 ? ", or one alone" : ", or names of classes",
-                                 dsi_schema_kind(label), list ? json_array_size(label) : 1);
+        return dsi_schema_refuse(
+            r, DS_ERR_FORMAT, "\"label\" must be %zu numbers%s%s; found %s of %zu", n,
+            n == 1 ? ", or one alone" : "", named ? ", or names of classes" : "",
+            dsi_schema_kind(label), list ? json_array_size(label) : 1);
     }
     for (size_t i = 0; i < n; ++i) {
         double number = 0.0;
         if (!number_of(list ? json_array_get(label, i) : label, &number)) {
             return dsi_schema_refuse(r, DS_ERR_FORMAT, "\"label\" must be numbers; found %s",
                                      dsi_schema_kind(list ? json_array_get(label, i) : label));
+        }
+        if (r->params->problem == DS_PROBLEM_MULTI_LABEL && (number < 0.0 || number > 1.0)) {
+            return dsi_schema_refuse(r, DS_ERR_FORMAT,
+                                     "\"label\" of many labels must be numbers of 0 to 1; found %g",
+                                     number);
         }
         numbers[i] = (float)number;
     }
