@@ -4,7 +4,8 @@
 
 #include "nn/nn.h"
 
-bool dsi_nn_may_carry(ds_nn *nn)
+/* Whether what such layers need is built for the trace; else the error names both. */
+static bool may_carry(ds_nn *nn)
 {
     const ds_trace *t = &nn->trace;
     if (t->paged != NULL) {
@@ -46,7 +47,7 @@ ds_value dsi_nn_causal_conv(ds_nn *nn, const char *name, ds_value x, ds_value w,
 {
     const ds_meta meta = ds_nn_meta(nn, x);
     const int64_t width = ds_shape_last(ds_nn_meta(nn, w).shape);
-    if (!dsi_nn_may_carry(nn)) {
+    if (!may_carry(nn)) {
         return DS_NONE;
     }
     if (nn->trace.mode != DS_TRACE_GENERATE || width < 2) {
@@ -69,7 +70,7 @@ ds_value dsi_nn_delta_rule(ds_nn *nn, const char *name, const ds_value *qkv, ds_
                                    .scale = p->scale,
                                    .eps = p->eps};
     ds_value in[8] = {qkv[0], qkv[1], qkv[2], g, beta, first};
-    if (!dsi_nn_may_carry(nn)) {
+    if (!may_carry(nn)) {
         return DS_NONE;
     }
     if (nn->trace.mode != DS_TRACE_GENERATE) {

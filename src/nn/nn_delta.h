@@ -13,8 +13,6 @@ typedef struct dsi_delta_params {
     double scale, eps;            /* of q·k; of the norm of q and k */
 } dsi_delta_params;
 
-/* Whether what such layers need is built for the trace; else the error names both. */
-bool dsi_nn_may_carry(ds_nn *nn);
 /* x (B,T,C), w (C,1,K) → (B,T,C): op causal_conv, over documents that begin at first (B,T). Its
  * cell is scope.name. */
 ds_value dsi_nn_causal_conv(ds_nn *nn, const char *name, ds_value x, ds_value w, ds_value first);

@@ -403,8 +403,8 @@ typedef struct dsi_delta_attrs {
  * all in fp32. states: what S is ahead of positions 0, DSI_DELTA_CHUNK, 2·DSI_DELTA_CHUNK …, for
  * the gradient. */
 extern const ds_op dsi_op_delta_rule;
-/* delta_rule_backward: dy, q, k, v, g, beta, states, [first] → dq, dk, dv, dg f32, dbeta. The states
- * of a chunk are computed again from the one that is kept. */
+/* delta_rule_backward: dy, q, k, v, g, beta, states, [first] → dq, dk, dv, dg f32, dbeta. The
+ * states of a chunk are computed again from the one that is kept. */
 extern const ds_op dsi_op_delta_rule_backward;
 /* delta_rule_step: q, k, v, g, beta, cell f32 (B,H,D,V), offset i32 (B), last i32 (B) → y, the
  * cell's next version: positions 0 to last go on from the state in the cell, which is zeros where
