@@ -64,7 +64,8 @@ ctest --test-dir build -L waits --output-on-failure > build-waits.log 2>&1 &
 waiting=$!
 trap 'kill $waiting 2> /dev/null || true' EXIT
 failed=0
-ctest --test-dir build -j "$jobs" -LE waits --output-on-failure | tee build-rest.log || failed=1
+# Ranks wait for each other: half as many more than there are cores.
+ctest --test-dir build -j $((jobs + (jobs + 1) / 2)) -LE waits --output-on-failure | tee build-rest.log || failed=1
 wait $waiting || { tail -n 80 build-waits.log; failed=1; }
 grep 'tests passed' build-waits.log
 sed -n '/tests passed/,$p' build-rest.log
