@@ -17,7 +17,10 @@ static shm_channel *channel_of(const shm_comm *comm, uint32_t from, uint32_t to)
 
 ds_status shm_pair_start(shm_comm *comm, const dsi_comm_call *call, uint64_t *number_out)
 {
-    const uint64_t number = comm->n_pairs + 1;
+    uint64_t number = comm->n_pairs + 1;
+    while (comm->pairs[number % SHM_OPS].number != 0 && number < comm->n_pairs + SHM_OPS) {
+        ++number; /* an older message is in this place still */
+    }
     shm_pair_op *op = &comm->pairs[number % SHM_OPS];
     if (op->number != 0) {
         return ds_fail(comm->head.ctx, DS_ERR_LIMIT, "%d messages are started and not waited for",

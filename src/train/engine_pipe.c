@@ -200,13 +200,33 @@ void dsi_pipe_close(ds_engine *engine)
     }
 }
 
-static ds_status settle(dsi_pipe_call *call)
+static ds_status settle(dsi_engine_pipe *pipe, dsi_pipe_call *call)
 {
     if (!call->sent) {
         return DS_OK;
     }
     call->sent = false;
+    pipe->n_sent -= 1;
     return dsi_comm_wait(call->comm, call->ticket, NULL);
+}
+
+/* A buffer that is not written again in a step is waited for at its end, and communicators hold so
+ * many calls only: those that are received already make room. */
+static ds_status make_room(dsi_engine_pipe *pipe, const dsi_pipe_line *line)
+{
+    enum { MANY = 32 }; /* half of what every transport holds */
+    const uint32_t n = pipe->n_sent < MANY ? 0 : line->n * line->n_calls;
+    for (uint32_t i = 0; i < n; ++i) {
+        dsi_pipe_call *call = &line->calls[i];
+        bool received = false;
+        if (call->sent && call->comm->transport->test != NULL) {
+            DS_TRY(dsi_comm_test(call->comm, call->ticket, false, &received));
+        }
+        if (received) {
+            DS_TRY(settle(pipe, call));
+        }
+    }
+    return DS_OK;
 }
 
 /* The elements of a cell as the communicator sees them: it knows no 8-byte reals. */
@@ -223,7 +243,7 @@ ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const d
     const bool sends = instr->kind == DSI_INSTR_SEND;
     const dsi_axes pp = dsi_axes_of(1u << DSI_AXIS_PP);
     if (instr->kind == DSI_INSTR_SENT) {
-        return settle(call);
+        return settle(engine->pipe, call);
     }
     const size_t bytes = ds_meta_bytes(meta);
     dsi_exec_set_slot(engine->exec, instr->slot);
@@ -253,8 +273,10 @@ ds_status dsi_pipe_message(ds_engine *engine, const dsi_pipe_line *line, const d
     if (!sends) {
         return dsi_comm_run(call->comm, &what);
     }
+    DS_TRY(make_room(engine->pipe, line));
     DS_TRY(dsi_comm_start(call->comm, &what, &call->ticket));
     call->sent = true;
+    engine->pipe->n_sent += 1;
     return DS_OK;
 }
 

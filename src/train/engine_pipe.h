@@ -42,6 +42,7 @@ typedef struct dsi_engine_pipe {
     ds_batch_fn next; /* of the call in progress */
     void *user;
     ds_batch batch;
+    uint32_t n_sent; /* messages that are not waited for yet */
     int64_t fed;     /* micro-batches begun */
     int64_t ended;   /* of which the last stage has the loss */
     int64_t weighed; /* and of which it has the gradients of the head's weights, put off */

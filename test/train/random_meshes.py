@@ -365,6 +365,8 @@ FIXED = [
     ((1, 1, 3, 1), 2, 33, 1, {**LLAMA, "ring": True, "piece": 7}, {}),  # in a ring of heads that the ranks do not divide, a rest
     ((2, 1, 2, 1), 1, 26, 1, {**ROUTED, "num_hidden_layers": 2, "ep": 2, "piece": 8}, {"recompute": "full"}),  # beside experts, a rest
     ((1, 2, 1, 2), 1, 30, 3, {**LLAMA, "piece": 12}, {}),  # and beside stages
+    # more messages in a step than communicators hold calls
+    ((1, 1, 1, 2), 1, 30, 4, {**LLAMA, "num_hidden_layers": 4, "piece": 1}, {"schedule": "interleaved"}),
 ]
 
 
