@@ -107,6 +107,20 @@ typedef struct ds_weight_types {
     const void *user; /* borrowed */
 } ds_weight_types;
 
+/* What routers of experts do in place of what the model's configuration says (DeepSpeed's AutoEP:
+ * deepspeed/moe/ep_router.py). Of experts of families (models/), not of ds_nn_moe. */
+typedef struct ds_routing {
+    int64_t n_chosen;   /* experts a token goes to; default 0: as the model says, and so below */
+    int64_t n_groups;   /* equal groups of experts side by side … */
+    int64_t top_groups; /* … of which a token's experts are; both or neither. A group is as good as
+                           its best two experts, or as the model says where that has groups */
+    double factor;      /* of a token's weights, above 0 */
+    double scale;       /* likewise, where the family has no factor of its own */
+    int normalise;      /* a token's weights sum to 1: 1; do not: -1 */
+    int sigmoid;        /* scores are sigmoids of logits: 1; their softmax: -1 */
+    DS_RESERVED(4);
+} ds_routing;
+
 typedef struct ds_trace {
     ds_trace_mode mode;
     ds_dtype dtype;     /* of parameters and activations */
@@ -153,7 +167,9 @@ typedef struct ds_trace {
     int64_t whole_heads; /* GENERATE: 1: latent attention keeps keys and values of whole heads, as
                             it has them in training, and its kv_b_proj is a ds_nn_linear (for ranks
                             that share heads, adapters); default 0: what they are made of, once */
-    DS_RESERVED(3);
+    const ds_routing *routing; /* borrowed for the life of the tracer; default NULL: as the model's
+                                  configuration says */
+    DS_RESERVED(2);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

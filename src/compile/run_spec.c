@@ -491,6 +491,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                                        .beta = v->zero.loco.err_beta,
                                        .reset_every = v->zero.loco.reset_every};
     spec->train.compression = v->compression;
+    spec->train.routing = v->routing;
     spec->hybrid = v->hybrid;
     spec->train.tensor = v->tensor;
     spec->train.adapter = params->adapter;

@@ -629,6 +629,14 @@ int64_t dsi_train_rows(const dsi_train_spec *spec)
     return ds_preference_is_paired(spec->preference.loss) ? 2 * spec->batch : spec->batch;
 }
 
+const ds_routing *dsi_train_routing(const dsi_train_spec *spec)
+{
+    const ds_routing *r = &spec->routing;
+    const bool said = r->n_chosen != 0 || r->n_groups != 0 || r->factor != 0.0 || r->scale != 0.0 ||
+                      r->normalise != 0 || r->sigmoid != 0;
+    return said ? r : NULL;
+}
+
 ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
 {
     return (ds_trace){.mode = mode,
@@ -642,6 +650,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .sequence_chunk = spec->sequence_chunk,
                       .expert_ranks = spec->expert_ranks,
                       .token_ranks = spec->token_ranks,
+                      .routing = dsi_train_routing(spec),
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,
@@ -653,6 +662,19 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }
 
+/* Routing is of some router. */
+static ds_status check_routing(const builder *b)
+{
+    bool routes = dsi_train_routing(b->spec) == NULL;
+    for (uint32_t i = 0; i < b->graph->n_nodes && !routes; ++i) {
+        routes = b->graph->nodes[i].op == &dsi_op_route;
+    }
+    return routes ? DS_OK
+                  : ds_fail(b->ctx, DS_ERR_CONFIG,
+                            "expert_parallel: its keys say how tokens are routed, but the model "
+                            "has no experts; remove the section");
+}
+
 ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_cells *cells,
                           ds_graph **graph_out, dsi_train_cells *cells_out)
 {
@@ -660,7 +682,8 @@ ds_status dsi_train_graph(const ds_model *model, const dsi_train_spec *spec, ds_
     builder b = {.spec = spec, .ctx = cells->ctx, .cells = cells, .own = cells_out};
     memset(cells_out, 0xff, sizeof *cells_out); /* all DS_NONE */
     DS_TRY(dsi_forward_graph(model, &trace, spec->loss, spec->loss_user, cells, &b.graph));
-    ds_status status = dsi_compress_graph(spec->compression, &b.graph, &b.masks);
+    ds_status status = check_routing(&b);
+    status = status >= 0 ? dsi_compress_graph(spec->compression, &b.graph, &b.masks) : status;
     status = status >= 0 ? dsi_adapter_graph(spec->adapter, &trace, &b.graph) : status;
     b.n_params = ds_cells_count(cells);
     b.reduced = calloc((size_t)b.n_params + 1, sizeof *b.reduced);

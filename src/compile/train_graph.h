@@ -97,6 +97,7 @@ typedef struct dsi_train_spec {
     dsi_stage_partition partition;
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
     int64_t token_ranks;          /* of those, ranks that have the same tokens (tp); 0: one */
+    ds_routing routing;           /* zeros: as the model says */
     int64_t mlp_rows;             /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length;    /* of a micro-batch: samples, tokens a row */
     ds_preference preference;     /* loss NONE: cross entropy */
@@ -132,6 +133,8 @@ typedef struct dsi_train_spec {
 
 /* Rows of a micro-batch: two for a pair of preferences, and those of ds_contrast. */
 int64_t dsi_train_rows(const dsi_train_spec *spec);
+/* Its routing, NULL where it says nothing. */
+const ds_routing *dsi_train_routing(const dsi_train_spec *spec);
 /* The trace of a micro-batch. It refers to the specification. */
 ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode);
 

@@ -70,6 +70,7 @@ bool dsi_config_elastic(dsi_eval *eval);
 void dsi_config_rules(dsi_eval *eval);
 void dsi_config_optimizer(dsi_eval *eval); /* of rules, as the next ones: scheduler too */
 void dsi_config_ranks(dsi_eval *eval);     /* ZeRO's communication, sub-groups */
+void dsi_config_routing(dsi_eval *eval);   /* routers of experts */
 void dsi_config_memory(dsi_eval *eval);    /* offload, recomputation */
 void dsi_config_comms_logger(dsi_eval *eval);
 void dsi_config_autotuning(dsi_eval *eval);

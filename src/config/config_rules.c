@@ -220,6 +220,7 @@ static const rule_fn rules[] = {
     loss_scale,
     dsi_config_optimizer,
     dsi_config_ranks,
+    dsi_config_routing,
     dsi_config_memory,
     data_efficiency,
     dsi_config_comms_logger,

@@ -10,6 +10,7 @@
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/config.h>
+#include <deepspeed/nn.h>
 
 typedef struct ds_config_batch {
     int64_t train_batch_size;               /* samples an optimizer step, all ranks */
@@ -294,6 +295,7 @@ typedef struct ds_config_values {
     uint32_t expert_parallel; /* ranks that share the experts, with samples of their own; 1: none */
     bool experts_over_tp; /* those along tensor_parallel share them as well, and have whole ones */
     bool experts_over_sp; /* those along sequence_parallel have to share them as well */
+    ds_routing routing;   /* of expert_parallel, in place of the model's */
     uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
     uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
     int pipeline_partition;   /* dsi_stage_partition */

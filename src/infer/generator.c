@@ -45,6 +45,11 @@ bool dsi_generator_whole_heads(const ds_generator *g)
            !dsi_accel_chosen(&g->accel)->memory->on_host;
 }
 
+const ds_routing *dsi_generator_routing(const ds_generator *g)
+{
+    return g->engine != NULL ? dsi_train_routing(&g->engine->spec.train) : NULL;
+}
+
 ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t longest)
 {
     return (ds_trace){.mode = DS_TRACE_GENERATE,
@@ -59,7 +64,8 @@ ds_trace dsi_generator_trace(const ds_generator *g, int64_t length, int64_t long
                       .types = dsi_generator_types(g),
                       .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
                       .packing = dsi_adapter_packing(g->adapter),
-                      .whole_heads = dsi_generator_whole_heads(g)};
+                      .whole_heads = dsi_generator_whole_heads(g),
+                      .routing = dsi_generator_routing(g)};
 }
 
 /* The cells of a piece: those that stages add come behind the cells of all pieces. */

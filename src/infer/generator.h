@@ -139,6 +139,8 @@ ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t
  * the matrix that makes them, and other accelerators' kernels have no heads as wide as what they
  * are made of. */
 bool dsi_generator_whole_heads(const ds_generator *generator);
+/* What routers do as in the engine whose weights it has; NULL: as the model says. */
+const ds_routing *dsi_generator_routing(const ds_generator *generator);
 /* The trace of a piece of one sequence; longest: the most positions of a piece. */
 ds_trace dsi_generator_trace(const ds_generator *generator, int64_t length, int64_t longest);
 /* The pieces of many sequences, and their inputs' cells. */

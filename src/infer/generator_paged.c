@@ -28,7 +28,8 @@ static ds_status add_piece(ds_generator *g, int64_t length, int64_t rows, ds_tas
                             .types = dsi_generator_types(g),
                             .head_ranks = g->zero.tp > 1 ? g->zero.tp : 0,
                             .paged = &paged,
-                            .whole_heads = dsi_generator_whole_heads(g)};
+                            .whole_heads = dsi_generator_whole_heads(g),
+                            .routing = dsi_generator_routing(g)};
     if (g->n_pieces == DSI_GENERATOR_PIECES) {
         return ds_fail(g->ctx, DS_ERR_LIMIT, "a budget of %lld tokens needs more than %d plans",
                        (long long)g->budget, DSI_GENERATOR_PIECES);

@@ -185,7 +185,45 @@ static ds_value router_logits(ds_nn *nn, const ds_experts_params *p, ds_value x)
     return ds_nn_apply(nn, &dsi_op_linear, &attrs, in, p->router_bias != NULL ? 3 : 2);
 }
 
-ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
+/* Whether the trace's routing has room in these experts. */
+static bool check_routing(ds_nn *nn, const ds_experts_params *p)
+{
+    const int64_t each = p->n_groups > 1 ? p->n_experts / p->n_groups : p->n_experts;
+    const int64_t least = p->n_groups > 1 && p->group_by_two ? 2 : 1;
+    const int64_t most = p->n_groups > 1 ? p->top_groups * each : p->n_experts;
+    if (p->n_groups > 1 && (p->n_experts % p->n_groups != 0 || each < least)) {
+        ds_nn_fail(nn, DS_ERR_CONFIG,
+                   "expert_parallel.num_expert_groups: expected a divisor of the %lld experts of a "
+                   "layer, with %lld or more a group, found %lld",
+                   (long long)p->n_experts, (long long)least, (long long)p->n_groups);
+    } else if (p->n_chosen > most) {
+        ds_nn_fail(nn, DS_ERR_CONFIG,
+                   "expert_parallel.top_k: expected at most the %lld experts %s, found %lld",
+                   (long long)most, p->n_groups > 1 ? "of num_limited_groups groups" : "of a layer",
+                   (long long)p->n_chosen);
+    }
+    return ds_nn_status(nn) >= 0;
+}
+
+/* The layer with what the trace says of its router. */
+static ds_experts_params routed(const ds_routing *r, const ds_experts_params *own)
+{
+    ds_experts_params p = *own;
+    p.n_chosen = r->n_chosen > 0 ? r->n_chosen : p.n_chosen;
+    p.normalise = r->normalise != 0 ? r->normalise > 0 : p.normalise;
+    p.sigmoid = r->sigmoid != 0 ? r->sigmoid > 0 : p.sigmoid;
+    p.factor = r->factor > 0.0                       ? r->factor
+               : r->scale > 0.0 && own->n_groups < 1 ? r->scale
+                                                     : p.factor;
+    if (r->n_groups > 0) {
+        p.group_by_two = own->n_groups > 1 ? own->group_by_two : true;
+        p.n_groups = r->n_groups;
+        p.top_groups = r->top_groups;
+    }
+    return p;
+}
+
+static ds_value experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
 {
     const dsi_route_attrs route = {.n_chosen = p->n_chosen,
                                    .score = p->sigmoid ? DSI_SCORE_SIGMOID : DSI_SCORE_SOFTMAX,
@@ -220,6 +258,16 @@ ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_
         add_load(nn, load, logits, grouped[1]);
     }
     return y;
+}
+
+ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
+{
+    const ds_routing *routing = ds_nn_trace(nn)->routing;
+    if (routing == NULL) {
+        return experts(nn, x, p, load);
+    }
+    const ds_experts_params other = routed(routing, p);
+    return check_routing(nn, &other) ? experts(nn, x, &other, load) : DS_NONE;
 }
 
 ds_value ds_model_balance_loss(ds_nn *nn, const ds_router_load *load)

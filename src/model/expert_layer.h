@@ -30,7 +30,8 @@ typedef struct ds_experts_params {
                                 are chosen, not where they are weighed; NULL: there is none */
     double factor;           /* of weights */
     int64_t n_groups, top_groups; /* n_groups above 1: experts side by side are in so many groups,
-                                     and a token's are of the best top_groups of them */
+                                     and a token's are of the best top_groups of them; 0: the family
+                                     has neither groups nor a factor */
     bool group_by_two; /* a group is as good as its best two experts together; else as the best */
     /* gpt-oss, with gate_up alone */
     const char *router_bias;              /* (E); NULL: there is none */

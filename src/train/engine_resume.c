@@ -153,6 +153,16 @@ static const char *const unnoticed[] = {"zero_optimization",
                                         "fp16.initial_scale_power",
                                         NULL};
 
+/* Of sections above: what they say of the model, which stays. */
+static const char *const kept[] = {"expert_parallel.route_norm",
+                                   "expert_parallel.route_scale",
+                                   "expert_parallel.score_func",
+                                   "expert_parallel.num_expert_groups",
+                                   "expert_parallel.num_limited_groups",
+                                   "expert_parallel.top_k",
+                                   "expert_parallel.routed_scaling_factor",
+                                   NULL};
+
 /* Whether a path is one of the list, or below one. */
 static bool is_below(const char *const *list, const char *path)
 {
@@ -173,7 +183,7 @@ typedef struct walk {
 
 static ds_status differs(const walk *w, const json_t *saved, const json_t *own)
 {
-    if (is_below(unnoticed, w->path) && !is_below(noticed, w->path)) {
+    if (is_below(unnoticed, w->path) && !is_below(noticed, w->path) && !is_below(kept, w->path)) {
         return DS_OK;
     }
     char *a = json_dumps(saved, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
@@ -295,6 +305,13 @@ static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *ow
                 {"expert_parallel.enabled", "false"},
                 {"expert_parallel.autoep_size", "1"},
                 {"expert_parallel.expert_tensor_parallel_size", "null"},
+                {"expert_parallel.route_norm", "null"},
+                {"expert_parallel.route_scale", "1.0"},
+                {"expert_parallel.score_func", "\"auto\""},
+                {"expert_parallel.num_expert_groups", "null"},
+                {"expert_parallel.num_limited_groups", "null"},
+                {"expert_parallel.top_k", "\"auto\""},
+                {"expert_parallel.routed_scaling_factor", "\"auto\""},
                 {"zero_optimization.offload_optimizer.device", "\"none\""},
                 {"zero_optimization.offload_param.device", "\"none\""},
                 {"zero_optimization.zenflow", "null"},

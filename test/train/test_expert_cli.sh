@@ -119,8 +119,25 @@ near odd1 odd2 || fail "3 experts on sp 2: other losses than one rank"
 sed -e 's/mixtral/llama/;s/MixtralForCausalLM/LlamaForCausalLM/' model.json > dense.json
 ! train 2 ep2.json dense --model_config dense.json --steps 1 || fail "a model without experts was accepted"
 grep -q 'autoep_size is 2, but the model has no experts' dense.log || fail "no experts" dense.log
-config key.json 0 2
-sed -i 's/"autoep_size": 2/"autoep_size": 2, "top_k": 1/' key.json
-! train 2 key.json key --model_config model.json --steps 1 || fail "top_k was accepted"
-grep -q 'expert_parallel.top_k: not available, found 1' key.log || fail "top_k" key.log
+
+# how tokens are routed, in place of what the model says: as a model that says it
+key() { sed 's/"autoep_size": 2/&, '"$1"'/' ep2.json > key.json; }
+sed 's/"num_experts_per_tok": 2/"num_experts_per_tok": 1/' model.json > top1.json
+train 2 ep2.json top1 --model_config top1.json --steps 2 || fail "a model of one expert a token" top1.log
+key '"top_k": 1'
+train 2 key.json key1 --model_config model.json --steps 2 || fail "top_k 1" key1.log
+same top1 key1 || fail "top_k 1 is not what a model of one expert a token does"
+! near one key1 || fail "top_k 1 changes nothing"
+! train 2 ep2.json key1 --model_config model.json --steps 3 --resume || fail "resumed with other experts a token"
+grep -q 'was saved with expert_parallel.top_k 1, this run has "auto"' key1.log || fail "resumed with other experts a token" key1.log
+! train 2 key.json key3 --model_config dense.json --steps 1 || fail "routing of a model without experts was accepted"
+sed 's/"autoep_size": 2/"autoep_size": 1, "top_k": 1/' ep2.json > alone.json
+! train 1 alone.json key4 --model_config dense.json --steps 1 || fail "routing of a model without experts was accepted"
+grep -q 'how tokens are routed, but the model has no experts' key4.log || fail "routing without experts" key4.log
+key '"top_k": 5'
+! train 2 key.json key5 --model_config model.json --steps 1 || fail "top_k 5 of 4 experts was accepted"
+grep -q 'expert_parallel.top_k: expected at most the 4 experts of a layer, found 5' key5.log || fail "top_k 5" key5.log
+key '"score_apply": "pre"'
+! train 2 key.json key6 --model_config model.json --steps 1 || fail "score_apply pre was accepted"
+grep -q 'expert_parallel.score_apply: not available, found the string "pre"' key6.log || fail "score_apply" key6.log
 echo "expert parallelism: passed"
