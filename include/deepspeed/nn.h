@@ -118,6 +118,7 @@ typedef struct ds_routing {
     double scale;       /* likewise, where the family has no factor of its own */
     int normalise;      /* a token's weights sum to 1: 1; do not: -1 */
     int sigmoid;        /* scores are sigmoids of logits: 1; their softmax: -1 */
+    int weighs_first;   /* weights are factors of what experts read: 1; of what they make: -1 */
     DS_RESERVED(4);
 } ds_routing;
 

@@ -633,7 +633,7 @@ const ds_routing *dsi_train_routing(const dsi_train_spec *spec)
 {
     const ds_routing *r = &spec->routing;
     const bool said = r->n_chosen != 0 || r->n_groups != 0 || r->factor != 0.0 || r->scale != 0.0 ||
-                      r->normalise != 0 || r->sigmoid != 0;
+                      r->normalise != 0 || r->sigmoid != 0 || r->weighs_first != 0;
     return said ? r : NULL;
 }
 

@@ -35,6 +35,7 @@ void dsi_config_routing(dsi_eval *eval)
     ds_routing *routing = &eval->values->routing;
     const dsi_item *normalise = dsi_item_find(eval, SECTION "route_norm");
     const char *score = dsi_item_text(eval, SECTION "score_func");
+    const char *apply = dsi_item_text(eval, SECTION "score_apply");
     if (!dsi_item_true(eval, SECTION "enabled")) {
         return;
     }
@@ -49,6 +50,9 @@ void dsi_config_routing(dsi_eval *eval)
     }
     if (score != NULL && strcmp(score, "auto") != 0) {
         routing->sigmoid = strcmp(score, "sigmoid") == 0 ? 1 : -1;
+    }
+    if (apply != NULL && strcmp(apply, "auto") != 0) {
+        routing->weighs_first = strcmp(apply, "pre") == 0 ? 1 : -1;
     }
     groups(eval, routing);
 }

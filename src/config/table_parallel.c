@@ -227,9 +227,10 @@ static const dsi_option expert_rows[] = {
     R("route_scale", "1.0", IN_FORCE,
       "Factor of a token's weights, of models that have no routed_scaling_factor.", MIN(0),
       WITH(ABOVE)),
-    E("score_apply", "\"auto\"", NOT_BUILT, "When weights are applied.", .choices = "auto|pre|post",
-      WITH(AUTO), .harmless = "\"auto\"|\"post\"",
-      NOTE("weights are applied to what the experts make; set it to \"auto\" or \"post\"")),
+    E("score_apply", "\"auto\"", IN_FORCE,
+      "What a token's weights are factors of: what its experts read (\"pre\") or what they make; "
+      "\"auto\": as the model does.",
+      .choices = "auto|pre|post", WITH(AUTO)),
     E("combine_impl", "\"auto\"", NO_EFFECT, "How results are added.",
       .choices = "auto|weighted_sum|fused_weighted_sum|legacy_bmm", WITH(AUTO),
       NOTE("results are added in fp32 in the order of a token's experts")),

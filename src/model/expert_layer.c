@@ -212,6 +212,7 @@ static ds_experts_params routed(const ds_routing *r, const ds_experts_params *ow
     p.n_chosen = r->n_chosen > 0 ? r->n_chosen : p.n_chosen;
     p.normalise = r->normalise != 0 ? r->normalise > 0 : p.normalise;
     p.sigmoid = r->sigmoid != 0 ? r->sigmoid > 0 : p.sigmoid;
+    p.weighs_first = r->weighs_first != 0 ? r->weighs_first > 0 : p.weighs_first;
     p.factor = r->factor > 0.0                       ? r->factor
                : r->scale > 0.0 && own->n_groups < 1 ? r->scale
                                                      : p.factor;
@@ -245,12 +246,14 @@ static ds_value experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_ro
     chosen[0] = dsi_nn_split_tokens(nn, chosen[0]);
     chosen[1] = dsi_nn_split_tokens(nn, chosen[1]);
     dsi_nn_apply_all(nn, &dsi_op_group_rows, &group, &chosen[1], 1, grouped);
-    const ds_value spread[2] = {dsi_nn_split_tokens(nn, x), grouped[0]};
-    const ds_value rows = ds_nn_apply(nn, &dsi_op_spread_rows, &parts, spread, 2);
+    const ds_value spread[3] = {dsi_nn_split_tokens(nn, x), grouped[0], chosen[0]};
+    const ds_value rows =
+        ds_nn_apply(nn, &dsi_op_spread_rows, &parts, spread, p->weighs_first ? 3 : 2);
     const dsi_experts_of of = {.n_experts = p->n_experts, .n_chosen = p->n_chosen};
     const ds_value made = dsi_nn_experts(nn, &of, rows, grouped[1], expert_mlp, p);
     const ds_value combine[3] = {made, grouped[0], chosen[0]};
-    ds_value y = dsi_nn_join_tokens(nn, ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, 3));
+    ds_value y = dsi_nn_join_tokens(
+        nn, ds_nn_apply(nn, &dsi_op_combine_rows, &parts, combine, p->weighs_first ? 2 : 3));
     if (p->shared[0] != NULL) {
         y = ds_nn_add(nn, y, shared_expert(nn, p, x));
     }

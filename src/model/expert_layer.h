@@ -29,6 +29,7 @@ typedef struct ds_experts_params {
     const char *choice_bias; /* f32 (E), which no training changes: added to scores where experts
                                 are chosen, not where they are weighed; NULL: there is none */
     double factor;           /* of weights */
+    bool weighs_first;       /* what experts read is times the weights; else what they make */
     int64_t n_groups, top_groups; /* n_groups above 1: experts side by side are in so many groups,
                                      and a token's are of the best top_groups of them; 0: the family
                                      has neither groups nor a factor */

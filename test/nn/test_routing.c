@@ -53,6 +53,20 @@ static void expert(int64_t e, const double *x, double *y)
     }
 }
 
+/* Adds what expert e makes of x by its weight, of what it reads (first) or what it makes. */
+static void add_expert(int64_t e, const double *x, double weight, bool first, double *sum)
+{
+    double read[EXPERTS];
+    double y[EXPERTS];
+    for (int c = 0; c < EXPERTS; ++c) {
+        read[c] = first ? weight * x[c] : x[c];
+    }
+    expert(e, read, y);
+    for (int c = 0; c < EXPERTS; ++c) {
+        sum[c] += first ? y[c] : weight * y[c];
+    }
+}
+
 static void compare(const json_t *one, const char *keys, const float *got)
 {
     const json_t *weights = json_object_get(one, "weights");
@@ -64,12 +78,8 @@ static void compare(const json_t *one, const char *keys, const float *got)
                 json_array_get(json_object_get(one, "logits"), (size_t)t * EXPERTS + c));
         }
         for (int64_t e = 0; e < EXPERTS; ++e) {
-            double y[EXPERTS];
-            expert(e, x, y);
-            for (int c = 0; c < EXPERTS; ++c) {
-                want[c] +=
-                    json_number_value(json_array_get(weights, (size_t)(t * EXPERTS + e))) * y[c];
-            }
+            add_expert(e, x, json_number_value(json_array_get(weights, (size_t)(t * EXPERTS + e))),
+                       strstr(keys, "\"pre\"") != NULL, want);
         }
         for (int c = 0; c < EXPERTS; ++c) {
             const double is = (double)got[t * EXPERTS + c];

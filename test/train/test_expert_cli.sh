@@ -137,7 +137,10 @@ grep -q 'how tokens are routed, but the model has no experts' key4.log || fail "
 key '"top_k": 5'
 ! train 2 key.json key5 --model_config model.json --steps 1 || fail "top_k 5 of 4 experts was accepted"
 grep -q 'expert_parallel.top_k: expected at most the 4 experts of a layer, found 5' key5.log || fail "top_k 5" key5.log
-key '"score_apply": "pre"'
-! train 2 key.json key6 --model_config model.json --steps 1 || fail "score_apply pre was accepted"
-grep -q 'expert_parallel.score_apply: not available, found the string "pre"' key6.log || fail "score_apply" key6.log
+key '"score_apply": "pre", "score_func": "sigmoid", "num_expert_groups": 2, "num_limited_groups": 1'
+sed 's/"autoep_size": 2/"autoep_size": 1/' key.json > alone.json
+train 1 alone.json pre1 --model_config model.json --steps 3 || fail "keys of routing on one rank" pre1.log
+train 2 key.json pre2 --model_config model.json --steps 3 || fail "keys of routing on ep 2" pre2.log
+near pre1 pre2 || fail "keys of routing: ep 2 has other losses than one rank: $(losses pre1 | tr '\n' ' ') $(losses pre2 | tr '\n' ' ')"
+! near pre1 one || fail "keys of routing change nothing"
 echo "expert parallelism: passed"

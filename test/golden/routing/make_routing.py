@@ -51,6 +51,8 @@ def keys(rng):
     if rng.random() < 0.4:
         some["num_expert_groups"] = rng.choice((2, 4))
         some["num_limited_groups"] = 2
+    if rng.random() < 0.3:  # not the router's, but where its weights go
+        some["score_apply"] = rng.choice(("auto", "pre", "post"))
     return some
 
 
