@@ -154,9 +154,10 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
     status = status >= 0 ? dsi_adapter_graph(train->adapter, &how, graph_out) : status;
     if (status >= 0 && n_stages(m) > 1) {
-        status = mode == DS_TRACE_EVAL && m->trained != NULL
-                     ? dsi_stages_mark_as(*graph_out, m->trained)
-                     : dsi_stages_mark(*graph_out, n_chunks(m), train->partition);
+        status =
+            mode == DS_TRACE_EVAL && m->trained != NULL
+                ? dsi_stages_mark_as(*graph_out, m->trained)
+                : dsi_stages_mark(*graph_out, n_chunks(m), train->partition, train->partition_type);
     }
     if (status < 0) {
         ds_graph_destroy(graph_out);

@@ -474,6 +474,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
     spec->train.seq_length = params->seq_length;
     spec->train.partition = (dsi_stage_partition)v->pipeline_partition;
+    spec->train.partition_type = v->pipeline_type;
     spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
     spec->stage_chunks = v->pipeline_chunks;
     spec->train.sequence_chunk = v->sequence_chunk;

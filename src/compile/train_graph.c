@@ -589,7 +589,7 @@ static ds_status build_stages(builder *b)
     if (b->stages == NULL) {
         return ds_fail(b->ctx, DS_ERR_NOMEM, "no memory for the training graph");
     }
-    DS_TRY(dsi_stages_mark(b->graph, b->spec->stages, b->spec->partition));
+    DS_TRY(dsi_stages_mark(b->graph, b->spec->stages, b->spec->partition, b->spec->partition_type));
     dsi_stages_of_cells(b->graph, b->stages);
     return DS_OK;
 }

@@ -95,6 +95,7 @@ typedef struct dsi_train_spec {
     int64_t sequence_chunk;         /* positions of a chunk that is computed at a time; 0: all */
     uint32_t stages;                /* of the pipeline; 0: one */
     dsi_stage_partition partition;
+    const char *partition_type;   /* of DSI_STAGES_BY_TYPE; borrowed while plans are made */
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
     int64_t token_ranks;          /* of those, ranks that have the same tokens (tp); 0: one */
     ds_routing routing;           /* zeros: as the model says */

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_CHUNKS = 8 }; /* 2 ranks of a pipeline have 16 stages, which are the most */
 
@@ -15,24 +16,27 @@ static void refuse(dsi_eval *eval, const char *with, const char *why)
                    eval->values->pipeline_stages, why);
 }
 
-/* In the order of dsi_stage_partition. */
+/* In the order of dsi_stage_partition, the last of which is a type. */
 static void partition(dsi_eval *eval)
 {
     static const char *const names[] = {"parameters", "uniform", "profile"};
+    enum { N = sizeof names / sizeof *names, TYPE = sizeof "type:" - 1 };
     const char *how = dsi_item_text(eval, "pipeline.partition");
     how = how == NULL || strcmp(how, "best") == 0 ? names[0] : how;
-    for (int i = 0; i < 3; ++i) {
-        if (strcmp(how, names[i]) == 0) {
+    if (strncasecmp(how, "type:", TYPE) == 0 && how[TYPE] != '\0') {
+        eval->values->pipeline_partition = N;
+        eval->values->pipeline_type = how + TYPE;
+        return;
+    }
+    for (int i = 0; i < N; ++i) {
+        if (strcasecmp(how, names[i]) == 0) {
             eval->values->pipeline_partition = i;
             return;
         }
     }
     dsi_item_error(eval, dsi_item_find(eval, "pipeline.partition"),
-                   strncmp(how, "type:", 5) == 0
-                       ? "found \"%s\": the layers that stages share are the model's blocks, which "
-                         "are of one type; take \"uniform\", which gives each as many"
-                       : "expected \"best\", \"parameters\", \"uniform\" or \"profile\", found "
-                         "\"%s\"",
+                   "expected \"best\", \"parameters\", \"uniform\", \"profile\" or "
+                   "\"type:REGEX\", found \"%s\"",
                    how);
 }
 

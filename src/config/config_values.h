@@ -296,10 +296,11 @@ typedef struct ds_config_values {
     bool experts_over_tp; /* those along tensor_parallel share them as well, and have whole ones */
     bool experts_over_sp; /* those along sequence_parallel have to share them as well */
     ds_routing routing;   /* of expert_parallel, in place of the model's */
-    uint32_t tensor_parallel; /* ranks that share each layer and have the same samples; 1: none */
-    uint32_t pipeline_stages; /* that share the layers of a model; 1: none */
-    int pipeline_partition;   /* dsi_stage_partition */
-    int pipeline_schedule;    /* dsi_schedule_kind */
+    uint32_t tensor_parallel;  /* ranks that share each layer and have the same samples; 1: none */
+    uint32_t pipeline_stages;  /* that share the layers of a model; 1: none */
+    int pipeline_partition;    /* dsi_stage_partition */
+    const char *pipeline_type; /* of DSI_STAGES_BY_TYPE: what is behind "type:"; else NULL */
+    int pipeline_schedule;     /* dsi_schedule_kind */
     bool pipeline_open; /* stages or schedule are "auto": a planner's choice; until then 1, 1f1b */
     uint32_t pipeline_chunks; /* of layers that a stage's ranks have; 1 but with interleaved */
     bool tp_overlap_comm;

@@ -15,8 +15,10 @@ static const dsi_option pipeline_rows[] = {
     T("partition", "\"best\"", IN_FORCE,
       "How layers are dealt to stages: \"best\" or \"parameters\" (the heaviest stage has least), "
       "\"uniform\" (as many layers on each), \"profile\" (the stage with most planned operations "
-      "of "
-      "products and attention, the output projection with them, has least)."),
+      "of products and attention, the output projection with them, has least), \"type:REGEX\" (the "
+      "stage with most layers of a type has least: the expression is searched, in any case, in the "
+      "names of a layer's parameters and in ParallelTransformerLayerPipe, DecoderLayer and "
+      "Block, which all are)."),
     E("schedule", "\"1f1b\"", IN_FORCE,
       "Order of micro-batches: \"1f1b\" keeps at most as many in flight as stages are left, "
       "\"gpipe\" "

@@ -27,7 +27,7 @@ ds_status dsi_generator_mark_stages(ds_generator *g, ds_graph *graph)
     if (dsi_generator_n_stages(g) == 1) {
         return DS_OK;
     }
-    DS_TRY(dsi_stages_mark(graph, dsi_generator_n_stages(g), DSI_STAGES_BY_PARAMETERS));
+    DS_TRY(dsi_stages_mark(graph, dsi_generator_n_stages(g), DSI_STAGES_BY_PARAMETERS, NULL));
     if (g->stages == NULL) { /* {0}: inputs, which all stages have */
         g->stages = calloc(DSI_GENERATOR_CELLS, sizeof *g->stages);
         if (g->stages == NULL) {

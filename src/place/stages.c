@@ -181,17 +181,24 @@ static void close_marker(marker *m)
     free(m->stage);
 }
 
-static ds_status mark(marker *m, dsi_stage_partition how)
+static ds_status mark(marker *m, dsi_stage_partition how, const char *type)
 {
     bool *seen = calloc((size_t)m->graph->cells->n + 1, sizeof *seen);
     if (seen == NULL) {
         return ds_fail(m->graph->ctx, DS_ERR_NOMEM, "no memory to cut the model into stages");
     }
-    weigh(m, how, seen);
+    ds_status status = DS_OK;
+    if (how == DSI_STAGES_BY_TYPE) {
+        status = dsi_stage_types(m->graph, type, m->layer, m->n_layers, m->weight);
+    } else {
+        weigh(m, how, seen);
+    }
     free(seen);
-    partition(m);
-    mark_nodes(m);
-    return DS_OK;
+    if (status >= 0) {
+        partition(m);
+        mark_nodes(m);
+    }
+    return status;
 }
 
 static uint32_t count_layers(const ds_graph *graph)
@@ -222,7 +229,8 @@ ds_status dsi_stages_mark_as(ds_graph *graph, const ds_graph *marked)
     return status;
 }
 
-ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition how)
+ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition how,
+                          const char *type)
 {
     marker m = {.graph = graph, .n_stages = n_stages, .n_layers = count_layers(graph)};
     if (n_stages > m.n_layers || n_stages > DSI_STAGES_MOST) {
@@ -233,7 +241,7 @@ ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partitio
                        m.n_layers < DSI_STAGES_MOST ? m.n_layers : DSI_STAGES_MOST);
     }
     ds_status status = open_marker(&m);
-    status = status < 0 ? status : mark(&m, how);
+    status = status < 0 ? status : mark(&m, how, type);
     close_marker(&m);
     return status;
 }

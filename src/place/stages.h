@@ -14,7 +14,8 @@
 typedef enum dsi_stage_partition {
     DSI_STAGES_BY_PARAMETERS = 0, /* the stage with most elements of parameters has least */
     DSI_STAGES_UNIFORM,           /* as many layers on each */
-    DSI_STAGES_BY_COST            /* the stage with most operations of a forward pass has least */
+    DSI_STAGES_BY_COST,           /* the stage with most operations of a forward pass has least */
+    DSI_STAGES_BY_TYPE            /* the stage with most layers of a type has least */
 } dsi_stage_partition;
 
 enum { DSI_STAGES_MOST = 16 }; /* what an operator folds at once */
@@ -84,9 +85,16 @@ typedef struct dsi_stage_of {
     bool more;            /* so do stages in between: then all of those have it */
 } dsi_stage_of;
 
-/* Marks the forward nodes of a traced graph. n_stages: 2 to DSI_STAGES_MOST. Pure. Errors:
- * ERR_CONFIG: the model has fewer layers than stages. */
-ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition partition);
+/* Marks the forward nodes of a traced graph. n_stages: 2 to DSI_STAGES_MOST. type: a regular
+ * expression, of BY_TYPE alone. Pure. Errors: ERR_CONFIG: the model has fewer layers than stages,
+ * or none of the type. */
+ds_status dsi_stages_mark(ds_graph *graph, uint32_t n_stages, dsi_stage_partition partition,
+                          const char *type);
+
+/* Of mark: 1 in weight for each of n_layers that is of a type, given each node's layer;
+ * stage_types.c. Errors: ERR_CONFIG: no layer is, or it is no regular expression. */
+ds_status dsi_stage_types(const ds_graph *graph, const char *type, const uint32_t *layer,
+                          uint32_t n_layers, double *weight);
 
 /* Marks another graph of the same layers as a marked one: evaluation's as training's. Errors:
  * ERR_NOMEM. */

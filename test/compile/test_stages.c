@@ -28,6 +28,13 @@ static const char untied[] =
     "\"num_hidden_layers\": 5, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
     "\"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": false}";
 
+static const char mixed[] =
+    "{\"model_type\": \"qwen3_moe\", \"vocab_size\": 211, \"hidden_size\": 48, "
+    "\"intermediate_size\": 80, \"moe_intermediate_size\": 16, \"num_hidden_layers\": 6, "
+    "\"num_experts\": 4, \"num_experts_per_tok\": 2, \"mlp_only_layers\": [0, 1, 2], "
+    "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, "
+    "\"max_position_embeddings\": 64, \"tie_word_embeddings\": false}";
+
 typedef struct cut {
     uint32_t n_stages, n_ranks;
     dsi_engine_spec spec;
@@ -37,7 +44,9 @@ typedef struct cut {
 static void open_cut(cut *c, const ds_model *model, uint32_t pp, uint32_t dp, uint32_t stage,
                      dsi_stage_partition partition, uint32_t micro)
 {
+    const char *type = c->spec.train.partition_type; /* the caller's */
     *c = (cut){.n_stages = pp, .n_ranks = pp * dp, .spec = small_spec(DS_DTYPE_BF16)};
+    c->spec.train.partition_type = type;
     c->spec.train.batch = 2;
     c->spec.train.seq_length = 32;
     c->spec.train.accumulation = micro;
@@ -234,7 +243,7 @@ static void cuts(void **state)
         ds_model *model = small_model(ctx, folder, models[i].config);
         for (uint32_t pp = 2; pp <= models[i].n_layers; ++pp) {
             const bool uniform = pp % 2 != 0;
-            cut c;
+            cut c = {0};
             open_cut(&c, model, pp, pp % 3 == 0 ? 2 : 1, pp % 4,
                      uniform ? DSI_STAGES_UNIFORM : DSI_STAGES_BY_PARAMETERS, 1 + pp % 3);
             check_messages(&c, true);
@@ -250,6 +259,35 @@ static void cuts(void **state)
         }
         ds_model_destroy(&model);
     }
+    scratch_remove(folder);
+}
+
+/* Layers of a type are dealt alike, whatever the others are. */
+static void types(void **state)
+{
+    static const struct {
+        const char *type;
+        uint32_t stage_of[6];
+    } rows[] = {{"EXPERTS", {0, 0, 0, 0, 1, 2}},
+                {"mlp\\.(gate|up)_proj", {0, 1, 2, 2, 2, 2}},
+                {"transformerlayer", {0, 0, 1, 1, 2, 2}}};
+    char *folder = scratch_make();
+    ds_model *model = small_model(ctx, folder, mixed);
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        cut c = {.spec.train.partition_type = rows[i].type};
+        open_cut(&c, model, 3, 1, 1, DSI_STAGES_BY_TYPE, 2);
+        const ds_cells *cells = c.plans[0].cells;
+        for (ds_cell cell = 0; cell < ds_cells_count(cells); ++cell) {
+            const ds_cell_info *info = ds_cells_get(cells, cell);
+            if (info->kind == DS_CELL_PARAM && strstr(info->name, "layers.") != NULL) {
+                assert_int_equal(c.plans[0].places[cell].at.on[DSI_AXIS_PP].dim,
+                                 rows[i].stage_of[layer_of(info->name, 6)]);
+            }
+        }
+        close_cut(&c);
+    }
+    ds_model_destroy(&model);
     scratch_remove(folder);
 }
 
@@ -421,6 +459,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cuts),
+        cmocka_unit_test(types),
         cmocka_unit_test(parts),
         cmocka_unit_test(refused),
     };

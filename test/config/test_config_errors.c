@@ -165,8 +165,8 @@ static const bad table[] = {
     {"optimizer: {type: 'Adam', params: {max_grad_norm: 1.0}}", "gradient_clipping"},
     {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
     {"pipeline: {stages: 2}", "pipeline.stages: expected a divisor of the world size, 1, found 2"},
-    {"pipeline: {partition: 'type:linear'}",
-     "pipeline.partition: found \"type:linear\": the layers that stages share are the model's"},
+    {"pipeline: {partition: 'type:'}",
+     "pipeline.partition: expected \"best\", \"parameters\", \"uniform\", \"profile\" or"},
     {"sequence_parallel_size: 2",
      "sequence_parallel_size: expected a divisor of the world size, 1, found 2; the nearest below "
      "is 1"},

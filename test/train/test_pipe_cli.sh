@@ -115,7 +115,9 @@ config bad.json 1 0 2 ', "flops_profiler": {"enabled": true}'
 refused 'pipeline.stages: expected 1 with flops_profiler, found 2' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2
 sed -i 's/"stages": 2/"stages": 2, "partition": "type:linear"/' bad.json
-refused 'pipeline.partition: found "type:linear": the layers that stages share are' 2 bad.json --model_config gpt2.json
+refused 'pipeline.partition: no layer is of "type:linear": it is searched in ParallelTransformerLayerPipe' 2 bad.json --model_config gpt2.json
+sed -i 's/type:linear/type:(/' bad.json
+refused 'pipeline.partition: "type:(" is no regular expression that is known' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2
 sed -i 's/AdamW/OneBitAdam/' bad.json
 refused 'pipeline.stages: expected 1 with OneBitAdam, found 2' 2 bad.json --model_config gpt2.json
