@@ -91,6 +91,11 @@ void dsi_engine_say_experts(const ds_engine *engine)
                " parameters, %.0f %% of the elements",
                ranks, s.n_sharded, s.n, 100 * s.sharded / s.all);
     }
+    if (dsi_train_routing(&engine->spec.train) != NULL) {
+        ds_log(engine->ctx, DS_LOG_JOB,
+               "expert_parallel says how tokens are routed in this run; what is exported keeps the "
+               "model's own config.json, by which others route");
+    }
 }
 
 ds_status dsi_engine_say_tensor(const ds_engine *engine)

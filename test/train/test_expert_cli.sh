@@ -126,6 +126,7 @@ sed 's/"num_experts_per_tok": 2/"num_experts_per_tok": 1/' model.json > top1.jso
 train 2 ep2.json top1 --model_config top1.json --steps 2 || fail "a model of one expert a token" top1.log
 key '"top_k": 1'
 train 2 key.json key1 --model_config model.json --steps 2 || fail "top_k 1" key1.log
+grep -q 'expert_parallel says how tokens are routed in this run' key1.log || fail "no notice of the routing" key1.log
 same top1 key1 || fail "top_k 1 is not what a model of one expert a token does"
 ! near one key1 || fail "top_k 1 changes nothing"
 ! train 2 ep2.json key1 --model_config model.json --steps 3 --resume || fail "resumed with other experts a token"
