@@ -58,7 +58,7 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
     }
     for (ds_cell cell = 0; cell < n; ++cell) {
         const ds_cell_info *info = ds_cells_get(cells, cell);
-        dsi_cell_residency residency = {DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+        dsi_cell_residency residency = {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
         bool params = false;
         if (info->kind == DS_CELL_PARAM && !info->frozen) {
             choose(&c, ds_shape_count(info->meta.shape), &states[cell], &params);

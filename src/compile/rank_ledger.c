@@ -24,7 +24,8 @@ static ds_status add_cells(const dsi_rank_plan *plan, dsi_ledger *ledger)
             .last = ledger->n_steps - 1,
             .bytes = residency.where == DSI_RESIDENCY_DEVICE
                          ? dsi_rank_cell_copies(plan, c) * ds_meta_bytes(cell->meta)
-                         : dsi_swap_block_bytes(ds_meta_bytes(cell->meta)),
+                         : dsi_swap_block_bytes(ds_meta_bytes(cell->meta)) *
+                               (residency.per_slot ? plan->train_plan->n_slots : 1),
             .name = cell->name,
             .what = ds_cell_kind_name(cell->kind)};
         DS_TRY(dsi_ledger_add(ledger, &entry));

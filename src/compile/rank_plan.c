@@ -547,9 +547,10 @@ static void deal_residencies(maker *m, uint32_t n_residencies)
         const dsi_stage_of of = m->stages[c];
         const bool copied =
             ds_cells_get(m->plan.cells, c)->kind == DS_CELL_PARAM && of.first != of.last;
-        m->plan.residencies.items[c] = copied || !dsi_stage_has(of, m->stage)
-                                           ? (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0}
-                                           : m->residencies[c];
+        m->plan.residencies.items[c] =
+            copied || !dsi_stage_has(of, m->stage)
+                ? (dsi_cell_residency){.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE}
+                : m->residencies[c];
     }
 }
 

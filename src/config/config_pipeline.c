@@ -92,18 +92,6 @@ void dsi_config_pipeline(dsi_eval *eval)
     if (v->pipeline_stages < 2) {
         return;
     }
-    if (v->activation_checkpointing.nvme_path != NULL ||
-        (v->activation_checkpointing.cpu_checkpointing && v->device_memory > 0)) {
-        refuse(eval, "offloaded activations",
-               "they are stored for one micro-batch, and several are in flight");
-    }
-    if (v->sequence_offload != DS_OFFLOAD_NONE &&
-        v->activation_checkpointing.recompute != DS_RECOMPUTE_FULL) {
-        refuse(eval,
-               "sequence_parallel.offload without activation_checkpointing.recompute \"full\"",
-               "what the backward phase reads is stored for one micro-batch, and several are in "
-               "flight");
-    }
     if (v->zero.zenflow.enabled) {
         refuse(eval, "zero_optimization.zenflow", "its updates are not dealt to stages");
     }

@@ -74,8 +74,7 @@ static const dsi_option sequence_rows[] = {
       MIN(0), FIELD(sequence_chunk)),
     E("offload", "\"none\"", IN_FORCE,
       "Where keys, values and their gradients of the chunks that are not being computed wait, with "
-      "chunk_size. \"cpu\" needs device_memory. Beside pipeline.stages with "
-      "activation_checkpointing.recompute \"full\".",
+      "chunk_size. \"cpu\" needs device_memory.",
       .choices = "none|cpu|nvme", FIELD(sequence_offload)),
     T("nvme_path", "null", IN_FORCE, "Folder on a disk for offload \"nvme\".", WITH(NULLABLE),
       FIELD(sequence_path)),

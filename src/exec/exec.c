@@ -155,7 +155,7 @@ void dsi_exec_set_side_threads(dsi_exec *exec, uint32_t n_threads)
 
 dsi_cell_residency dsi_exec_residency_of(const dsi_exec *exec, ds_cell cell)
 {
-    const dsi_cell_residency device = {DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+    const dsi_cell_residency device = {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
     return cell < exec->n_residencies ? exec->residencies[cell] : device;
 }
 

@@ -112,7 +112,7 @@ size_t dsi_exec_resident_of(const dsi_exec *exec, ds_cell cell)
 {
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
     const dsi_residency residency = dsi_exec_residency_of(exec, cell).where;
-    const void *view = residency == DSI_RESIDENCY_HOST ? dsi_swap_host(exec->swap, cell)
+    const void *view = residency == DSI_RESIDENCY_HOST ? dsi_swap_host(exec->swap, cell, 0)
                                                        : dsi_exec_host_view(exec, cell);
     if (view != NULL) {
         return dsi_resident_bytes(view, bytes);

@@ -152,6 +152,7 @@ static ds_status open_swap(dsi_exec *exec)
                        "instead of nvme, or use the accelerator cpu",
                        exec->accel->name);
     }
+    exec->swap_params.n_slots = exec->n_slots;
     return any ? dsi_swap_create(exec->ctx, exec->cells, exec->residencies, exec->n_residencies,
                                  &exec->swap_params, &exec->swap)
                : DS_OK;

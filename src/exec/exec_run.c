@@ -99,8 +99,9 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
         return wait_for_swap(exec, &l->swaps[step->start], times);
     }
     const bool write = step->op->role == DS_ROLE_SWAP_OUT;
-    const uint32_t memory = write ? step->in_at + 1 : step->out_at;
-    DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, write,
+    const uint32_t slot = dsi_exec_slot_of(exec, l, step);
+    const size_t memory = (size_t)slot * l->plan->n_refs + (write ? step->in_at + 1 : step->out_at);
+    DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, slot, write,
                           dsi_exec_peer_view(exec, l->tensors[memory].data), &l->swaps[s]));
     return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s], NULL) : DS_OK;
 }
@@ -184,10 +185,11 @@ static ds_status fetch(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
     const ds_cell cell = l->plan->refs[step->in_at].cell;
     void *memory = l->tensors[step->out_at].data;
     if (dsi_exec_residency_of(exec, cell).where == DSI_RESIDENCY_HOST) {
-        return exec->accel->memory->copy(exec->device, memory, dsi_swap_host(exec->swap, cell),
+        return exec->accel->memory->copy(exec->device, memory, dsi_swap_host(exec->swap, cell, 0),
                                          ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
     }
-    DS_TRY(dsi_swap_start(exec->swap, cell, false, dsi_exec_peer_view(exec, memory), &l->swaps[s]));
+    DS_TRY(
+        dsi_swap_start(exec->swap, cell, 0, false, dsi_exec_peer_view(exec, memory), &l->swaps[s]));
     return dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
 }
 

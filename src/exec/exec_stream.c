@@ -170,8 +170,10 @@ static ds_status copy_cell(const dsi_exec *exec, const dsi_loaded *l, uint32_t s
     const dsi_step *step = &l->plan->steps[s];
     const bool write = step->op->role == DS_ROLE_SWAP_OUT;
     const ds_cell cell = l->plan->refs[step->in_at].cell;
-    void *memory = l->tensors[write ? step->in_at + 1 : step->out_at].data;
-    void *host = dsi_swap_host(exec->swap, cell);
+    const uint32_t slot = dsi_exec_slot_of(exec, l, step);
+    const size_t at = (size_t)slot * l->plan->n_refs + (write ? step->in_at + 1 : step->out_at);
+    void *memory = l->tensors[at].data;
+    void *host = dsi_swap_host(exec->swap, cell, slot);
     return exec->accel->streams->copy(queue, write ? host : memory, write ? memory : host,
                                       ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
 }

@@ -17,6 +17,7 @@ typedef struct place {
     dsi_swap_content content; /* which scratch file */
     size_t offset;            /* in the host map or the scratch file */
     size_t bytes;             /* of the content */
+    size_t stride;            /* between slots; 0: they have the same content */
     bool sourced;             /* it lies in a file that has a name, and is only read */
     uint32_t file;            /* then: that one */
 } place;
@@ -54,7 +55,7 @@ static dsi_swap_content content_of(ds_cell_kind kind)
 
 /* Deals out storage: first the cells that have their own, then the parts in those. */
 static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_residency *residencies,
-                     const dsi_swap_source *sources)
+                     const dsi_swap_source *sources, uint32_t n_slots)
 {
     for (int parts = 0; parts < 2; ++parts) {
         for (ds_cell c = 0; c < swap->n; ++c) {
@@ -83,7 +84,8 @@ static void deal_out(dsi_swap *swap, const ds_cells *cells, const dsi_cell_resid
             size_t *end = residency->where == DSI_RESIDENCY_HOST ? &swap->host_bytes
                                                                  : &swap->disk_bytes[p->content];
             p->offset = *end;
-            *end += dsi_swap_block_bytes(p->bytes);
+            p->stride = residency->per_slot ? dsi_swap_block_bytes(p->bytes) : 0;
+            *end += dsi_swap_block_bytes(p->bytes) * (residency->per_slot ? n_slots : 1);
         }
     }
 }
@@ -212,7 +214,8 @@ ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_res
     if (swap->places == NULL) {
         status = ds_fail(ctx, DS_ERR_NOMEM, "no memory for offload");
     } else {
-        deal_out(swap, cells, residencies, params->sources);
+        deal_out(swap, cells, residencies, params->sources,
+                 params->n_slots > 0 ? params->n_slots : 1);
     }
     if (status >= 0 && swap->host_bytes > 0) {
         status = map_host(swap);
@@ -248,14 +251,15 @@ void dsi_swap_destroy(dsi_swap **swap_inout)
     *swap_inout = NULL;
 }
 
-ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
+ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, uint32_t slot, bool write, void *data,
                          dsi_swap_ticket *ticket_out)
 {
     const place *p = &swap->places[cell];
+    const size_t offset = p->offset + slot * p->stride;
     const size_t blocks = dsi_swap_block_bytes(p->bytes);
     *ticket_out = (dsi_swap_ticket){.begin = dsi_clock_seconds(), .write = write};
     if (p->residency == DSI_RESIDENCY_HOST) {
-        unsigned char *host = swap->host + p->offset;
+        unsigned char *host = swap->host + offset;
         memcpy(write ? (void *)host : data, write ? data : (void *)host, p->bytes);
         return DS_OK;
     }
@@ -264,11 +268,11 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
                        "a cell that lies in a model's file is not written");
     }
     if (p->sourced) {
-        return dsi_aio_read(swap->aio, p->file, p->offset, data, p->bytes, &ticket_out->aio);
+        return dsi_aio_read(swap->aio, p->file, offset, data, p->bytes, &ticket_out->aio);
     }
     const uint32_t file = swap->files[p->content];
-    return write ? dsi_aio_write(swap->aio, file, p->offset, data, blocks, &ticket_out->aio)
-                 : dsi_aio_read(swap->aio, file, p->offset, data, blocks, &ticket_out->aio);
+    return write ? dsi_aio_write(swap->aio, file, offset, data, blocks, &ticket_out->aio)
+                 : dsi_aio_read(swap->aio, file, offset, data, blocks, &ticket_out->aio);
 }
 
 ds_status dsi_swap_wait(dsi_swap *swap, dsi_swap_ticket *ticket, double *seconds_out)
@@ -385,9 +389,10 @@ void dsi_swap_place_parts(dsi_swap *swap, const dsi_cell_residency *residencies)
     }
 }
 
-void *dsi_swap_host(const dsi_swap *swap, ds_cell cell)
+void *dsi_swap_host(const dsi_swap *swap, ds_cell cell, uint32_t slot)
 {
-    return swap->host + swap->places[cell].offset;
+    const place *p = &swap->places[cell];
+    return swap->host + p->offset + slot * p->stride;
 }
 
 void *dsi_swap_host_memory(const dsi_swap *swap)

@@ -40,6 +40,7 @@ typedef struct dsi_swap_params {
     dsi_swap_disk disks[DSI_SWAP_CONTENTS];
     const dsi_swap_source *sources; /* of each cell; borrowed for the call; NULL: none has one */
     uint32_t max_requests;          /* transfers in flight */
+    uint32_t n_slots;               /* of cells that are per slot; 0: 1 */
     double patience; /* seconds without any progress until a wait fails; 0: for ever */
 } dsi_swap_params;
 
@@ -60,8 +61,9 @@ void dsi_swap_destroy(dsi_swap **swap);
  * dsi_swap_start must stay mapped for good. Accepts NULL. */
 bool dsi_swap_drain(dsi_swap *swap);
 
-/* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. */
-ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, bool write, void *data,
+/* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. slot: of
+ * a cell that is per slot; of others it is not looked at. */
+ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, uint32_t slot, bool write, void *data,
                          dsi_swap_ticket *ticket_out);
 /* *seconds_out (may be NULL): from the start to the end of the transfer; 0: it ended within its
  * start. */
@@ -88,8 +90,8 @@ ds_status dsi_swap_clear(dsi_swap *swap, ds_cell cell);
 void dsi_swap_exchange(dsi_swap *swap, ds_cell a, ds_cell b);
 void dsi_swap_place_parts(dsi_swap *swap, const dsi_cell_residency *residencies);
 
-/* Memory of a cell that lives on the host. */
-void *dsi_swap_host(const dsi_swap *swap, ds_cell cell);
+/* Memory of a cell that lives on the host, of a slot as in dsi_swap_start. */
+void *dsi_swap_host(const dsi_swap *swap, ds_cell cell, uint32_t slot);
 /* All of that memory; NULL when there is none. Accepts NULL, as what follows. */
 void *dsi_swap_host_memory(const dsi_swap *swap);
 /* Bytes of storage in host memory and on disk. */

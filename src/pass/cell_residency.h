@@ -13,6 +13,7 @@ typedef struct dsi_cell_residency {
     dsi_residency where;
     ds_cell parent; /* DS_NONE: no part */
     size_t offset;
+    bool per_slot; /* each micro-batch in flight has a content of its own */
 } dsi_cell_residency;
 
 /* Storage of swapped cells, and memory that swaps move, comes in whole blocks. */

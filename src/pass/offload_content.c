@@ -8,7 +8,7 @@
 
 dsi_cell_residency dsi_residency_of(const dsi_residencies *residencies, ds_cell cell)
 {
-    const dsi_cell_residency device = {DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+    const dsi_cell_residency device = {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
     return cell < residencies->n ? residencies->items[cell] : device;
 }
 
@@ -36,7 +36,8 @@ ds_status dsi_offload_add_residency(dsi_offloader *o, ds_cell cell, dsi_cell_res
     }
     o->residencies->items = items;
     while (o->residencies->n <= cell) {
-        items[o->residencies->n++] = (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0};
+        items[o->residencies->n++] =
+            (dsi_cell_residency){.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
     }
     items[cell] = residency;
     return DS_OK;

@@ -37,8 +37,8 @@ static ds_status keep_for_step(dsi_offloader *o, ds_node n, ds_value *x)
     if (cell == DS_NONE) {
         DS_TRY(ds_cells_add(o->cells, &info, &cell));
     }
-    DS_TRY(
-        dsi_offload_add_residency(o, cell, (dsi_cell_residency){DSI_RESIDENCY_DEVICE, DS_NONE, 0}));
+    DS_TRY(dsi_offload_add_residency(
+        o, cell, (dsi_cell_residency){.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE}));
     DS_TRY(ds_graph_read(o->r.to, cell, &in[0]));
     return dsi_offload_apply(o, &dsi_op_store, NULL, in, 2, x);
 }
@@ -106,6 +106,22 @@ static void find_stores(dsi_offloader *o)
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
+/* Whether another forward phase reads it too: the next chunk of layers, on the same rank. Then it
+ * stays in memory until that has run. */
+static bool goes_on(const dsi_offloader *o, ds_value v, ds_phase made)
+{
+    const ds_graph *g = o->r.from;
+    bool any = false;
+    for (ds_node n = 0; n < g->n_nodes && dsi_phases_forward(&g->phases) > 1; ++n) {
+        const dsi_node_info *node = &g->nodes[n];
+        const bool other = node->phase != made && dsi_phase_is_forward(&g->phases, node->phase);
+        for (uint32_t i = 0; other && i < node->n_in; ++i) {
+            any = any || dsi_node_in(g, node)[i] == v;
+        }
+    }
+    return any;
+}
+
 static bool is_offloaded_activation(const dsi_offloader *o, ds_value v)
 {
     const dsi_value_info *info = &o->r.from->values[v];
@@ -113,7 +129,7 @@ static bool is_offloaded_activation(const dsi_offloader *o, ds_value v)
         info->producer != DS_NONE ? &o->r.from->nodes[info->producer] : NULL;
     return maker != NULL && dsi_phase_is_forward(&o->r.from->phases, maker->phase) &&
            info->cell == DS_NONE && (maker->op->flags & DS_OP_VIEW) == 0 &&
-           ds_meta_bytes(info->meta) >= o->how->least_activation;
+           ds_meta_bytes(info->meta) >= o->how->least_activation && !goes_on(o, v, maker->phase);
 }
 
 /* The cell that an activation waits in. */
@@ -127,8 +143,9 @@ static ds_status make_waiting_place(dsi_offloader *o, ds_value v)
     if (o->left_in[v] == DS_NONE) {
         DS_TRY(ds_cells_add(o->cells, &info, &o->left_in[v]));
     }
-    return dsi_offload_add_residency(o, o->left_in[v],
-                                     (dsi_cell_residency){o->how->activations, DS_NONE, 0});
+    return dsi_offload_add_residency(
+        o, o->left_in[v],
+        (dsi_cell_residency){.where = o->how->activations, .parent = DS_NONE, .per_slot = true});
 }
 
 /* What the forward pass leaves to the backward pass. */

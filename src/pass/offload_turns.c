@@ -90,7 +90,9 @@ static ds_status add_cell(dsi_offloader *o, ds_meta meta, bool spans, ds_cell *c
         DS_TRY(ds_cells_add(o->cells, &info, &found));
     }
     *cell_out = found;
-    return dsi_offload_add_residency(o, found, (dsi_cell_residency){o->how->waiting, DS_NONE, 0});
+    return dsi_offload_add_residency(
+        o, found,
+        (dsi_cell_residency){.where = o->how->waiting, .parent = DS_NONE, .per_slot = spans});
 }
 
 /* A cell that nobody needs any more, or a new one. */

@@ -67,7 +67,10 @@ static ds_status part_of(dsi_offloader *o, ds_cell cell, int64_t begin, int64_t 
     info.meta.shape = ds_shape_1d(count);
     DS_TRY(ds_cells_add(o->cells, &info, part));
     return dsi_offload_add_residency(
-        o, *part, (dsi_cell_residency){dsi_residency_of(o->residencies, cell).where, cell, offset});
+        o, *part,
+        (dsi_cell_residency){.where = dsi_residency_of(o->residencies, cell).where,
+                             .parent = cell,
+                             .offset = offset});
 }
 
 typedef struct update {

@@ -378,8 +378,8 @@ static void checker_follows_swaps(void **state)
     dsi_plan *plan = NULL;
     ds_cell waiting = DS_NONE;
     ds_graph *graph = graph_of_shared_cell(ctx, &cells, &waiting);
-    dsi_cell_residency lives[2] = {{DSI_RESIDENCY_DEVICE, DS_NONE, 0},
-                                   {DSI_RESIDENCY_DEVICE, DS_NONE, 0}};
+    dsi_cell_residency lives[2] = {{.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE},
+                                   {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE}};
     dsi_plan_env env = reference;
     lives[waiting].where = DSI_RESIDENCY_HOST;
     env.residencies = lives;

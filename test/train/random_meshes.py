@@ -250,7 +250,7 @@ class Case:
         self.config = {"zero_optimization": zero}
         if rng.random() < 0.3:
             self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
-        elif rng.random() < (0.1 if self.pp == 1 else 0.01):
+        elif rng.random() < 0.1:
             self.config["activation_checkpointing"] = {"nvme_path": "."}
         if self.pp > 1 and self.order != "1f1b":
             self.config["pipeline"] = {"stages": self.pp, "schedule": self.order, **({"chunks": self.chunks} if self.chunks != 1 else {})}

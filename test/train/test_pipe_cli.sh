@@ -109,8 +109,6 @@ config bad.json 1 0 3
 refused 'pipeline.stages: expected a divisor of the world size, 4, found 3' 4 bad.json --model_config gpt2.json
 config bad.json 1 0 8
 refused 'pipeline.stages (times chunks) is 8, but the model has 4 layers' 8 bad.json --model_config gpt2.json
-config bad.json 1 0 2 ', "device_memory": 100000000, "activation_checkpointing": {"recompute": "full", "cpu_checkpointing": true}'
-refused 'pipeline.stages: expected 1 with offloaded activations, found 2' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2 ', "flops_profiler": {"enabled": true}'
 refused 'pipeline.stages: expected 1 with flops_profiler, found 2' 2 bad.json --model_config gpt2.json
 config bad.json 1 0 2
