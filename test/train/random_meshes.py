@@ -35,6 +35,7 @@ STEPS = 3
 JOB = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 EPS = 1e-3  # of optimizers that divide by the root of a second moment: so large that noise of a gradient stays noise of an update
 RATE = 1e-3
+WIDE = 960  # of feed-forward parts whose activations are large enough to leave memory (64 KiB, from 18 positions on)
 
 
 def limits(case):
@@ -252,6 +253,7 @@ class Case:
             self.config["activation_checkpointing"] = {"recompute": draw(rng, "selective", "full")}
         elif rng.random() < 0.1:
             self.config["activation_checkpointing"] = {"nvme_path": "."}
+            self.model["intermediate_size" if "intermediate_size" in self.model else "n_inner"] = WIDE
         if self.pp > 1 and self.order != "1f1b":
             self.config["pipeline"] = {"stages": self.pp, "schedule": self.order, **({"chunks": self.chunks} if self.chunks != 1 else {})}
         self.own_flags = {"--threads": draw(rng, "1", "1", "2")}
@@ -367,6 +369,9 @@ FIXED = [
     ((1, 2, 1, 2), 1, 30, 3, {**LLAMA, "piece": 12}, {}),  # and beside stages
     # more messages in a step than communicators hold calls
     ((1, 1, 1, 2), 1, 30, 4, {**LLAMA, "num_hidden_layers": 4, "piece": 1}, {"schedule": "interleaved"}),
+    # activations on disk, of every micro-batch in flight
+    ((1, 2, 1, 2), 2, 30, 4, {**LLAMA, "num_hidden_layers": 4, "intermediate_size": WIDE}, {"away": True}),
+    ((2, 1, 1, 2), 1, 32, 4, {**ROUTED, "intermediate_size": WIDE}, {"away": True, "schedule": "zb-v"}),
 ]
 
 
@@ -384,7 +389,8 @@ def fixed_case(i):
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
     case.data = case.flags.pop("data", case.data)
-    recompute = case.flags.pop("recompute", "selective" if case.order == "1f1b" and case.pp > 1 else None)
+    away = case.flags.pop("away", False)
+    recompute = None if away else case.flags.pop("recompute", "selective" if case.order == "1f1b" and case.pp > 1 else None)
     case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
     if "offload" in case.flags:
         case.config["zero_optimization"]["offload_optimizer"] = {"device": case.flags.pop("offload"), "nvme_path": "."}
@@ -392,6 +398,8 @@ def fixed_case(i):
         case.config["pipeline"] = {"stages": case.pp, "schedule": case.order}
     if recompute:
         case.config["activation_checkpointing"] = {"recompute": recompute}
+    if away:
+        case.config["activation_checkpointing"] = {"nvme_path": "."}
     return case
 
 
