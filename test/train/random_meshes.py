@@ -372,6 +372,11 @@ FIXED = [
     # activations on disk, of every micro-batch in flight
     ((1, 2, 1, 2), 2, 30, 4, {**LLAMA, "num_hidden_layers": 4, "intermediate_size": WIDE}, {"away": True}),
     ((2, 1, 1, 2), 1, 32, 4, {**ROUTED, "intermediate_size": WIDE}, {"away": True, "schedule": "zb-v"}),
+    # LoCo of experts that ranks share: what their gradients lose is of fewer ranks
+    ((6, 1, 1, 1), 2, 12, 2, {**ROUTED, "num_hidden_layers": 1, "ep": 2},
+     {"quantized": {"zero_quantized_gradients": True, "zeropp_loco_param": {"err_beta": 0.8, "reset_T": 2}, "zero_hpz_partition_size": 2}}),
+    ((4, 1, 1, 1), 1, 14, 2, {**ROUTED, "num_hidden_layers": 1, "ep": 2},
+     {"quantized": {"zero_quantized_gradients": True, "zeropp_loco_param": {"err_beta": 0.5, "reset_T": 8}}}),
 ]
 
 
@@ -386,6 +391,7 @@ def fixed_case(i):
     case.ep, case.ranks, case.lora = case.model.pop("ep", 1), case.dp * case.tp * case.sp * case.pp, "--lora" in flags
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}
+    case.quantized = case.flags.pop("quantized", {})
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
     case.data = case.flags.pop("data", case.data)
