@@ -397,7 +397,7 @@ def fixed_case(i):
     case.data = case.flags.pop("data", case.data)
     away = case.flags.pop("away", False)
     recompute = None if away else case.flags.pop("recompute", "selective" if case.order == "1f1b" and case.pp > 1 else None)
-    case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}
+    case.config = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, **case.quantized}}
     if "offload" in case.flags:
         case.config["zero_optimization"]["offload_optimizer"] = {"device": case.flags.pop("offload"), "nvme_path": "."}
     if case.order != "1f1b":
