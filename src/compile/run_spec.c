@@ -28,7 +28,7 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
         o->kind == DS_OPTIMIZER_MUON || o->kind == DS_OPTIMIZER_SCHEDULE_FREE ||
-        o->kind == DS_OPTIMIZER_ADAMW_8BIT ||
+        o->kind == DS_OPTIMIZER_ADAMW_8BIT || o->kind == DS_OPTIMIZER_ADEMAMIX ||
         ((o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction);
     spec->train.muon = (dsi_muon_spec){.on = o->kind == DS_OPTIMIZER_MUON,
                                        .dtype = o->muon_bf16 ? DS_DTYPE_BF16 : DS_DTYPE_F32};
@@ -48,6 +48,11 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = o->kind == DS_OPTIMIZER_ADAMW_8BIT,
                                                  .min_size = o->min_8bit_size,
                                                  .embeddings_fp32 = !o->embeddings_8bit};
+    spec->train.ademamix = (dsi_ademamix_spec){.on = o->kind == DS_OPTIMIZER_ADEMAMIX,
+                                               .beta3 = o->beta3,
+                                               .alpha = o->alpha,
+                                               .t_beta3 = o->t_beta3,
+                                               .t_alpha = o->t_alpha};
     spec->muon_lr = o->muon_lr;
     spec->muon_momentum = o->momentum;
     spec->train.onebit =

@@ -59,6 +59,13 @@ typedef struct dsi_adam_8bit_spec {
     bool embeddings_fp32; /* and those of embeddings */
 } dsi_adam_8bit_spec;
 
+/* AdEMAMix: two first moments. Both numbers are reached in so many updates, 0: at once. */
+typedef struct dsi_ademamix_spec {
+    bool on;
+    double beta3, alpha;
+    int64_t t_beta3, t_alpha;
+} dsi_ademamix_spec;
+
 /* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment
  * is frozen, and what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
@@ -116,6 +123,7 @@ typedef struct dsi_train_spec {
     dsi_schedule_free_spec schedule_free;
     dsi_adam_8bit_spec adam_8bit;
     double max_norm;          /* 0: no clipping */
+    dsi_ademamix_spec ademamix;
     bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow; /* ADAM only */
     dsi_onebit_spec onebit;

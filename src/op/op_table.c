@@ -141,6 +141,7 @@ static const ds_op *const all[] = {
     &dsi_op_sum_parts,
     &dsi_op_clip_factor,
     &dsi_op_adam,
+    &dsi_op_ademamix,
     &dsi_op_sgd,
     &dsi_op_lion,
     &dsi_op_adagrad,

@@ -763,7 +763,9 @@ enum {
     DSI_HYPER_BIAS2, /* sqrt(1-beta2^step), or 1 */
     DSI_HYPER_FIRST, /* 1 on the very first step (SGD's buffer) */
     DSI_HYPER_SPARE, /* schedule-free: how much of the step goes into the average */
-    DSI_HYPER_COUNT
+    DSI_HYPER_COUNT,
+    DSI_HYPER_BETA3 = DSI_HYPER_FIRST, /* AdEMAMix: of the slow moment … */
+    DSI_HYPER_ALPHA = DSI_HYPER_SPARE  /* … and what it weighs */
 };
 typedef struct dsi_optim_attrs {
     double eps;
@@ -779,6 +781,8 @@ typedef struct dsi_optim_attrs {
  * docs/internals/optim.md. adam:    states exp_avg, exp_avg_sq      sgd: state momentum [absent
  * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad;
+/* Likewise, with a third state, exp_avg_slow, behind the two of adam. */
+extern const ds_op dsi_op_ademamix;
 /* lamb.c: LAMB in three steps, operands where the others have them.
  * lamb_moments: exp_avg (written), grad, hyper, factor, none, exp_avg_sq (written) → exp_avg, none,
  * exp_avg_sq. lamb_sums: exp_avg, exp_avg_sq, weight (the master, or the parameter), hyper → f64
