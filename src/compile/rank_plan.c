@@ -149,6 +149,7 @@ static ds_status trace(const maker *m, ds_trace_mode mode, ds_graph **graph_out)
     how.sequence_ranks = sequence_ranks(m);
     how.expert_ranks = expert_ranks(m);
     how.token_ranks = token_ranks(m);
+    how.data_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);
@@ -787,6 +788,7 @@ static ds_status build_plans(maker *m)
     m->spec.train.stages = n_chunks(m);
     m->spec.train.expert_ranks = expert_ranks(m);
     m->spec.train.token_ranks = token_ranks(m);
+    m->spec.train.data_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     m->trained = graph;
     shift_phases(m);

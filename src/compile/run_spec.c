@@ -365,6 +365,11 @@ static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_
                        "%d at most",
                        c->scale, c->n_negatives, MOST_NEGATIVES);
     }
+    if (c->gather_across_devices > 1) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the loss of embeddings: gather_across_devices is %llu; expected 0 or 1",
+                       (unsigned long long)c->gather_across_devices);
+    }
     const char *other = params->adapter != NULL        ? "an adapter (--lora)"
                         : params->distillation != NULL ? "distillation"
                         : params->preference != NULL   ? "a preference loss"

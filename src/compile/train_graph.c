@@ -645,6 +645,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .sequence_chunk = spec->sequence_chunk,
                       .expert_ranks = spec->expert_ranks,
                       .token_ranks = spec->token_ranks,
+                      .data_ranks = spec->data_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,

@@ -104,6 +104,7 @@ typedef struct dsi_train_spec {
     dsi_stage_partition partition;
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
     int64_t token_ranks;          /* of those, ranks that have the same tokens (tp); 0: one */
+    int64_t data_ranks;           /* ranks that have samples of their own; 0: one */
     int64_t mlp_rows;             /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length;    /* of a micro-batch: samples, tokens a row */
     ds_preference preference;     /* loss NONE: cross entropy */
@@ -122,8 +123,8 @@ typedef struct dsi_train_spec {
     dsi_adafactor_spec adafactor;
     dsi_schedule_free_spec schedule_free;
     dsi_adam_8bit_spec adam_8bit;
-    double max_norm;          /* 0: no clipping */
     dsi_ademamix_spec ademamix;
+    double max_norm;          /* 0: no clipping */
     bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow; /* ADAM only */
     dsi_onebit_spec onebit;

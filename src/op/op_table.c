@@ -174,6 +174,8 @@ static const ds_op *const all[] = {
     &dsi_op_largest_of_ranks,
     &dsi_op_sum_of_ranks,
     &dsi_op_mean_by_signs,
+    &dsi_op_rows_of_ranks,
+    &dsi_op_sum_rows_of_ranks,
     &dsi_op_first_moment,
     &dsi_op_frozen_adam,
     &dsi_op_times,
