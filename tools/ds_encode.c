@@ -132,14 +132,15 @@ static ds_status open_session(session *s)
     s->form.normalize = s->form.normalize || o->normalize;
     DS_TRY(ds_tokenizer_open(s->ctx, o->model, &s->tokenizer));
     DS_TRY(ds_tokenizer_scratch_create(s->tokenizer, 0, &s->scratch));
-    const ds_encoder_params params = {.model = s->model,
-                                      .weights = o->model,
-                                      .dtype = ds_dtype_from_name(o->dtype),
-                                      .max_length = o->max_length,
-                                      .task = s->task,
-                                      .n_classes = s->n_classes,
-                                      .accelerator = o->accelerator,
-                                      .adapter = s->adapter};
+    const ds_encoder_params params = {
+        .model = s->model,
+        .weights = o->model,
+        .dtype = ds_dtype_from_name(o->dtype),
+        .max_length = sentence_length(&s->form, o->max_length, ds_model_get_info(s->model)),
+        .task = s->task,
+        .n_classes = s->n_classes,
+        .accelerator = o->accelerator,
+        .adapter = s->adapter};
     DS_TRY(ds_encoder_create(s->ctx, &params, &s->encoder));
     s->ids = malloc((size_t)ds_encoder_max_length(s->encoder) * sizeof *s->ids);
     return s->ids != NULL ? DS_OK : ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for tokens");

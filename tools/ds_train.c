@@ -154,6 +154,10 @@ static ds_status finish(train_run *run)
     }
     DS_TRY(copy_generation(run));
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
+    if (train_task(o) == DS_TASK_CONTRAST) {
+        DS_TRY(sentence_folder_write(run->ctx, o->output, &run->form,
+                                     ds_model_get_info(run->model)->hidden_size));
+    }
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {
         return sample_from_folder(run->ctx, o->output, o->sample, o->sample_length, o->accelerator);

@@ -141,7 +141,8 @@ DS_API ds_status ds_config_get_text(const ds_config *config, const char *path,
     X(MUON, "Muon")                                                                                \
     X(ADAFACTOR, "Adafactor")                                                                      \
     X(SCHEDULE_FREE, "AdamWScheduleFree")                                                          \
-    X(ADAMW_8BIT, "AdamW8bit")
+    X(ADAMW_8BIT, "AdamW8bit")                                                                     \
+    X(ADEMAMIX, "AdEMAMix")
 
 typedef enum ds_optimizer_kind {
 #define X(id, text) DS_OPTIMIZER_##id,

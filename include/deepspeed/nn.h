@@ -57,15 +57,18 @@ typedef enum ds_problem {
  * batch does not. Rows are B anchors, B positives, then B of each further negative; embedding e of
  * a row is the sum of its tokens' outputs weighed by the input `pool` f32 (rows,T); the loss is the
  * mean over anchors i of the cross entropy of scale·cos(e_i, e_j) over all rows j that are no
- * anchors, the class being i's positive. A row whose weights are all 0 is none. A rank's negatives
- * are those of its own micro-batch. Source: sentence-transformers' MultipleNegativesRankingLoss;
- * van den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018 (scale =
+ * anchors, the class being i's positive: `labels` i32 (B), i, or -100 where anchor i is none. A row
+ * whose weights are all 0 is none. Source: sentence-transformers' MultipleNegativesRankingLoss; van
+ * den Oord et al., "Representation Learning with Contrastive Predictive Coding", 2018 (scale =
  * 1/temperature).
  */
 typedef struct ds_contrast {
-    double scale;         /* above 0; sentence-transformers: 20 */
-    uint32_t n_negatives; /* further negatives of each anchor; default 0 */
-    DS_RESERVED(4);
+    double scale;                   /* above 0; sentence-transformers: 20 */
+    uint32_t n_negatives;           /* further negatives of each anchor; default 0 */
+    uint64_t gather_across_devices; /* 1: rows j are those of all data-parallel ranks, and gradients
+                                       go back to the ranks that they are of; the loss is the mean
+                                       of the ranks'. Default 0: those of the own micro-batch */
+    DS_RESERVED(3);
 } ds_contrast;
 
 /* What a task has besides. */
@@ -170,7 +173,8 @@ typedef struct ds_trace {
                             that share heads, adapters); default 0: what they are made of, once */
     const ds_routing *routing; /* borrowed for the life of the tracer; default NULL: as the model's
                                   configuration says */
-    DS_RESERVED(2);
+    int64_t data_ranks;  /* TRAIN, EVAL: ranks that have samples of their own; default 0: one */
+    DS_RESERVED(1);
 } ds_trace;
 
 /* A tracer over a graph, borrowed for its life. trace is copied. */

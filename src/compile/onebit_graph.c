@@ -142,7 +142,7 @@ ds_status dsi_onebit_mean(builder *b, const char *name, ds_cell of, ds_value *x)
 static ds_status build_frozen(builder *b, const dsi_train_update *update)
 {
     const dsi_optim_attrs attrs = dsi_train_update_attrs(b->spec);
-    ds_value in[7];
+    ds_value in[DSI_UPDATE_IN];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
     const ds_value moment[4] = {in[5], in[1], in[2], in[3]};

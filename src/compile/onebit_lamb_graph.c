@@ -164,7 +164,7 @@ static ds_status flatten(builder *b, ds_value *value)
 /* The next first moment of a parameter, by this rank's gradient, scaled and flat. */
 static ds_status build_moment(builder *b, const dsi_train_update *update, ds_value *moment_out)
 {
-    ds_value in[7];
+    ds_value in[DSI_UPDATE_IN];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
     ds_value moment[5] = {in[5], in[1], in[2], in[3], DS_NONE};
@@ -200,7 +200,7 @@ static ds_status build_update(builder *b, const dsi_train_update *update, ds_val
     const dsi_onebit_lamb_attrs attrs = attrs_of(b);
     const ds_shape shape = ds_cells_get(b->cells, update->param)->meta.shape;
     dsi_reshape_attrs whole = {.n_dims = shape.n_dims};
-    ds_value in[7];
+    ds_value in[DSI_UPDATE_IN];
     ds_value out[DS_MAX_OUT];
     for (uint32_t i = 0; i < shape.n_dims; ++i) {
         whole.dims[i] = shape.dims[i];

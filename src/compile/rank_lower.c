@@ -33,6 +33,7 @@ ds_status dsi_rank_trace(const dsi_rank_maker *m, ds_trace_mode mode, ds_graph *
     how.sequence_ranks = dsi_rank_sequence_ranks(m);
     how.expert_ranks = dsi_rank_expert_ranks(m);
     how.token_ranks = dsi_rank_token_ranks(m);
+    how.data_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     DS_TRY(dsi_forward_graph(m->request->model, &how, train->loss, train->loss_user, m->plan.cells,
                              graph_out));
     ds_status status = dsi_compress_graph(train->compression, graph_out, NULL);

@@ -205,6 +205,7 @@ static ds_status build_plans(dsi_rank_maker *m)
     m->spec.train.stages = dsi_rank_n_chunks(m);
     m->spec.train.expert_ranks = dsi_rank_expert_ranks(m);
     m->spec.train.token_ranks = dsi_rank_token_ranks(m);
+    m->spec.train.data_ranks = dsi_mesh_data_size(&m->spec.zero.mesh);
     DS_TRY(dsi_train_graph(m->request->model, &m->spec.train, m->plan.cells, &graph, &m->plan.own));
     m->trained = graph;
     shift_phases(m);

@@ -28,7 +28,7 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->weight_decay = o->weight_decay;
     spec->bias_correction =
         o->kind == DS_OPTIMIZER_MUON || o->kind == DS_OPTIMIZER_SCHEDULE_FREE ||
-        o->kind == DS_OPTIMIZER_ADAMW_8BIT ||
+        o->kind == DS_OPTIMIZER_ADAMW_8BIT || o->kind == DS_OPTIMIZER_ADEMAMIX ||
         ((o->kind == DS_OPTIMIZER_ADAM || o->kind == DS_OPTIMIZER_LAMB) && o->bias_correction);
     spec->train.muon = (dsi_muon_spec){.on = o->kind == DS_OPTIMIZER_MUON,
                                        .dtype = o->muon_bf16 ? DS_DTYPE_BF16 : DS_DTYPE_F32};
@@ -48,6 +48,11 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
     spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = o->kind == DS_OPTIMIZER_ADAMW_8BIT,
                                                  .min_size = o->min_8bit_size,
                                                  .embeddings_fp32 = !o->embeddings_8bit};
+    spec->train.ademamix = (dsi_ademamix_spec){.on = o->kind == DS_OPTIMIZER_ADEMAMIX,
+                                               .beta3 = o->beta3,
+                                               .alpha = o->alpha,
+                                               .t_beta3 = o->t_beta3,
+                                               .t_alpha = o->t_alpha};
     spec->muon_lr = o->muon_lr;
     spec->muon_momentum = o->momentum;
     spec->train.onebit =
@@ -359,6 +364,11 @@ static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_
                        "the loss of embeddings: scale is %g, n_negatives %u; expected above 0, and "
                        "%d at most",
                        c->scale, c->n_negatives, MOST_NEGATIVES);
+    }
+    if (c->gather_across_devices > 1) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the loss of embeddings: gather_across_devices is %llu; expected 0 or 1",
+                       (unsigned long long)c->gather_across_devices);
     }
     const char *other = params->adapter != NULL        ? "an adapter (--lora)"
                         : params->distillation != NULL ? "distillation"

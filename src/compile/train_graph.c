@@ -301,7 +301,7 @@ static ds_status build_norm(builder *b, ds_value *factor_out)
 typedef struct optimizer_row {
     const ds_op *op;
     uint32_t n_states;
-    ds_cell_kind states[2];
+    ds_cell_kind states[3];
 } optimizer_row;
 
 static optimizer_row optimizer_of(const dsi_train_spec *spec)
@@ -325,6 +325,9 @@ static optimizer_row optimizer_of(const dsi_train_spec *spec)
         return (optimizer_row){&dsi_op_schedule_free, 2, {DS_CELL_Z, DS_CELL_EXP_AVG_SQ}};
     case DS_OPTIMIZER_ADAMW_8BIT: /* small parameters; the others: build_8bit */
         return (optimizer_row){&dsi_op_adam, 2, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ}};
+    case DS_OPTIMIZER_ADEMAMIX:
+        return (optimizer_row){
+            &dsi_op_ademamix, 3, {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_EXP_AVG_SLOW}};
     default: /* SGD */
         break;
     }
@@ -466,7 +469,7 @@ ds_status dsi_train_build_update(builder *b, const dsi_train_update *update)
 {
     const optimizer_row row = optimizer_of(b->spec);
     const dsi_optim_attrs attrs = dsi_train_update_attrs(b->spec);
-    ds_value in[7];
+    ds_value in[DSI_UPDATE_IN];
     ds_value out[DS_MAX_OUT];
     DS_TRY(dsi_train_read_update(b, update, in));
     if (b->spec->muon.on && dsi_muon_takes(ds_cells_get(b->cells, update->param))) {
@@ -506,7 +509,7 @@ static ds_status build_points(builder *b)
         ds_graph_set_phase(b->graph, phases[k]);
         for (ds_cell c = 0; c < b->n_params; ++c) {
             const dsi_train_update update = {c, DS_NONE, DS_NONE, b->own->hyper};
-            ds_value in[7];
+            ds_value in[DSI_UPDATE_IN];
             if (b->reduced[c] != DS_NONE) {
                 DS_TRY(dsi_train_read_update(b, &update, in));
                 const ds_value parts[3] = {in[4], in[5], in[2]};
@@ -688,6 +691,7 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                       .expert_ranks = spec->expert_ranks,
                       .token_ranks = spec->token_ranks,
                       .routing = dsi_train_routing(spec),
+                      .data_ranks = spec->data_ranks,
                       .packing = dsi_adapter_packing(spec->adapter),
                       .task = spec->task,
                       .n_classes = spec->n_classes,

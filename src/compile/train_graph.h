@@ -59,6 +59,13 @@ typedef struct dsi_adam_8bit_spec {
     bool embeddings_fp32; /* and those of embeddings */
 } dsi_adam_8bit_spec;
 
+/* AdEMAMix: two first moments. Both numbers are reached in so many updates, 0: at once. */
+typedef struct dsi_ademamix_spec {
+    bool on;
+    double beta3, alpha;
+    int64_t t_beta3, t_alpha;
+} dsi_ademamix_spec;
+
 /* 1-bit optimizers: in the warm-up Adam or LAMB of the mean gradient; behind it the second moment
  * is frozen, and what ranks exchange is the first moment, as signs. docs/internals/onebit.md. */
 typedef struct dsi_onebit_spec {
@@ -99,6 +106,7 @@ typedef struct dsi_train_spec {
     int64_t expert_ranks;         /* ranks that share the experts of each layer; 0: one */
     int64_t token_ranks;          /* of those, ranks that have the same tokens (tp); 0: one */
     ds_routing routing;           /* zeros: as the model says */
+    int64_t data_ranks;           /* ranks that have samples of their own; 0: one */
     int64_t mlp_rows;             /* tokens of a tile of the feed-forward parts; 0: not tiled */
     int64_t batch, seq_length;    /* of a micro-batch: samples, tokens a row */
     ds_preference preference;     /* loss NONE: cross entropy */
@@ -117,6 +125,7 @@ typedef struct dsi_train_spec {
     dsi_adafactor_spec adafactor;
     dsi_schedule_free_spec schedule_free;
     dsi_adam_8bit_spec adam_8bit;
+    dsi_ademamix_spec ademamix;
     double max_norm;          /* 0: no clipping */
     bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow; /* ADAM only */

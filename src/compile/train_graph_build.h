@@ -44,7 +44,9 @@ ds_status dsi_train_map_fold(dsi_train_builder *b, const ds_value *gradients, co
                              ds_value extra, const ds_op *combine, ds_value *out);
 /* The cell that undoes loss scale and predivision, made at its first use. */
 ds_status dsi_train_read_inverse_scale(dsi_train_builder *b, ds_value *value_out);
-/* Operands 0 and 2 on of every update: parameter, hyperparameters, master, states. in: 7. */
+enum { DSI_UPDATE_IN = 8 }; /* the most operands of an update: three states */
+/* Operands 0 and 2 on of every update: parameter, hyperparameters, master, states. in: 7, or as
+ * many as the optimizer's operator has. */
 ds_status dsi_train_read_update(dsi_train_builder *b, const dsi_train_update *update, ds_value *in);
 dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec);
 

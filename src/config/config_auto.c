@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 /* One key, its flag, where the trainer's value is, and the Trainer's default (NAN: none). */
 typedef struct auto_rule {
@@ -226,28 +227,34 @@ static void settle_precision(dsi_eval *eval, const char *path, ds_maybe own, con
                  dsi_node_make_bool(eval->arena, false), flag);
 }
 
-static dsi_node *make_betas(dsi_eval *eval, double first, double second)
-{
-    dsi_node *beta1 = dsi_node_make_real(eval->arena, first);
-    dsi_node *beta2 = dsi_node_make_real(eval->arena, second);
-    dsi_node *list = dsi_node_make(eval->arena, DSI_NODE_LIST);
-    if (list == NULL || beta1 == NULL || beta2 == NULL) {
-        eval->no_memory = true;
-        return NULL;
-    }
-    dsi_node_add(list, beta1);
-    dsi_node_add(list, beta2);
-    return list;
-}
-
 /* The number that a flag gives for list element `index` of betas; where it gives none, that of the
  * file, else the default of both Trainer and table. */
 static double beta_or(ds_maybe flag, const dsi_item *item, uint32_t index, double usual)
 {
     const dsi_node *node =
         dsi_item_given(item) && item->node->kind == DSI_NODE_LIST ? item->node->first : NULL;
-    node = node != NULL && index == 1 ? node->next : node;
+    for (uint32_t i = 0; i < index && node != NULL; ++i) {
+        node = node->next;
+    }
     return flag.known ? flag.value : node != NULL ? dsi_node_real(node) : usual;
+}
+
+/* Of AdEMAMix three numbers, the third as the file has it. */
+static dsi_node *make_betas(dsi_eval *eval, const dsi_item *item, double first, double second)
+{
+    const char *type = dsi_item_text(eval, "optimizer.type");
+    const bool three = type != NULL && strcasecmp(type, "ademamix") == 0;
+    const double values[3] = {first, second, beta_or((ds_maybe){0}, item, 2, 0.9999)};
+    dsi_node *list = dsi_node_make(eval->arena, DSI_NODE_LIST);
+    for (int i = 0; i < (three ? 3 : 2); ++i) {
+        dsi_node *value = dsi_node_make_real(eval->arena, values[i]);
+        if (list == NULL || value == NULL) {
+            eval->no_memory = true;
+            return NULL;
+        }
+        dsi_node_add(list, value);
+    }
+    return list;
 }
 
 /* Each flag is one of the pair. */
@@ -259,8 +266,11 @@ static void settle_betas(dsi_eval *eval)
                        : t->adam_beta1.known ? "--adam_beta1"
                                              : "--adam_beta2";
     dsi_item *item = dsi_item_find(eval, "optimizer.params.betas");
-    const dsi_node *usual = make_betas(eval, 0.9, 0.999);
-    if (eval->no_memory || item == NULL) {
+    if (item == NULL) {
+        return;
+    }
+    const dsi_node *usual = make_betas(eval, item, 0.9, 0.999);
+    if (eval->no_memory) {
         return;
     }
     if (!t->adam_beta1.known && !t->adam_beta2.known) {
@@ -276,7 +286,7 @@ static void settle_betas(dsi_eval *eval)
         item->open = false;
         return;
     }
-    resolve_item(eval, item, make_betas(eval, first, second), usual, flag);
+    resolve_item(eval, item, make_betas(eval, item, first, second), usual, flag);
 }
 
 /* Updates of the warm-up that a flag gives: a number, or a part of all updates, rounded up as

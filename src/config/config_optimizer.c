@@ -60,9 +60,9 @@ static void optimizer_type(dsi_eval *eval)
     if (type == NULL) {
         return;
     }
-    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 12,
+    if (!find_type(eval, "optimizer.type", dsi_optimizer_variants, dsi_optimizer_variant(type), 13,
                    "Adam, AdamW, SGD, Lion, Adagrad, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam, "
-                   "Muon, Adafactor, AdamWScheduleFree, AdamW8bit",
+                   "Muon, Adafactor, AdamWScheduleFree, AdamW8bit, AdEMAMix",
                    &index)) {
         return;
     }
@@ -90,6 +90,22 @@ static void optimizer_type(dsi_eval *eval)
     }
 }
 
+/* The slow moment's is reached from the fast one's by logarithms of both. */
+static void ademamix_betas(dsi_eval *eval, const dsi_item *item)
+{
+    ds_config_optimizer *o = &eval->values->optimizer;
+    o->beta3 = dsi_node_real(item->node->first->next->next);
+    if (o->beta1 >= 1 || o->beta2 >= 1 || o->beta3 >= 1) {
+        dsi_item_error(eval, item,
+                       "expected three numbers of at least 0 and below 1, found [%g, %g, %g]",
+                       o->beta1, o->beta2, o->beta3);
+    } else if (o->t_beta3 > 0 && !(o->beta1 > 0 && o->beta1 <= o->beta3)) {
+        dsi_item_error(eval, item,
+                       "with t_beta3 the third grows from the first: expected 0 < %g <= %g",
+                       o->beta1, o->beta3);
+    }
+}
+
 static void betas(dsi_eval *eval)
 {
     const dsi_item *item = dsi_item_find(eval, "optimizer.params.betas");
@@ -97,14 +113,17 @@ static void betas(dsi_eval *eval)
         return;
     }
     const dsi_node *first = item->node->first;
-    if (item->node->n_children != 2) {
-        dsi_item_error(eval, item, "expected a list of 2 numbers, found a list of %" PRIu32,
-                       item->node->n_children);
+    const bool three = eval->values->optimizer.kind == DS_OPTIMIZER_ADEMAMIX;
+    if (item->node->n_children != (three ? 3 : 2)) {
+        dsi_item_error(eval, item, "expected a list of %d numbers, found a list of %" PRIu32,
+                       three ? 3 : 2, item->node->n_children);
         return;
     }
     eval->values->optimizer.beta1 = dsi_node_real(first);
     eval->values->optimizer.beta2 = dsi_node_real(first->next);
-    if (dsi_node_real(first) >= 1 || dsi_node_real(first->next) >= 1) {
+    if (three) {
+        ademamix_betas(eval, item);
+    } else if (dsi_node_real(first) >= 1 || dsi_node_real(first->next) >= 1) {
         dsi_item_error(eval, item, "expected two numbers of at least 0 and below 1, found [%g, %g]",
                        dsi_node_real(first), dsi_node_real(first->next));
     }

@@ -30,8 +30,9 @@ static const trainer_optimizer optimizers[] = {
     {"schedule_free_adamw", "AdamWScheduleFree", "lr|betas|eps|weight_decay|warmup_steps", NULL},
     {"adamw_8bit|adamw_bnb_8bit|paged_adamw_8bit", "AdamW8bit", "lr|betas|eps|weight_decay",
      "embeddings_8bit"},
-    {"adamw_hf|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|ademamix|ademamix_8bit|"
-     "lion_8bit|paged_adamw_32bit|paged_ademamix_32bit|paged_ademamix_8bit|paged_lion_8bit|"
+    {"ademamix|paged_ademamix_32bit", "AdEMAMix", "lr|betas|eps|weight_decay", NULL},
+    {"adamw_hf|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|ademamix_8bit|"
+     "lion_8bit|paged_adamw_32bit|paged_ademamix_8bit|paged_lion_8bit|"
      "rmsprop|rmsprop_bnb|rmsprop_bnb_8bit|rmsprop_bnb_32bit|galore_adamw|galore_adamw_8bit|"
      "galore_adafactor|galore_adamw_layerwise|galore_adamw_8bit_layerwise|"
      "galore_adafactor_layerwise|lomo|adalomo|grokadamw|schedule_free_radam|schedule_free_sgd|"
@@ -42,7 +43,7 @@ static const char built_optimizers[] = "adamw_torch, adamw_torch_fused, adamw_to
                                        "adamw_torch_npu_fused, adamw_apex_fused, sgd, adagrad, "
                                        "lion_32bit, paged_lion_32bit, adafactor, "
                                        "schedule_free_adamw, adamw_8bit, adamw_bnb_8bit, "
-                                       "paged_adamw_8bit";
+                                       "paged_adamw_8bit, ademamix, paged_ademamix_32bit";
 
 /* The Trainer's names are those of our table; "none" is no schedule. */
 static const char built_schedules[] =

@@ -36,10 +36,12 @@ typedef struct ds_config_optimizer {
     double clip_threshold, decay_rate, scale_eps;
     int64_t warmup_steps; /* SCHEDULE_FREE, and the next two */
     double average_power, rate_power;
-    int64_t min_8bit_size; /* ADAMW_8BIT: elements of a parameter below which states are fp32 */
-    bool embeddings_8bit;  /* likewise: false: states of embeddings are fp32 */
-    int64_t freeze_step;   /* ONEBIT_*: updates before signs are exchanged */
-    double coeff_beta;     /* ONEBIT_LAMB, and the next three */
+    int64_t min_8bit_size;    /* ADAMW_8BIT: elements of a parameter below which states are fp32 */
+    bool embeddings_8bit;     /* likewise: false: states of embeddings are fp32 */
+    double beta3, alpha;      /* ADEMAMIX, and the next: of the slow moment, and what it weighs */
+    int64_t t_beta3, t_alpha; /* updates in which they grow to that; 0: they are it at once */
+    int64_t freeze_step;      /* ONEBIT_*: updates before signs are exchanged */
+    double coeff_beta;        /* ONEBIT_LAMB, and the next three */
     double factor_max, factor_min, factor_threshold;
     int64_t var_freeze_step; /* ZERO_ONE_ADAM, and the next three */
     int64_t var_update_scaler, local_step_scaler, local_step_clipper;

@@ -312,7 +312,36 @@ static const dsi_section adamw_8bit = {
     .doc = "bitsandbytes' AdamW with states in 8 bits, on ZeRO stage 0.",
     DSI_SECTION_ROWS(adamw_8bit_rows)};
 
-/* The first twelve families are those of ds_optimizer_kind. */
+static const dsi_option ademamix_rows[] = {
+    LR("0.001"),
+    REALS("betas", "[0.9, 0.999, 0.9999]", IN_FORCE,
+          "Decay of the fast running average of the gradient, of that of its square, and of the "
+          "slow one.",
+          MIN(0), MAX(1), WITH(TRAINER)),
+    R("alpha", "5.0", IN_FORCE, "What the slow average weighs beside the fast one.", MIN(0),
+      FIELD(optimizer.alpha)),
+    I("t_alpha", "null", IN_FORCE, "alpha grows from 0 in so many updates. null: it does not.",
+      MIN(1), WITH(NULLABLE), FIELD(optimizer.t_alpha)),
+    I("t_beta3", "null", IN_FORCE,
+      "The third of betas grows from the first in so many updates. null: it does not.", MIN(1),
+      WITH(NULLABLE), FIELD(optimizer.t_beta3)),
+    EPS("1e-08"),
+    R("weight_decay", "0.01", IN_FORCE,
+      "Weight decay, by default as bitsandbytes; norms and biases are exempt.", MIN(0),
+      WITH(TRAINER), FIELD(optimizer.weight_decay)),
+    I("optim_bits", "32", NOT_BUILT, "Bits of an element of the states.",
+      NOTE("states have 32 bits; set it to 32, or take AdamW8bit")),
+    B("is_paged", "false", NO_EFFECT, "bitsandbytes' states in paged memory.",
+      NOTE("zero_optimization.offload_optimizer says where states live")),
+    MAX_GRAD_NORM,
+};
+static const dsi_section ademamix = {
+    .path = "optimizer.params",
+    .title = "optimizer.params of AdEMAMix",
+    .doc = "AdEMAMix: a fast and a slow running average of gradients; bitsandbytes' parameters.",
+    DSI_SECTION_ROWS(ademamix_rows)};
+
+/* The first thirteen families are those of ds_optimizer_kind. */
 const dsi_variant dsi_optimizer_variants[] = {
     {"adam|adamw|fusedadam|deepspeedcpuadam|cpuadam", &adam},
     {"sgd", &sgd},
@@ -326,6 +355,7 @@ const dsi_variant dsi_optimizer_variants[] = {
     {"adafactor", &adafactor},
     {"adamwschedulefree|schedulefreeadamw|schedule_free_adamw", &schedule_free},
     {"adamw8bit|adamw_8bit|adamw_bnb_8bit", &adamw_8bit},
+    {"ademamix", &ademamix},
     {"muadam|muadamw|musgd|adadelta|adamax|asgd|lbfgs|nadam|radam|rmsprop|rprop|"
      "sparseadam",
      NULL},

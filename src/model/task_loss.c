@@ -4,6 +4,8 @@
  * of models. */
 #include "model/family.h"
 
+#include "op/ops.h"
+
 #include <math.h>
 
 static const ds_task_params usual;
@@ -91,6 +93,15 @@ static ds_value cosines(ds_nn *nn, ds_value a, ds_value b)
     return ds_nn_transpose(nn, ds_nn_div(nn, half, lengths(nn, a)), 0, 1);
 }
 
+/* Rows (R,C) of all data-parallel ranks. */
+static ds_value gathered(ds_nn *nn, ds_value rows)
+{
+    const dsi_ranks_attrs attrs = {.n_ranks = ds_nn_trace(nn)->data_ranks};
+    return params_of(nn)->contrast.gather_across_devices != 0 && attrs.n_ranks > 1
+               ? ds_nn_apply(nn, &dsi_op_rows_of_ranks, &attrs, &rows, 1)
+               : rows;
+}
+
 void ds_model_contrast(ds_nn *nn, ds_value x)
 {
     const ds_trace *t = ds_nn_trace(nn);
@@ -117,10 +128,14 @@ void ds_model_contrast(ds_nn *nn, ds_value x)
     const ds_value rows =
         ds_nn_reshape(nn, ds_nn_bmm(nn, weights, ds_nn_cast(nn, x, DS_DTYPE_F32), false),
                       ds_shape_2d(t->batch, width));
-    const ds_value others = ds_nn_slice(nn, rows, 0, anchors, t->batch - anchors);
+    const int64_t n_others = t->batch - anchors;
+    const ds_value others = gathered(nn, ds_nn_slice(nn, rows, 0, anchors, n_others));
     const ds_value near = cosines(nn, ds_nn_slice(nn, rows, 0, 0, anchors), others);
-    const ds_value sums = ds_nn_slice(nn, ds_nn_sum(nn, pool, -1), 0, anchors, t->batch - anchors);
-    const ds_value absent = ds_nn_compare_to(nn, sums, DS_EQUAL, 0.0);
+    const ds_value sums = ds_nn_slice(nn, ds_nn_sum(nn, pool, -1), 0, anchors, n_others);
+    const ds_value all_sums = gathered(nn, ds_nn_reshape(nn, sums, ds_shape_2d(n_others, 1)));
+    const ds_value absent = ds_nn_compare_to(
+        nn, ds_nn_reshape(nn, all_sums, ds_shape_1d(ds_nn_meta(nn, all_sums).shape.dims[0])),
+        DS_EQUAL, 0.0);
     const ds_value scores = ds_nn_masked_fill(nn, ds_nn_scale(nn, near, c->scale), absent, -1e30);
     (void)ds_nn_cross_entropy(nn, scores, labels);
 }

@@ -31,6 +31,7 @@ enum {
                                      those of the experts that they have */
     DSI_PLACE_TOKENS = 1 << 27, /* between tokens that ranks along tp have alike and their parts */
     DSI_PLACE_TURNS = 1 << 26,  /* parts go from rank to rank, in a ring */
+    DSI_PLACE_ROWS = 1 << 28,   /* between the rank's own rows and those of all */
     DSI_PLACE_PART = 1 << 22    /* knows by the numbers of its rows which a part of a table has */
 };
 

@@ -763,7 +763,9 @@ enum {
     DSI_HYPER_BIAS2, /* sqrt(1-beta2^step), or 1 */
     DSI_HYPER_FIRST, /* 1 on the very first step (SGD's buffer) */
     DSI_HYPER_SPARE, /* schedule-free: how much of the step goes into the average */
-    DSI_HYPER_COUNT
+    DSI_HYPER_COUNT,
+    DSI_HYPER_BETA3 = DSI_HYPER_FIRST, /* AdEMAMix: of the slow moment … */
+    DSI_HYPER_ALPHA = DSI_HYPER_SPARE  /* … and what it weighs */
 };
 typedef struct dsi_optim_attrs {
     double eps;
@@ -779,6 +781,8 @@ typedef struct dsi_optim_attrs {
  * docs/internals/optim.md. adam:    states exp_avg, exp_avg_sq      sgd: state momentum [absent
  * when momentum is 0] lion:    state exp_avg                   adagrad: state exp_avg_sq */
 extern const ds_op dsi_op_adam, dsi_op_sgd, dsi_op_lion, dsi_op_adagrad;
+/* Likewise, with a third state, exp_avg_slow, behind the two of adam. */
+extern const ds_op dsi_op_ademamix;
 /* lamb.c: LAMB in three steps, operands where the others have them.
  * lamb_moments: exp_avg (written), grad, hyper, factor, none, exp_avg_sq (written) → exp_avg, none,
  * exp_avg_sq. lamb_sums: exp_avg, exp_avg_sq, weight (the master, or the parameter), hyper → f64
@@ -893,16 +897,18 @@ extern const ds_op dsi_op_quantize_blocks, dsi_op_quantize_with_error, dsi_op_de
 /* Between what each rank has and what all have, along the axes where a value is the ranks' own.
  * Logical operators: localize makes collectives of them, or nothing; they have no kernels. */
 typedef struct dsi_ranks_attrs {
-    int64_t n_ranks; /* of mean_by_signs */
+    int64_t n_ranks; /* of mean_by_signs and rows */
 } dsi_ranks_attrs;
 /* own_term: x, a sum over ranks that is not made yet → this rank's term of it, as its own.
  * largest_of_ranks: x f32 () ≥ 0, own → the largest of the ranks'. sum_of_ranks: x as sum_squares
  * makes it, own → the exact sum of the ranks'.
  * mean_by_signs: x, own; worker_error f32 (N), own, written; server_error f32 (N/n_ranks), own,
  * written → f32 like x: nearly the mean of the ranks', by an exchange of signs and scales
- * (docs/internals/onebit.md). */
+ * (docs/internals/onebit.md).
+ * rows_of_ranks: x (R,C), own → (n_ranks·R,C): all ranks' rows. sum_rows_of_ranks, its gradient:
+ * x (n_ranks·R,C), own → (R,C), own: the sum of all ranks' x, of the rank's rows. */
 extern const ds_op dsi_op_own_term, dsi_op_largest_of_ranks, dsi_op_sum_of_ranks,
-    dsi_op_mean_by_signs;
+    dsi_op_mean_by_signs, dsi_op_rows_of_ranks, dsi_op_sum_rows_of_ranks;
 
 /* ---- onebit.c ---------------------------------------------------------------------------------
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam, sgd, lion, adagrad, lamb: rules. docs/internals/optim.md states the arithmetic. */
+/* adam, ademamix, sgd, lion, adagrad: rules. docs/internals/optim.md states the arithmetic. */
 #include "op/op_place.h"
 #include "op/op_update.h"
 
@@ -8,7 +8,7 @@ enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
 /* need..most moments follow the master weights. */
 static ds_status optimizer_infer(ds_infer *call, uint32_t need, uint32_t most)
 {
-    static const char *const names[] = {"state 0", "state 1"};
+    static const char *const names[] = {"state 0", "state 1", "state 2"};
     const ds_shape scalar = {0};
     DS_TRY(dsi_op_infer_weights(call));
     const ds_shape shape = call->out[0].shape;
@@ -28,6 +28,11 @@ static ds_status optimizer_infer(ds_infer *call, uint32_t need, uint32_t most)
 static ds_status two_states_infer(ds_infer *call)
 {
     return optimizer_infer(call, 2, 2);
+}
+
+static ds_status three_states_infer(ds_infer *call)
+{
+    return optimizer_infer(call, 3, 3);
 }
 
 static ds_status one_state_infer(ds_infer *call)
@@ -51,7 +56,7 @@ static const ds_attr optim_attrs[] = {
     DSI_ATTR_REAL(dsi_optim_attrs, dampening), DSI_ATTR_INT(dsi_optim_attrs, nesterov),
     DSI_ATTR_REAL(dsi_optim_attrs, max_coeff), DSI_ATTR_REAL(dsi_optim_attrs, min_coeff),
 };
-static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 1};
+static const int8_t optim_writes[] = {IN_PARAM, IN_MASTER, IN_STATE, IN_STATE + 1, IN_STATE + 2};
 
 #define UPDATE(in_words, out_words)                                                                \
     DSI_PLACE(.in = (in_words), .out = (out_words), .split = "*",                                  \
@@ -72,6 +77,11 @@ const ds_op dsi_op_adam =
              "exp_avg, exp_avg_sq → the same, updated: Adam (adamw 0, decay "
              "added to the gradient) or AdamW (adamw 1).",
              7, 2, two_states_infer, DS_OP_INPLACE, UPDATE("* * _ . * * *", "* * * *"));
+const ds_op dsi_op_ademamix = OPTIM_OP(
+    "ademamix",
+    "exp_avg, exp_avg_sq, exp_avg_slow → the same, updated: AdEMAMix, whose step is of two "
+    "first moments (Pagliardini et al. 2024).",
+    8, 3, three_states_infer, DS_OP_INPLACE, UPDATE("* * _ . * * * *", "* * * * *"));
 const ds_op dsi_op_sgd =
     OPTIM_OP("sgd",
              "[momentum buffer] → the same, updated: SGD with momentum beta1, dampening, "

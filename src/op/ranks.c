@@ -62,6 +62,36 @@ static ds_status mean_infer(ds_infer *call)
     return DS_OK;
 }
 
+/* Rows of all ranks, one rank's behind another's; and the other way, of each rank's term of them.
+ */
+static ds_status rows_infer(ds_infer *call)
+{
+    const dsi_ranks_attrs *a = call->attrs;
+    const bool sums = call->op == &dsi_op_sum_rows_of_ranks;
+    DS_TRY(dsi_op_need_float(call, X, "x", 2));
+    const ds_meta x = call->in[X];
+    if (a->n_ranks < 1 || a->n_ranks > INT32_MAX) {
+        return dsi_op_bad_attr(call, "n_ranks is %lld, expected at least 1", (long long)a->n_ranks);
+    }
+    if (x.shape.n_dims != 2 || (sums && x.shape.dims[0] % a->n_ranks != 0)) {
+        return dsi_op_bad(call, X, "x", "rows (R,C)%s", sums ? ", as many of each rank" : "");
+    }
+    const int64_t rows = x.shape.dims[0];
+    call->out[0] = dsi_meta_of(
+        x.dtype, ds_shape_2d(sums ? rows / a->n_ranks : rows * a->n_ranks, x.shape.dims[1]));
+    return DS_OK;
+}
+
+static ds_status rows_grad(ds_grad *call)
+{
+    return dsi_grad_by(call, &dsi_op_sum_rows_of_ranks, call->attrs);
+}
+
+static ds_status sum_rows_grad(ds_grad *call)
+{
+    return dsi_grad_by(call, &dsi_op_rows_of_ranks, call->attrs);
+}
+
 static const ds_attr ranks_attrs[] = {DSI_ATTR_INT(dsi_ranks_attrs, n_ranks)};
 static const int8_t writes_errors[] = {-1, WORKER_ERROR, SERVER_ERROR};
 
@@ -91,3 +121,22 @@ const ds_op dsi_op_mean_by_signs =
              "x (P elements), worker_error f32 (N; written), server_error f32 (N/n_ranks; "
              "written), each rank's own → f32 like x, which all ranks have: nearly the mean of the "
              "ranks' x, of which signs and scales are exchanged, and the errors, what was lost.");
+
+#define ROWS_OP(op_name, infer_fn, grad_fn, place_flags, text)                                     \
+    {                                                                                              \
+        .version = DS_OP_VERSION, .name = (op_name), .doc = (text), .n_in_min = 1, .n_in_max = 1,  \
+        .n_out = 1, .flags = DS_OP_RANKS, .attrs_bytes = sizeof(dsi_ranks_attrs),                  \
+        .attrs = ranks_attrs, .n_attrs = DSI_N(ranks_attrs), .infer = (infer_fn),                  \
+        .grad = (grad_fn), .op_class = DS_CLASS_REDUCE, .role = DS_ROLE_COMPUTE,                   \
+        .again = DS_AGAIN_COSTLY,                                                                  \
+        .place = DSI_PLACE(.in = "__", .out = "__", .flags = (place_flags)),                       \
+    }
+
+const ds_op dsi_op_rows_of_ranks =
+    ROWS_OP("rows_of_ranks", rows_infer, rows_grad, DSI_PLACE_ROWS | DSI_PLACE_JOINS,
+            "x (R,C), each rank's own → (n_ranks·R,C), which all ranks have: the ranks' rows, in "
+            "their order.");
+const ds_op dsi_op_sum_rows_of_ranks = ROWS_OP(
+    "sum_rows_of_ranks", rows_infer, sum_rows_grad, DSI_PLACE_ROWS,
+    "x (n_ranks·R,C), each rank's own → (R,C), each rank's own: of its R rows, in the order "
+    "of the ranks, the sum of all ranks' x.");

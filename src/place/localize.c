@@ -237,14 +237,16 @@ static ds_status localize_node(dsi_localizing *l, ds_node n)
         return update_slice(l, node);
     }
     const uint32_t flags = node->op->place != NULL ? node->op->place->flags : 0;
-    const bool exchanges = (flags & (DSI_PLACE_EXPERTS | DSI_PLACE_TOKENS | DSI_PLACE_TURNS)) != 0;
+    const bool exchanges =
+        (flags & (DSI_PLACE_EXPERTS | DSI_PLACE_TOKENS | DSI_PLACE_TURNS | DSI_PLACE_ROWS)) != 0;
     if ((node->op->flags & DS_OP_RANKS) != 0 && !exchanges) {
         return dsi_localize_own(l, node);
     }
     DS_TRY(localize_inputs(l, n, in));
     if (exchanges) {
-        DS_TRY((flags & DSI_PLACE_TURNS) != 0 ? dsi_localize_turn(l, node, in, out)
-                                              : dsi_localize_experts(l, node, in, out));
+        DS_TRY((flags & DSI_PLACE_TURNS) != 0  ? dsi_localize_turn(l, node, in, out)
+               : (flags & DSI_PLACE_ROWS) != 0 ? dsi_localize_rows(l, node, in[0], out)
+                                               : dsi_localize_experts(l, node, in, out));
         dsi_rewrite_made(&l->r, node, out);
         return DS_OK;
     }

@@ -91,6 +91,9 @@ ds_status dsi_blocks_reduce(dsi_localizing *l, ds_value v, const dsi_spread *fro
 /* localize_own.c: a node between what ranks have of their own and what all have (DS_OP_RANKS): a
  * name for what is there already, or an exchange of signs. */
 ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node);
+/* Likewise, a node between a rank's own rows and those of all. x: its operand, local. */
+ds_status dsi_localize_rows(dsi_localizing *l, const dsi_node_info *node, ds_value x,
+                            ds_value *value_out);
 
 /* localize_experts.c: a node between rows that ranks along ep have and those of their experts.
  * in: its operands, local. */

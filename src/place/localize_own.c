@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Nodes between what each rank has of its own and what all ranks have. See localize_impl.h.
  *
+ * rows_of_ranks is an all_gather, its gradient a reduce_scatter.
  * A rank's own value is a term of a maximum or of an exact sum as it is: only the name of its
  * placement changes, and whoever reads the whole combines the terms. mean_by_signs is an exchange
  * (docs/internals/optim.md), x of P elements padded to N on W ranks:
@@ -17,6 +18,17 @@
 enum { BITS = 8 };
 enum { X, WORKER_ERROR, SERVER_ERROR, N_OUT };
 enum { SIGNS, SCALE, ERROR };
+
+static ds_status check_ranks(const dsi_localizing *l, const dsi_node_info *node,
+                             const dsi_axes *axes)
+{
+    const dsi_ranks_attrs *a = node->attrs;
+    const uint32_t n = dsi_axes_size(&l->placed->mesh, axes);
+    return n == a->n_ranks
+               ? DS_OK
+               : ds_fail(l->r.from->ctx, DS_ERR_INTERNAL, "%s: %s of %u ranks, expected %lld",
+                         node->scope, node->op->name, n, (long long)a->n_ranks);
+}
 
 static const dsi_spread *need_of(const dsi_localizing *l, const dsi_node_info *node)
 {
@@ -94,14 +106,24 @@ ds_status dsi_localize_own(dsi_localizing *l, const dsi_node_info *node)
         in[i] = out[i] = l->r.map[logical[i]];
     }
     if (node->op == &dsi_op_mean_by_signs) {
-        if (dsi_axes_size(&l->placed->mesh, &axes) !=
-            ((const dsi_ranks_attrs *)node->attrs)->n_ranks) {
-            return ds_fail(l->r.from->ctx, DS_ERR_INTERNAL, "%s: signs of %lld ranks, expected %u",
-                           node->scope, (long long)dsi_axes_size(&l->placed->mesh, &axes),
-                           (uint32_t)((const dsi_ranks_attrs *)node->attrs)->n_ranks);
-        }
+        DS_TRY(check_ranks(l, node, &axes));
         DS_TRY(exchange(l, &axes, in, out));
     }
     dsi_rewrite_made(&l->r, node, out);
     return DS_OK;
+}
+
+ds_status dsi_localize_rows(dsi_localizing *l, const dsi_node_info *node, ds_value x,
+                            ds_value *value_out)
+{
+    const dsi_axes axes = dsi_axes_of(dsi_placement_own_axes(&need_of(l, node)->at));
+    const ds_shape shape = ds_graph_meta(l->r.from, dsi_node_out(l->r.from, node)[0]).shape;
+    const dsi_comm_attrs attrs = dsi_localize_comm(l, &axes, -1);
+    *value_out = x;
+    DS_TRY(check_ranks(l, node, &axes));
+    if (node->op == &dsi_op_rows_of_ranks) {
+        return dsi_localize_gather(l, &axes, shape, value_out);
+    }
+    DS_TRY(dsi_localize_apply(l, &dsi_op_reduce_scatter, &attrs, x, value_out));
+    return dsi_localize_reshape(l, shape, value_out);
 }

@@ -101,6 +101,7 @@ static dsi_spread place_on_data(const dsi_zero_spec *spec, const ds_cell_info *c
     case DS_CELL_WAITING:
     case DS_CELL_HANDED:
     case DS_CELL_Z:
+    case DS_CELL_EXP_AVG_SLOW:
         return cut(spec, spec->stage >= 1, experts);
     case DS_CELL_INPUT:
     case DS_CELL_OUTPUT:

@@ -44,6 +44,44 @@ static ds_status write_part(ds_engine *engine, ds_cell cell, ds_meta meta, const
     return DS_OK;
 }
 
+/* Whether a row's positive is looked for among the rows of all data-parallel ranks. */
+static bool has_gathered_rows(const ds_engine *engine)
+{
+    const dsi_train_spec *spec = &engine->spec.train;
+    return spec->task == DS_TASK_CONTRAST &&
+           spec->task_params.contrast.gather_across_devices != 0 &&
+           dsi_mesh_data_size(&engine->spec.zero.mesh) > 1;
+}
+
+/* Labels, which are rows of this rank, as rows of all: behind those of the ranks before it. */
+static ds_status write_gathered_labels(ds_engine *engine, ds_cell cell,
+                                       const ds_named_tensor *named)
+{
+    enum { PIECE = 1024 };
+    int32_t moved[PIECE];
+    const int32_t *labels = named->tensor.data;
+    const int64_t count = ds_shape_count(named->tensor.meta.shape);
+    const int64_t rows = dsi_train_rows(&engine->spec.train) - count; /* that are no anchors */
+    const int64_t first =
+        rows * dsi_mesh_data_rank(&engine->spec.zero.mesh, ds_comm_rank(engine->comm));
+    for (int64_t at = 0; at < count; at += PIECE) {
+        const int64_t n = count - at < PIECE ? count - at : PIECE;
+        for (int64_t i = 0; i < n; ++i) {
+            const int32_t label = labels[at + i];
+            if (label >= rows || first + rows > INT32_MAX) {
+                return ds_fail(engine->ctx, DS_ERR_ARG,
+                               "input labels: %d of anchor %lld, expected a row of this rank below "
+                               "%lld, or -100",
+                               (int)label, (long long)(at + i), (long long)rows);
+            }
+            moved[i] = label < 0 ? label : (int32_t)(first + label);
+        }
+        DS_TRY(dsi_exec_write(engine->exec, cell, (size_t)at * sizeof *moved, moved,
+                              (size_t)n * sizeof *moved));
+    }
+    return DS_OK;
+}
+
 /* Copies one tensor into the input cell PREFIX/NAME. */
 static ds_status write_input(ds_engine *engine, const char *prefix, const ds_named_tensor *named)
 {
@@ -62,6 +100,9 @@ static ds_status write_input(ds_engine *engine, const char *prefix, const ds_nam
         char b[160];
         return ds_fail(engine->ctx, DS_ERR_SHAPE, "input %s: expected %s, got %s", named->name,
                        ds_meta_text(want, a, sizeof a), ds_meta_text(got, b, sizeof b));
+    }
+    if (has_gathered_rows(engine) && strcmp(named->name, "labels") == 0) {
+        return write_gathered_labels(engine, cell, named);
     }
     if (dsi_engine_is_cut(engine, cell)) {
         return write_part(engine, cell, want, named->tensor.data);

@@ -92,6 +92,18 @@ static double average_part(const ds_engine *engine, int64_t update, double *lr)
     return sum > 0.0 ? weight / sum : 0.0;
 }
 
+/* AdEMAMix, of update t: alpha grows linearly, beta3 from beta1 on so that the steps in which the
+ * slow moment halves grow linearly (the paper's appendix A.1). */
+static void write_ademamix(const dsi_ademamix_spec *a, double beta1, double t, float *hyper)
+{
+    const double from = log(beta1), to = log(a->beta3);
+    const double part = a->t_beta3 > 0 ? t / (double)a->t_beta3 : 1.0;
+    const double beta3 = part < 1.0 ? exp(from * to / ((1.0 - part) * to + part * from)) : a->beta3;
+    const double grown = a->t_alpha > 0 ? t * a->alpha / (double)a->t_alpha : a->alpha;
+    hyper[DSI_HYPER_BETA3] = (float)fmin(beta3, a->beta3);
+    hyper[DSI_HYPER_ALPHA] = (float)fmin(grown, a->alpha);
+}
+
 ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int64_t update)
 {
     const dsi_engine_spec *spec = &engine->spec;
@@ -116,6 +128,9 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
         hyper[DSI_HYPER_SPARE] = (float)average_part(engine, update, &lr);
         hyper[DSI_HYPER_LR] = (float)lr;
         hyper[DSI_HYPER_FIRST] = dsi_engine_updates(engine) == 0 ? 1.0f : 0.0f;
+        if (spec->train.ademamix.on) {
+            write_ademamix(&spec->train.ademamix, beta1, t, hyper);
+        }
         DS_TRY(dsi_exec_write(engine->exec, cells[group], 0, hyper, sizeof hyper));
     }
     return spec->train.muon.on ? write_muon(engine) : DS_OK;

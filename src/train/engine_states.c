@@ -31,6 +31,7 @@ static ds_cell_kind kind_of_state(const char *state)
                  {"exp_avg_sq", DS_CELL_EXP_AVG_SQ},
                  {"exp_avg_sq_row", DS_CELL_EXP_AVG_SQ_ROW},
                  {"exp_avg_sq_col", DS_CELL_EXP_AVG_SQ_COL},
+                 {"exp_avg_slow", DS_CELL_EXP_AVG_SLOW},
                  {"z", DS_CELL_Z},
                  {"momentum", DS_CELL_MOMENTUM},
                  {"momentum_buffer", DS_CELL_MOMENTUM},
@@ -46,8 +47,9 @@ static ds_cell_kind kind_of_state(const char *state)
 /* Names of the states that a parameter has, for a message. */
 static void list_states(const ds_engine *engine, const char *name, char *text, size_t n)
 {
-    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG, DS_CELL_EXP_AVG_SQ, DS_CELL_MOMENTUM,
-                                         DS_CELL_EXP_AVG_SQ_ROW, DS_CELL_EXP_AVG_SQ_COL};
+    static const ds_cell_kind kinds[] = {DS_CELL_EXP_AVG,        DS_CELL_EXP_AVG_SQ,
+                                         DS_CELL_MOMENTUM,       DS_CELL_EXP_AVG_SQ_ROW,
+                                         DS_CELL_EXP_AVG_SQ_COL, DS_CELL_EXP_AVG_SLOW};
     size_t at = 0;
     text[0] = '\0';
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {

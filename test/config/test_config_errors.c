@@ -64,6 +64,13 @@ static const bad table[] = {
     {"optimizer: {type: 'Adam', params: {betas: 0.9}}", "betas: expected a list of numbers"},
     {"optimizer: {type: 'Adam', params: {betas: [0.9]}}", "expected a list of 2 numbers, found a "
                                                           "list of 1"},
+    {"optimizer: {type: 'AdEMAMix', params: {betas: [0.9, 0.99]}}",
+     "expected a list of 3 numbers, found a list of 2"},
+    {"optimizer: {type: 'AdEMAMix', params: {betas: [0.9, 0.99, 1.0]}}",
+     "expected three numbers of at least 0 and below 1"},
+    {"optimizer: {type: 'AdEMAMix', params: {betas: [0.0, 0.99, 0.9], t_beta3: 10}}",
+     "with t_beta3 the third grows from the first"},
+    {"optimizer: {type: 'AdEMAMix', params: {optim_bits: 8}}", "optim_bits"},
     {"optimizer: {type: 'Adam', params: {betas: [0.9, 'x']}}", "expected a list of numbers"},
     {"wall_clock_breakdown: 'true'", "wall_clock_breakdown: expected true or false"},
     {"wall_clock_breakdown: 2", "expected true or false, found 2"},

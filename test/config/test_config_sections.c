@@ -102,7 +102,9 @@ static void maps_the_trainers_optimizers(void **state)
                  {"schedule_free_adamw", DS_OPTIMIZER_SCHEDULE_FREE, 1e-8},
                  {"adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
                  {"adamw_bnb_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
-                 {"paged_adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8}};
+                 {"paged_adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
+                 {"ademamix", DS_OPTIMIZER_ADEMAMIX, 1e-8},
+                 {"paged_ademamix_32bit", DS_OPTIMIZER_ADEMAMIX, 1e-8}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         const ds_trainer_values trainer = {.optim = cases[i].name, .weight_decay = ds_known(0.1)};
         ds_config *config;
@@ -115,6 +117,9 @@ static void maps_the_trainers_optimizers(void **state)
         assert_true(!whole || !o->embeddings_8bit);
         assert_true(cases[i].kind != DS_OPTIMIZER_ADAFACTOR ||
                     (!o->scale_parameter && !o->relative_step && !o->has_beta1));
+        assert_true(cases[i].kind != DS_OPTIMIZER_ADEMAMIX ||
+                    (o->beta1 == 0.9 && o->beta2 == 0.999 && o->beta3 == 0.9999 &&
+                     o->alpha == 5.0 && o->t_alpha == 0 && o->t_beta3 == 0));
         assert_int_equal(o->kind, cases[i].kind);
         assert_true(o->lr == 5e-5 && o->weight_decay == 0.1 && o->eps == cases[i].eps);
         assert_true(o->momentum == 0);
@@ -257,6 +262,7 @@ static void refuses_by_name(void **state)
         {"{" BATCH "}",
          {.optim = "adafactor", .adam_beta1 = {true, 0.5}},
          "--adam_beta1 is not in"},
+        {"{" BATCH "}", {.optim = "ademamix_8bit"}, "found \"ademamix_8bit\", which is not built"},
         {"{" BATCH "}", {.optim = "adamw"}, "--optim: expected one of adamw_torch"},
         {"{" BATCH ADAMW "}", {.optim = "sgd"}, "the file and the flag --optim disagree"},
         {"{" BATCH "optimizer: {type: 'Adam', params: {adam_w_mode: false}}}",

@@ -658,6 +658,8 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_largest_of_ranks,
                                        &dsi_op_sum_of_ranks,
                                        &dsi_op_mean_by_signs,
+                                       &dsi_op_rows_of_ranks,
+                                       &dsi_op_sum_rows_of_ranks,
                                        &dsi_op_linear_packed,
                                        &dsi_op_weight_norms,
                                        &dsi_op_first_moment,

@@ -220,6 +220,12 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.schedule_free =
             (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
     }
+    if (strcmp(r->optimizer, "ademamix") == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_ADEMAMIX;
+        spec.train.ademamix = (dsi_ademamix_spec){
+            .on = true, .beta3 = 0.9999, .alpha = 5.0, .t_beta3 = 3, .t_alpha = 6};
+        spec.bias_correction = true;
+    }
     const bool zero_one = strcmp(r->optimizer, "zerooneadam") == 0;
     const bool onebit = strncmp(r->optimizer, "onebit", 6) == 0 || zero_one;
     if (onebit) {

@@ -95,6 +95,18 @@ JSON
     cmp stage0.model/model.safetensors stage$stage.model/model.safetensors || fail "stage $stage differs from 0"
 done
 
+
+# compared with the rows of all ranks: one row a rank is enough, a run of its own, the same at every stage
+for stage in 1 3; do
+    # shellcheck disable=SC2086
+    "$build/deepspeed" --num_gpus 2 "$build/ds_train" --model base --data topics.jsonl $common --threads 1 --deepspeed_config $stage.json --steps 3 \
+        --objective embeddings --column_map anchor=query --lr_scheduler_type none --gather_across_devices --output all$stage > stage.log 2>&1 ||
+        fail "gathered, stage $stage" stage.log
+    "$build/ds_checkpoint" export all$stage all$stage.model --overwrite > /dev/null
+done
+cmp all1.model/model.safetensors all3.model/model.safetensors || fail "gathered: stage 3 differs from 1"
+if cmp -s all1.model/model.safetensors stage1.model/model.safetensors; then fail "--gather_across_devices changes nothing"; fi
+
 refused() { # WORDS FLAGS
     local words=$1
     shift
@@ -104,6 +116,8 @@ refused() { # WORDS FLAGS
     grep -q -- "$words" refused.log || fail "refused without \"$words\": $*" refused.log
 }
 refused "must be above 1" --data topics.jsonl --objective embeddings --column_map anchor=query --micro_batch 1
+refused "must be above 1" --data topics.jsonl --objective embeddings --column_map anchor=query --micro_batch 1 --gather_across_devices
+refused "are of --objective embeddings" --data topics.jsonl --objective classes --labels a b --gather_across_devices
 refused "not trained; give another --pooling" --data topics.jsonl --objective embeddings --pooling max
 refused "are of --objective embeddings" --data topics.jsonl --objective classes --labels a b --scale 3
 refused "is of --objective classes" --data topics.jsonl --objective mlm --problem_type regression

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers that see a tensor's shape, through the engine: wide, tall and square matrices, stacks
  * of them, embedding, head and norm. Muon against DeepSpeed's own on whole matrices
- * (test/golden/optim/make_muon.py), Adafactor, schedule-free AdamW and AdamW of 8 bits against
- * transformers, schedulefree and bitsandbytes (make_shapes.py). The same bits in every ZeRO stage:
- * test_zero_muon.sh, test_zero_shapes.sh. */
+ * (test/golden/optim/make_muon.py), Adafactor, schedule-free AdamW, AdamW of 8 bits and
+ * AdEMAMix against transformers, schedulefree and bitsandbytes (make_shapes.py). The same bits in
+ * every ZeRO stage: test_zero_muon.sh, test_zero_shapes.sh. */
 #include "common/check.h"
 #include "common/golden.h"
 
@@ -207,6 +207,12 @@ static void eight_bits_are_those_of_bitsandbytes(void **state)
     run_file("adamw8bit", 2, 1e-6, NULL, 0.0);
 }
 
+static void ademamix_is_that_of_bitsandbytes(void **state)
+{
+    (void)state;
+    run_file("ademamix", 4, 1e-6, NULL, 0.0);
+}
+
 static int make_ctx(void **state)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -227,6 +233,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(muon_is_deepspeeds),
                                        cmocka_unit_test(adafactor_is_that_of_transformers),
                                        cmocka_unit_test(schedule_free_is_its_authors),
-                                       cmocka_unit_test(eight_bits_are_those_of_bitsandbytes)};
+                                       cmocka_unit_test(eight_bits_are_those_of_bitsandbytes),
+                                       cmocka_unit_test(ademamix_is_that_of_bitsandbytes)};
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);
 }

@@ -42,6 +42,8 @@ eight=(--learning_rate 5e-3 --weight_decay 0.1 --adam_beta2 0.95)
 sed 's/"stage": *2/"stage": 0/' "$golden/zero2.json" > "$work/zero0.json"
 train adamw_8bit_fp32 --optim adamw_bnb_8bit "${eight[@]}" --deepspeed_config "$work/zero0.json"
 same adamw_8bit_fp32 1e-5 1e-4
+train ademamix_fp32 --optim ademamix "${eight[@]}"
+same ademamix_fp32 1e-5 1e-4
 train default_fp32 --learning_rate 5e-3
 same default_fp32 1e-5 1e-4
 train default_bf16 --learning_rate 5e-3 --bf16

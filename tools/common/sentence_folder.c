@@ -2,21 +2,27 @@
 /* See sentence_folder.h. */
 #include "common/sentence_folder.h"
 
+#include "io/file.h"
+
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
+/* Our name; that of the older files, of which one is true; that of the newer ones, a value of
+ * "pooling_mode". */
 static const struct {
-    const char *name, *key;
+    const char *name, *key, *mode;
 } poolings[DS_POOLS] = {
-    [DS_POOL_FIRST] = {"cls", "pooling_mode_cls_token"},
-    [DS_POOL_MEAN] = {"mean", "pooling_mode_mean_tokens"},
-    [DS_POOL_LAST] = {"last", "pooling_mode_lasttoken"},
-    [DS_POOL_MAX] = {"max", "pooling_mode_max_tokens"},
-    [DS_POOL_MEAN_SQRT] = {"mean_sqrt", "pooling_mode_mean_sqrt_len_tokens"},
-    [DS_POOL_WEIGHTED] = {"weighted", "pooling_mode_weightedmean_tokens"},
+    [DS_POOL_FIRST] = {"cls", "pooling_mode_cls_token", "cls"},
+    [DS_POOL_MEAN] = {"mean", "pooling_mode_mean_tokens", "mean"},
+    [DS_POOL_LAST] = {"last", "pooling_mode_lasttoken", "lasttoken"},
+    [DS_POOL_MAX] = {"max", "pooling_mode_max_tokens", "max"},
+    [DS_POOL_MEAN_SQRT] = {"mean_sqrt", "pooling_mode_mean_sqrt_len_tokens",
+                           "mean_sqrt_len_tokens"},
+    [DS_POOL_WEIGHTED] = {"weighted", "pooling_mode_weightedmean_tokens", "weightedmean"},
 };
 
 static ds_status load(ds_ctx *ctx, const char *folder, const char *name, json_t **json_out)
@@ -28,13 +34,37 @@ static ds_status load(ds_ctx *ctx, const char *folder, const char *name, json_t 
     return *json_out != NULL ? DS_OK : ds_fail(ctx, DS_ERR_FORMAT, "%s: %s", path, error.text);
 }
 
+/* "pooling_mode": a name, or a list of one; sentence-transformers 5.3 and later. */
+static ds_status read_mode(ds_ctx *ctx, const char *path, const json_t *mode, ds_pool *pool_out)
+{
+    const bool one = !json_is_array(mode) || json_array_size(mode) == 1;
+    const char *name = json_string_value(json_is_array(mode) ? json_array_get(mode, 0) : mode);
+    for (int i = 0; i < DS_POOLS && one && name != NULL; ++i) {
+        if (strcmp(poolings[i].mode, name) == 0) {
+            *pool_out = (ds_pool)i;
+            return DS_OK;
+        }
+    }
+    return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                   "%s/config.json: pooling_mode \"%s\" is not built; vectors of exactly one of "
+                   "cls, mean, lasttoken, max, mean_sqrt_len_tokens and weightedmean are "
+                   "(--pooling says another)",
+                   path,
+                   !one           ? "of several"
+                   : name != NULL ? name
+                                  : "?");
+}
+
 /* pooling_mode_*: one of them is true. */
 static ds_status read_pooling(ds_ctx *ctx, const char *path, const json_t *config,
                               ds_pool *pool_out)
 {
     int n = 0;
     const char *key = NULL;
-    json_t *value = NULL;
+    json_t *value = json_object_get(config, "pooling_mode");
+    if (value != NULL) {
+        return read_mode(ctx, path, value, pool_out);
+    }
     json_object_foreach((json_t *)(uintptr_t)config, key, value)
     {
         if (strncmp(key, "pooling_mode", 12) != 0 || !json_is_true(value)) {
@@ -95,6 +125,60 @@ static ds_status read_module(ds_ctx *ctx, const char *folder, const json_t *modu
                    folder, kind, path);
 }
 
+/* Where a text ends that sentence_bert_config.json says nothing of: as the tokenizer has it. */
+static int64_t tokenizer_length(const char *folder)
+{
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    const double length = json_number_value(json_object_get(config, "model_max_length"));
+    json_decref(config);
+    return length >= 1 && length <= (double)INT32_MAX ? (int64_t)length : 0;
+}
+
+/* What the Transformer does with a text: where it ends, and nothing else. */
+static ds_status read_transformer(ds_ctx *ctx, const char *folder, sentence_form *form)
+{
+    static const char name[] = "sentence_bert_config.json";
+    char path[PATH_BYTES];
+    json_t *config = NULL;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    form->max_length = tokenizer_length(folder);
+    if (access(path, F_OK) != 0) {
+        return DS_OK;
+    }
+    DS_TRY(load(ctx, folder, name, &config));
+    const char *output = json_string_value(json_object_get(config, "module_output_name"));
+    const char *task = json_string_value(json_object_get(config, "transformer_task"));
+    const json_int_t length = json_integer_value(json_object_get(config, "max_seq_length"));
+    ds_status status = DS_OK;
+    if (json_is_true(json_object_get(config, "do_lower_case"))) {
+        status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                         "%s: do_lower_case true is not built; let the tokenizer do it, or make "
+                         "it false",
+                         path);
+    } else if (task != NULL && strcmp(task, "feature-extraction") != 0) {
+        status =
+            ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                    "%s: transformer_task \"%s\" is not built; feature-extraction is", path, task);
+    } else if (output != NULL && strcmp(output, "token_embeddings") != 0) {
+        status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                         "%s: module_output_name \"%s\" is not built; token_embeddings is", path,
+                         output);
+    } else if (length < 0 || length > INT32_MAX) {
+        status = ds_fail(ctx, DS_ERR_FORMAT, "%s: max_seq_length is %lld", path, (long long)length);
+    }
+    form->max_length = length > 0 ? (int64_t)length : form->max_length;
+    json_decref(config);
+    return status;
+}
+
+int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model_info *info)
+{
+    const int64_t most = info->max_positions;
+    return asked > 0 ? asked : most > 0 && form->max_length > most ? 0 : form->max_length;
+}
+
 /* A text that goes before each: its tokens would have to be there, too. */
 static ds_status check_prompt(ds_ctx *ctx, const char *folder)
 {
@@ -130,6 +214,7 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling, 
         return DS_OK;
     }
     DS_TRY(check_prompt(ctx, folder));
+    DS_TRY(read_transformer(ctx, folder, form));
     DS_TRY(load(ctx, folder, "modules.json", &modules));
     form->normalize = false;
     for (size_t i = 0; i < json_array_size(modules) && status >= 0; ++i) {
@@ -137,4 +222,61 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling, 
     }
     json_decref(modules);
     return status;
+}
+
+/* ---- written --------------------------------------------------------------------------------- */
+
+/* Takes the reference. NULL: no memory. */
+static ds_status put(ds_ctx *ctx, const char *folder, const char *name, json_t *json)
+{
+    char path[2 * PATH_BYTES];
+    char *text = json != NULL ? json_dumps(json, JSON_INDENT(2)) : NULL;
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    const ds_status status = text != NULL ? dsi_file_replace(ctx, path, text, strlen(text))
+                                          : ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s", path);
+    free(text);
+    json_decref(json);
+    return status;
+}
+
+static json_t *module_json(int index, const char *path, const char *kind)
+{
+    return json_pack("{s:i, s:o, s:s, s:o}", "idx", index, "name", json_sprintf("%d", index),
+                     "path", path, "type", json_sprintf("sentence_transformers.models.%s", kind));
+}
+
+static json_t *pooling_json(const sentence_form *form, int64_t width)
+{
+    json_t *root =
+        json_pack("{s:I, s:b}", "word_embedding_dimension", (json_int_t)width, "include_prompt", 1);
+    for (int i = 0; i < DS_POOLS; ++i) {
+        (void)json_object_set_new(root, poolings[i].key, json_boolean(i == (int)form->pool));
+    }
+    return root;
+}
+
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const sentence_form *form,
+                                int64_t width)
+{
+    char path[PATH_BYTES];
+    json_t *modules = json_array();
+    json_t *transformer = json_pack("{s:b}", "do_lower_case", 0);
+    (void)json_array_append_new(modules, module_json(0, "", "Transformer"));
+    (void)json_array_append_new(modules, module_json(1, "1_Pooling", "Pooling"));
+    if (form->normalize) {
+        (void)json_array_append_new(modules, module_json(2, "2_Normalize", "Normalize"));
+        (void)snprintf(path, sizeof path, "%s/2_Normalize", folder);
+        DS_TRY(dsi_folder_make(ctx, path));
+    }
+    if (form->max_length > 0) {
+        (void)json_object_set_new(transformer, "max_seq_length", json_integer(form->max_length));
+    }
+    (void)snprintf(path, sizeof path, "%s/1_Pooling", folder);
+    DS_TRY(dsi_folder_make(ctx, path));
+    DS_TRY(put(ctx, folder, "1_Pooling/config.json", pooling_json(form, width)));
+    DS_TRY(put(ctx, folder, "sentence_bert_config.json", transformer));
+    DS_TRY(put(ctx, folder, "config_sentence_transformers.json",
+               json_pack("{s:{}, s:n, s:s}", "prompts", "default_prompt_name", "similarity_fn_name",
+                         "cosine")));
+    return put(ctx, folder, "modules.json", modules);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
- * Called by ds_encode and ds_serve. */
+ * Called by ds_encode, ds_serve and ds_train. */
 #ifndef DS_TOOLS_SENTENCE_FOLDER_H
 #define DS_TOOLS_SENTENCE_FOLDER_H
 
 #include <deepspeed/context.h>
 #include <deepspeed/encoder.h>
+#include <deepspeed/model.h>
 
 #define SENTENCE_POOLINGS "auto|mean|cls|last|max|mean_sqrt|weighted"
 #define SENTENCE_POOLING_DOC                                                                       \
@@ -16,11 +17,20 @@
 typedef struct sentence_form {
     ds_pool pool;
     bool normalize;
+    int64_t max_length; /* tokens of a text that are read; 0: the folder says nothing */
 } sentence_form;
 
 /* pooling: one of SENTENCE_POOLINGS. A folder without modules.json: *form_inout as it comes, but
  * for a pooling that is named. Errors: a module, pooling or prompt that is not built, by name. */
 ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling,
                           sentence_form *form_inout);
+/* Tokens of a text that an encoder reads, 0: as many as the model can: what was asked for (0:
+ * nothing), else what the folder says. */
+int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model_info *info);
+
+/* Writes those files into a model folder, for sentence-transformers. width: numbers of a vector.
+ * Errors: ERR_IO, ERR_NOMEM. */
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const sentence_form *form,
+                                int64_t width);
 
 #endif

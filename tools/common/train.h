@@ -51,8 +51,9 @@ typedef struct train_options {
     bool mlm_given;
     dsi_arg_list labels; /* names of classes */
     int64_t num_labels;
-    const char *problem_type; /* "auto", or transformers' */
-    const char *pooling;      /* of embeddings: one of SENTENCE_POOLINGS */
+    const char *problem_type;   /* "auto", or transformers' */
+    const char *pooling;        /* of embeddings: one of SENTENCE_POOLINGS */
+    bool gather_across_devices; /* likewise: compared with those of all data-parallel ranks */
     double scale;
     bool pooling_given, scale_given;
     int64_t negatives;

@@ -289,12 +289,15 @@ ds_status train_data_loaders(train_run *run)
                        "kto compares an answer with those of its micro-batch: "
                        "train_micro_batch_size_per_gpu (--micro_batch) must be above 1");
     }
-    if (run->task_params.contrast.scale > 0.0 && run->task_params.contrast.n_negatives == 0 &&
+    const ds_contrast *contrast = &run->task_params.contrast;
+    const uint32_t ranks =
+        contrast->gather_across_devices != 0 ? dsi_mesh_data_size(&run->mesh) : 1;
+    if (contrast->scale > 0.0 && contrast->n_negatives == 0 && ranks == 1 &&
         v->batch.train_micro_batch_size_per_gpu < 2) {
         return ds_fail(run->ctx, DS_ERR_CONFIG,
                        "embeddings are compared with the others of their micro-batch: "
                        "train_micro_batch_size_per_gpu (--micro_batch) must be above 1, or give "
-                       "--negatives");
+                       "--negatives, or --gather_across_devices on more ranks");
     }
     ds_loader_params params = {.batch = v->batch.train_micro_batch_size_per_gpu,
                                .seq_length = run->seq_length,

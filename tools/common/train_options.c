@@ -330,6 +330,12 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
          .max = 1e6,
          .doc = "Of --objective embeddings: factor of cosines, 1 by the temperature.",
          .resume = DSI_ARG_CONTENT},
+        {.name = "gather_across_devices",
+         .type = DSI_ARG_SWITCH,
+         .out = &o->gather_across_devices,
+         .doc = "Of --objective embeddings: a text is compared with those of all data-parallel "
+                "ranks, not of its own micro-batch alone.",
+         .resume = DSI_ARG_CONTENT},
         {.name = "negatives",
          .type = DSI_ARG_INT,
          .out = &o->negatives,

@@ -50,12 +50,12 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--problem_type is of --objective classes, not of %s",
                        o->preference.objective);
     }
-    if ((o->pooling_given || o->scale_given || o->negatives > 0) &&
+    if ((o->pooling_given || o->scale_given || o->negatives > 0 || o->gather_across_devices) &&
         train_task(o) != DS_TASK_CONTRAST) {
-        return ds_fail(
-            ctx, DS_ERR_ARG,
-            "--pooling, --scale and --negatives are of --objective embeddings, not of %s",
-            o->preference.objective);
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--pooling, --scale, --negatives and --gather_across_devices are of "
+                       "--objective embeddings, not of %s",
+                       o->preference.objective);
     }
     if (o->truncation_mode == NULL) {
         return DS_OK;

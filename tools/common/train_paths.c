@@ -133,6 +133,11 @@ static bool is_written(const char *name)
                                         "merges.txt",
                                         "chat_template.jinja",
                                         "additional_chat_templates",
+                                        "modules.json",
+                                        "1_Pooling",
+                                        "2_Normalize",
+                                        "sentence_bert_config.json",
+                                        "config_sentence_transformers.json",
                                         DSI_RUN_HISTORY_NAME,
                                         ".ds_begun",
                                         ".ds_lock"};

@@ -127,7 +127,8 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
         .model = p->model,
         .weights = o->model,
         .dtype = o->sizes.dtype != NULL ? ds_dtype_from_name(o->sizes.dtype) : DS_DTYPE_NONE,
-        .max_length = o->sizes.max_length,
+        .max_length =
+            sentence_length(&f->sentence, o->sizes.max_length, ds_model_get_info(p->model)),
         .task = DS_TASK_HIDDEN,
         .accelerator = o->accelerator};
     DS_TRY(ds_encoder_create(ctx, &params, &f->encoder));

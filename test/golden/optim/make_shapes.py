@@ -5,6 +5,7 @@
 adafactor.json, .safetensors      transformers' Adafactor (5.24)
 schedule_free.json, .safetensors  schedulefree's AdamWScheduleFree (1.4.1): the averaged weights (eval)
 adamw8bit.json, .safetensors      bitsandbytes' AdamW8bit (0.50) on the processor
+ademamix.json, .safetensors       bitsandbytes' AdEMAMix (0.50) on the processor, states of 32 bits
 
 Each: cases: "config", sections of a DeepSpeed configuration; start.NAME, gradients.NAME (steps, …); CASE.NAME: the
 parameter after the last step. Norms have no weight decay, as in all goldens. Names of files: makes those alone.
@@ -37,6 +38,11 @@ def adamw8bit(groups, **params):
     return AdamW8bit(groups, min_8bit_size=params.pop("min_8bit_size", 4096), **params)
 
 
+def ademamix(groups, **params):
+    from bitsandbytes.optim import AdEMAMix
+    return AdEMAMix(groups, **params)
+
+
 FIXED = dict(relative_step=False, scale_parameter=False)
 FILES = {
     "adafactor": (adafactor, "Adafactor", {
@@ -54,6 +60,12 @@ FILES = {
     "adamw8bit": (adamw8bit, "AdamW8bit", {
         "defaults": {},
         "small": dict(lr=0.01, betas=[0.9, 0.99], weight_decay=0.1, min_8bit_size=16),
+    }),
+    "ademamix": (ademamix, "AdEMAMix", {
+        "defaults": {},
+        "fast": dict(lr=0.01, betas=[0.8, 0.9, 0.95], alpha=2.0, eps=1e-6, weight_decay=0.1),
+        "growing": dict(lr=0.01, t_alpha=6, t_beta3=7),
+        "at_the_end": dict(lr=0.01, betas=[0.9, 0.999, 0.99], t_alpha=40, t_beta3=5),
     }),
 }
 

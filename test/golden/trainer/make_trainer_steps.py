@@ -23,6 +23,7 @@ RUNS = {
     "default": dict(learning_rate=5e-3),
     "adafactor": dict(learning_rate=5e-3, optim="adafactor", weight_decay=0.1),
     "adamw_8bit": dict(learning_rate=5e-3, optim="adamw_bnb_8bit", weight_decay=0.1, adam_beta2=0.95),  # the embedding has 4096 elements
+    "ademamix": dict(learning_rate=5e-3, optim="ademamix", weight_decay=0.1, adam_beta2=0.95),
 }
 BF16 = ("cosine", "default")
 

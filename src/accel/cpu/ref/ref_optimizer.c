@@ -84,6 +84,27 @@ static void adam_range(const ds_kernel_call *call, int64_t begin, int64_t end, u
     }
 }
 
+static void ademamix_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const scalars s = scalars_of(call);
+    const float *hyper = call->in[IN_HYPER].data;
+    const float b3 = hyper[DSI_HYPER_BETA3], c3 = 1.0f - b3, alpha = hyper[DSI_HYPER_ALPHA];
+    const float i1 = 1.0f / s.bias1, i2 = 1.0f / s.bias2;
+    (void)slot;
+    for (int64_t i = begin; i < end; ++i) {
+        const float p = load_param(call, i) * s.decay;
+        const float g = load_grad(call, &s, i);
+        const float m = fmaf(s.b1, load_state(call, 0, i), s.c1 * g);
+        const float v = fmaf(s.b2, load_state(call, 1, i), s.c2 * (g * g));
+        const float slow = fmaf(b3, load_state(call, 2, i), c3 * g);
+        const float u = fmaf(alpha, slow, m * i1) / fmaf(sqrtf(v), i2, s.eps);
+        store_state(call, 0, i, m);
+        store_state(call, 1, i, v);
+        store_state(call, 2, i, slow);
+        store_param(call, i, fmaf(-s.lr, u, p));
+    }
+}
+
 static void sgd_range(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
 {
     const dsi_optim_attrs *a = call->sig->attrs;
@@ -147,6 +168,11 @@ static ds_status adam_run(const ds_kernel_call *call)
     return over_elements(call, adam_range);
 }
 
+static ds_status ademamix_run(const ds_kernel_call *call)
+{
+    return over_elements(call, ademamix_range);
+}
+
 static ds_status sgd_run(const ds_kernel_call *call)
 {
     return over_elements(call, sgd_range);
@@ -163,8 +189,9 @@ static ds_status adagrad_run(const ds_kernel_call *call)
 }
 
 REF_KERNEL(adam, adam_run, NULL);
+REF_KERNEL(ademamix, ademamix_run, NULL);
 REF_KERNEL(sgd, sgd_run, NULL);
 REF_KERNEL(lion, lion_run, NULL);
 REF_KERNEL(adagrad, adagrad_run, NULL);
-const ds_kernel *const DSI_REF(optimizer)[] = {&adam_kernel, &sgd_kernel, &lion_kernel,
-                                               &adagrad_kernel, NULL};
+const ds_kernel *const DSI_REF(optimizer)[] = {&adam_kernel, &ademamix_kernel, &sgd_kernel,
+                                               &lion_kernel, &adagrad_kernel,  NULL};

@@ -40,6 +40,7 @@
     X(adam)                                                                                        \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
+    X(ademamix)                                                                                    \
     X(adagrad)                                                                                     \
     X(lamb_moments)                                                                                \
     X(lamb_sums)                                                                                   \

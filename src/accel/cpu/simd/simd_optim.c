@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam, sgd, lion and adagrad: one pass over parameter, gradient and states.
+/* adam, ademamix, sgd, lion and adagrad: one pass over parameter, gradient and states.
  *
  * Each update is the sequence of docs/internals/optim.md, so that every kernel gives the same bits.
  * Bandwidth-bound: each stream is prefetched a fixed distance ahead.
@@ -7,14 +7,14 @@
 #include "accel/cpu/simd/simd_optim.h"
 
 /* ---- adam ----------------------------------------------------------------------------------- */
-DSI_INLINE void adam_step(const optim_scalars *k, vf g, vf *p, vf *m, vf *v)
+DSI_INLINE void adam_step(const optim_scalars *k, vf g, vf *p, vf *s)
 {
     if (k->l2) {
         g = vf_fma(k->wd, *p, g);
     }
-    *m = vf_fma(k->b1, *m, vf_mul(k->c1, g));
-    *v = vf_fma(k->b2, *v, vf_mul(k->c2, vf_mul(g, g)));
-    const vf u = vf_div(*m, vf_fma(vf_sqrt(*v), k->inverse_bias2, k->eps));
+    s[0] = vf_fma(k->b1, s[0], vf_mul(k->c1, g));
+    s[1] = vf_fma(k->b2, s[1], vf_mul(k->c2, vf_mul(g, g)));
+    const vf u = vf_div(s[0], vf_fma(vf_sqrt(s[1]), k->inverse_bias2, k->eps));
     if (k->decoupled) {
         *p = vf_mul(*p, k->decay);
     }
@@ -30,20 +30,38 @@ static ds_status adam_run(const ds_kernel_call *call)
 
 DSI_SIMD_KERNEL(adam, optim_supports, NULL, adam_run);
 
-/* ---- sgd: state absent without momentum ------------------------------------------------------ */
-DSI_INLINE void sgd_plain_step(const optim_scalars *k, vf g, vf *p, vf *s0, vf *s1)
+/* ---- ademamix ------------------------------------------------------------------------------- */
+DSI_INLINE void ademamix_step(const optim_scalars *k, vf g, vf *p, vf *s)
 {
-    (void)s0;
-    (void)s1;
+    s[0] = vf_fma(k->b1, s[0], vf_mul(k->c1, g));
+    s[1] = vf_fma(k->b2, s[1], vf_mul(k->c2, vf_mul(g, g)));
+    s[2] = vf_fma(k->b3, s[2], vf_mul(k->c3, g));
+    const vf mixed = vf_fma(k->alpha, s[2], vf_mul(s[0], k->inverse_bias1));
+    const vf u = vf_div(mixed, vf_fma(vf_sqrt(s[1]), k->inverse_bias2, k->eps));
+    *p = vf_fma(k->minus_lr, u, vf_mul(*p, k->decay));
+}
+
+OPTIM_RANGE(ademamix, 3)
+
+static ds_status ademamix_run(const ds_kernel_call *call)
+{
+    return run_optim(call, 3, ademamix_range);
+}
+
+DSI_SIMD_KERNEL(ademamix, optim_supports, NULL, ademamix_run);
+
+/* ---- sgd: state absent without momentum ------------------------------------------------------ */
+DSI_INLINE void sgd_plain_step(const optim_scalars *k, vf g, vf *p, vf *s)
+{
+    (void)s;
     if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }
     *p = vf_fma(k->minus_lr, g, *p);
 }
 
-DSI_INLINE void sgd_step(const optim_scalars *k, vf g, vf *p, vf *b, vf *s1)
+DSI_INLINE void sgd_step(const optim_scalars *k, vf g, vf *p, vf *b)
 {
-    (void)s1;
     if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }
@@ -64,9 +82,8 @@ static ds_status sgd_run(const ds_kernel_call *call)
 DSI_SIMD_KERNEL(sgd, optim_supports, NULL, sgd_run);
 
 /* ---- lion ----------------------------------------------------------------------------------- */
-DSI_INLINE void lion_step(const optim_scalars *k, vf g, vf *p, vf *m, vf *s1)
+DSI_INLINE void lion_step(const optim_scalars *k, vf g, vf *p, vf *m)
 {
-    (void)s1;
     const vf c = vf_fma(k->b1, *m, vf_mul(k->c1, g));
     const vf down = vf_select(vf_lt(c, vf_zero()), vf_set(-1.0f), c);
     const vf sign = vf_select(vf_gt(c, vf_zero()), vf_set(1.0f), down);
@@ -85,9 +102,8 @@ static ds_status lion_run(const ds_kernel_call *call)
 DSI_SIMD_KERNEL(lion, optim_supports, NULL, lion_run);
 
 /* ---- adagrad -------------------------------------------------------------------------------- */
-DSI_INLINE void adagrad_step(const optim_scalars *k, vf g, vf *p, vf *v, vf *s1)
+DSI_INLINE void adagrad_step(const optim_scalars *k, vf g, vf *p, vf *v)
 {
-    (void)s1;
     if (k->decays) {
         g = vf_fma(k->wd, *p, g);
     }

@@ -10,12 +10,13 @@
 #include "accel/cpu/simd/simd_kernel.h"
 
 enum { OPTIM_PARAM, OPTIM_GRAD, OPTIM_HYPER, OPTIM_FACTOR, OPTIM_MASTER, OPTIM_STATES };
+enum { OPTIM_MOST_STATES = 3 };
 
 typedef struct optim_job {
     void *param;
     const void *grad;
     float *master; /* NULL: the parameter is f32 */
-    void *state[2];
+    void *state[OPTIM_MOST_STATES];
     ds_dtype param_type, grad_type, state_type;
     const float *hyper;
     float factor;
@@ -26,6 +27,7 @@ typedef struct optim_job {
 /* The scalars of docs/internals/optim.md, broadcast. */
 typedef struct optim_scalars {
     vf factor, wd, b1, c1, b2, c2, inverse_bias2, eps, decay, step, minus_lr, undamped;
+    vf inverse_bias1, b3, c3, alpha;
     bool decays, l2, decoupled, first, nesterov;
 } optim_scalars;
 
@@ -60,10 +62,15 @@ static inline optim_scalars optim_scalars_of(const optim_job *job)
         .decoupled = adamw,
         .first = h[DSI_HYPER_FIRST] != 0.0f,
         .nesterov = job->attrs->nesterov != 0,
+        .inverse_bias1 = vf_set(1.0f / h[DSI_HYPER_BIAS1]),
+        .b3 = vf_set(h[DSI_HYPER_BETA3]),
+        .c3 = vf_set(1.0f - h[DSI_HYPER_BETA3]),
+        .alpha = vf_set(h[DSI_HYPER_ALPHA]),
     };
 }
 
-typedef void (*optim_step)(const optim_scalars *k, vf g, vf *p, vf *s0, vf *s1);
+/* s: the states. */
+typedef void (*optim_step)(const optim_scalars *k, vf g, vf *p, vf *s);
 
 /* Elements i..i+n-1, n <= VF_WIDTH. */
 DSI_INLINE void optim_tail(const optim_job *job, const optim_scalars *k, size_t i, size_t n,
@@ -74,14 +81,13 @@ DSI_INLINE void optim_tail(const optim_job *job, const optim_scalars *k, size_t 
     float *weight = job->master != NULL ? job->master : job->param;
     vf p = vf_load_n(weight + i, n);
     const vf g = vf_get_n(job->grad, job->grad_type, i, n);
-    vf s0 = n_states > 0 ? vf_get_n(job->state[0], st, i, n) : vf_zero();
-    vf s1 = n_states > 1 ? vf_get_n(job->state[1], st, i, n) : vf_zero();
-    step(k, vf_mul(g, k->factor), &p, &s0, &s1);
-    if (n_states > 0) {
-        vf_put_n(job->state[0], st, i, s0, n);
+    vf s[OPTIM_MOST_STATES] = {vf_zero(), vf_zero(), vf_zero()};
+    for (int at = 0; at < n_states; ++at) {
+        s[at] = vf_get_n(job->state[at], st, i, n);
     }
-    if (n_states > 1) {
-        vf_put_n(job->state[1], st, i, s1, n);
+    step(k, vf_mul(g, k->factor), &p, s);
+    for (int at = 0; at < n_states; ++at) {
+        vf_put_n(job->state[at], st, i, s[at], n);
     }
     vf_store_n(weight + i, p, n);
     if (job->master != NULL) {
@@ -96,23 +102,17 @@ DSI_INLINE void optim_pair(const optim_job *job, const optim_scalars *k, size_t 
 {
     float *weight = job->master != NULL ? job->master : job->param;
     vf p[2] = {vf_load(weight + i), vf_load(weight + i + VF_WIDTH)};
-    vf s0[2] = {vf_zero(), vf_zero()};
-    vf s1[2] = {vf_zero(), vf_zero()};
+    vf s[2][OPTIM_MOST_STATES];
     for (size_t v = 0; v < 2; ++v) {
         const size_t at = i + v * VF_WIDTH;
-        if (n_states > 0) {
-            s0[v] = vf_get(job->state[0], st, at);
+        for (int state = 0; state < n_states; ++state) {
+            s[v][state] = vf_get(job->state[state], st, at);
         }
-        if (n_states > 1) {
-            s1[v] = vf_get(job->state[1], st, at);
-        }
-        step(k, vf_mul(vf_get(job->grad, gt, at), k->factor), &p[v], &s0[v], &s1[v]);
+        step(k, vf_mul(vf_get(job->grad, gt, at), k->factor), &p[v], s[v]);
     }
-    if (n_states > 0) {
-        vf_put_pair(job->state[0], st, i, s0);
-    }
-    if (n_states > 1) {
-        vf_put_pair(job->state[1], st, i, s1);
+    for (int state = 0; state < n_states; ++state) {
+        const vf both[2] = {s[0][state], s[1][state]};
+        vf_put_pair(job->state[state], st, i, both);
     }
     vf_put_pair(weight, DS_DTYPE_F32, i, p);
     if (job->master != NULL) {

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A folder that sentence-transformers saved (test/golden/encoder_tasks/make_sentence.py): ds_encode gives its vectors within 1e-5, with each
+# kind of pooling as newer and older versions write it, cut where the folder says; what is not built is refused by name; training from
+# it writes a folder of the same kind. Usage: test_sentence_folder.sh BUILD
+set -euo pipefail
+build=$1
+golden=$DS_SOURCE_DIR/test/golden/encoder_tasks/sentence
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() {
+    echo "FAIL: $1"
+    [ ! -e "${2:-}" ] || tail -n 20 "$2"
+    exit 1
+}
+fresh() {
+    rm -rf model
+    cp -r "$golden" model
+    chmod -R u+w model
+}
+encode() { "$build/ds_encode" --model "$1" --task embedding --file "$golden/texts.txt" 2> said.log | tr -d '{}[]":a-df-z' | sed 's/^e*//; s/,/ /g'; }
+near() { # WANTED NAME: vectors on stdin
+    paste -d ' ' - "$1" | awk -v name="$2" '{for (i = 1; i <= 24; ++i) {d = $i - $(i + 24); if (NF != 48 || d > 1e-5 || d < -1e-5) bad = 1}}
+        END {if (bad || NR != 5) {print "FAIL: " name; exit 1}}'
+}
+fresh
+encode model | near "$golden/vectors.txt" "the folder as it is"
+for mode in cls max mean mean_sqrt_len_tokens weightedmean lasttoken; do
+    cp "$golden/$mode.config.json" model/1_Pooling/config.json
+    awk 'BEGIN {RS = "\n  },\n"; ORS = ""} NR < 3 {print (NR > 1 ? "\n  },\n" : "") $0} END {print "\n  }\n]\n"}' "$golden/modules.json" > model/modules.json
+    encode model | near "$golden/$mode.txt" "$mode"
+    case $mode in
+        cls) old=pooling_mode_cls_token ;;
+        lasttoken) old=pooling_mode_lasttoken ;;
+        mean_sqrt_len_tokens) old=pooling_mode_mean_sqrt_len_tokens ;;
+        *) old=pooling_mode_${mode}_tokens ;;
+    esac
+    echo "{\"word_embedding_dimension\": 24, \"$old\": true, \"pooling_mode_other\": false}" > model/1_Pooling/config.json
+    encode model | near "$golden/$mode.txt" "$mode, as older versions write it"
+    echo "{\"embedding_dimension\": 24, \"pooling_mode\": [\"$mode\"]}" > model/1_Pooling/config.json
+    encode model | near "$golden/$mode.txt" "$mode, in a list"
+done
+# where texts end: max_seq_length before the tokenizer's
+fresh
+sed -i 's/^{/{"max_seq_length": 6,/' model/sentence_bert_config.json
+if (encode model | near "$golden/vectors.txt" "") > /dev/null; then fail "max_seq_length changes nothing"; fi
+grep -q "as far as the first 6" said.log || fail "a text that is cut" said.log
+
+refused() { # WORDS FILE CONTENT
+    fresh
+    printf '%s\n' "$3" > "model/$2"
+    if encode model > out.log; then fail "accepted: $3"; fi
+    grep -q -- "$1" said.log || fail "refused without \"$1\": $3" said.log
+}
+module() { printf '[{"idx": 0, "name": "0", "path": "%s", "type": "sentence_transformers.models.%s"}]' "$1" "$2"; }
+refused 'the module Dense at "2_Dense" is not built' modules.json "$(module 2_Dense Dense)"
+refused 'the module Transformer at "0_Transformer" is not built' modules.json "$(module 0_Transformer Transformer)"
+refused 'pooling_mode "of several" is not built' 1_Pooling/config.json '{"pooling_mode": ["cls", "mean"]}'
+refused 'pooling_mode "middle" is not built' 1_Pooling/config.json '{"pooling_mode": "middle"}'
+refused '2 of pooling_mode_\* are true' 1_Pooling/config.json '{"pooling_mode_cls_token": true, "pooling_mode_max_tokens": true}'
+refused 'do_lower_case true is not built' sentence_bert_config.json '{"do_lower_case": true}'
+refused 'transformer_task "fill-mask" is not built' sentence_bert_config.json '{"transformer_task": "fill-mask"}'
+refused 'module_output_name "sentence_embedding" is not built' sentence_bert_config.json '{"module_output_name": "sentence_embedding"}'
+refused 'default_prompt_name "query" is not built' config_sentence_transformers.json '{"default_prompt_name": "query", "prompts": {"query": "query: "}}'
+
+# training follows the folder, and writes one
+fresh
+cp "$golden/cls.config.json" model/1_Pooling/config.json
+for i in 1 2 3 4; do
+    echo '{"anchor": "a small river", "positive": "the old mill"}'
+    echo '{"anchor": "children look", "positive": "fish in may"}'
+done > rows.jsonl
+"$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 4 --steps 2 --output learnt > train.log 2>&1 ||
+    fail "training" train.log
+encode learnt > auto.txt
+grep -q '"pooling_mode_cls_token": true' learnt/1_Pooling/config.json || fail "pooling" learnt/1_Pooling/config.json
+grep -q 'models.Normalize' learnt/modules.json || fail "Normalize" learnt/modules.json
+grep -q '"max_seq_length": 12' learnt/sentence_bert_config.json || fail "max_seq_length" learnt/sentence_bert_config.json
+rm learnt/modules.json
+"$build/ds_encode" --model learnt --task embedding --file "$golden/texts.txt" --pooling cls --normalize --max_length 12 2> said.log |
+    tr -d '{}[]":a-df-z' | sed 's/^e*//; s/,/ /g' > flags.txt
+cmp auto.txt flags.txt || fail "the folder that training wrote is another than by flags"
