@@ -28,7 +28,7 @@ def expect(holds, *what):
 class Server:
     def __init__(self, *flags, shape=("--dtype", "f32", "--max_length", "2048")):
         self.process = subprocess.Popen([PROGRAM, "--served_model_name", "m", "--port", "0", "--threads", "2", *shape,
-                                         "--kv_tokens", "16384", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                         *(() if "bert" in flags else ("--kv_tokens", "16384")), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         self.lines = []
         threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")), daemon=True).start()
@@ -143,9 +143,9 @@ def weights(want):
     status, got = s.reload(model="b")  # whose weights would not be served
     expect(status == 400 and "there.json says where the weights are" in got["error"]["message"], got)
     s.end()
-    for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu")):
+    for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu"), ("--nvme_path", "."), ("--kv_type", "int8"), ("--offload_kv",)):
         got = subprocess.run([PROGRAM, "--model", "bert", "--port", "0", *flags], capture_output=True, text=True, check=False, timeout=60)
-        expect(got.returncode == 1 and "is an encoder" in got.stderr and "--deepspeed_config" in got.stderr, got)
+        expect(got.returncode == 2 and "is an encoder" in got.stderr and "--deepspeed_config" in got.stderr, got)
 
 
 def load(s, want):
