@@ -109,11 +109,11 @@ def weights(want):
     expect(found == [long], "the running text changed")
     expect(s.text() == want["b"])
     # what cannot be loaded changes nothing
-    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("stops", "other ids"), ("shorter", "1024 positions")):
+    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("stops", "other ids"), ("shorter", "1024 positions"), ("piped", "pipe")):
         status, got = s.reload(model=model)
         expect(status == 400 and what in got["error"]["message"], model, got)
         expect(s.text() == want["b"], model)
-    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 5)
+    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 6)
     for body in (dict(model=3), dict(what="a")):
         expect(s.reload(**body)[0] == 400, body)
     expect(s.post("/v1/reload", headers={}, model="a")[0] == 401)
@@ -128,7 +128,7 @@ def weights(want):
     expect(s.text() == want["b"] and any("b is loaded anew" in x for x in s.lines), s.lines)
     os.rename("b", "b.old")
     s.process.send_signal(signal.SIGHUP)
-    s.until("ds_serve_failed_reloads_total", 6)
+    s.until("ds_serve_failed_reloads_total", 7)
     os.rename("b.old", "b")
     expect(s.text() == want["b"] and any("b is not loaded: " in x for x in s.lines), s.lines)
     load(s, want)
@@ -194,6 +194,8 @@ def adapters():
     plain, adapted = s.text(), s.text(model="l")
     expect(plain != adapted)
     expect(s.post("/v1/load_lora_adapter", lora_name="k", lora_path="lora1")[0] == 200 and s.text(model="k") == adapted)
+    status, got = s.post("/v1/load_lora_adapter", lora_name="p", lora_path="piped")  # which the engine would wait for
+    expect(status == 400 and "pipe" in got["error"]["message"], got)
     expect(s.reload(model="b")[0] == 200)
     expect(s.text() not in (plain, adapted) and s.text(model="l") == s.text(model="k") != s.text())
     expect(s.reload(model="a")[0] == 200 and s.text() == plain and s.text(model="l") == adapted)
@@ -268,6 +270,9 @@ with open("keys", "w", encoding="utf8") as out:
     out.write("k\n")
 shutil.copytree("a", "broken")
 os.truncate("broken/model.safetensors", 5000)
+shutil.copytree("a", "piped")
+os.unlink("piped/config.json")
+os.mkfifo("piped/config.json")
 shutil.copytree("a", "words")
 with open("words/tokenizer.json", "a", encoding="utf8") as out:
     out.write("{}")

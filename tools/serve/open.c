@@ -36,6 +36,7 @@ ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     sigset_t signals;
+    DS_TRY(no_pipes(ctx, o->model));
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
     p->unpacked.rounds_later = o->deployment != NULL && offload_says_dtype(o->deployment);
