@@ -47,7 +47,7 @@ int main(int argc, char **argv)
         status = status < 0                    ? status
                  : serve_options_are_front(&o) ? balance_run(ctx, &o)
                                                : front_run(ctx, &o);
-        code = status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+        code = status == DS_ERR_ARG ? EXIT_USE : status < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
     }
     if (status < 0) {
         (void)fprintf(stderr, "ds_serve: %s\n", ds_ctx_error(ctx));

@@ -35,6 +35,12 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
         return ds_fail(g->ctx, DS_ERR_ARG,
                        "ds_generator_params: config is not resolved: ds_config_resolve first");
     }
+    const ds_offload_device device = values->zero.offload_param.device;
+    if (params->offload_kv && device == DS_OFFLOAD_NONE) {
+        return ds_fail(g->ctx, DS_ERR_ARG,
+                       "ds_generator_params: offload_kv puts keys and values where the parameters "
+                       "are, but offload_param.device is none");
+    }
     if (params->engine != NULL) {
         return ds_fail(g->ctx, DS_ERR_ARG,
                        "ds_generator_params: an engine's weights are where its own configuration "
@@ -51,6 +57,11 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
     o->spec.states = o->spec.chosen = o->spec.how.activations = DSI_RESIDENCY_DEVICE;
     o->in_place = params->weights != NULL && strcmp(params->weights, o->spec.param_folders) == 0;
     g->offload = o;
+    if (device == DS_OFFLOAD_CPU && o->spec.params == DSI_RESIDENCY_DEVICE && !g->plans_only) {
+        ds_log(g->ctx, DS_LOG_WARN,
+               "zero_optimization.offload_param moves nothing: the device's memory is the host's; "
+               "nvme takes weights to disk");
+    }
     return DS_OK;
 }
 

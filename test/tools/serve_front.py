@@ -148,7 +148,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Front:
     def __init__(self, *flags, ready=True, env=None):
-        self.process = subprocess.Popen([PROGRAM, "--port", "0", "--probe_seconds", "0.1", "--probe_timeout", "1", *flags], text=True,
+        probes = ("--probe_seconds", "0.1", "--probe_timeout", "1") if flags[0] != "--model" else ()  # of a server of a model, none
+        self.process = subprocess.Popen([PROGRAM, "--port", "0", *probes, *flags], text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         atexit.register(self.process.kill)
         self.lines = []
@@ -676,19 +677,32 @@ def wrong():
     refusal(2, "--threads would have no effect", "--upstream", "http://127.0.0.1:1", "--threads", "2")
     refusal(2, "--model would have no effect", "--replica=--model x", "--model", "y")
     refusal(2, "--include", "--model", MODEL, "--include", "a")
-    refusal(1, "https", "--upstream", "https://127.0.0.1:1")
-    refusal(1, "without a path", "--upstream", "http://127.0.0.1:1/a")
-    refusal(1, "nowhere.invalid", "--upstream", "http://nowhere.invalid:1")
-    refusal(1, "--replicas 3, but --replica names 1", "--replicas", "3", "--replica=--model x")
-    refusal(1, "give one of them", "--replicas", "3", "--hostfile", "x", "--model", "x")
+    refusal(2, "https", "--upstream", "https://127.0.0.1:1")
+    refusal(2, "without a path", "--upstream", "http://127.0.0.1:1/a")
+    refusal(2, "nowhere.invalid", "--upstream", "http://nowhere.invalid:1")
+    refusal(2, "--replicas 3, but --replica names 1", "--replicas", "3", "--replica=--model x")
+    refusal(2, "give one of them", "--replicas", "3", "--hostfile", "x", "--model", "x")
+    with open("hosts.bad", "w", encoding="utf8") as file:
+        file.write("127.0.0.2 slots=2 junk\n")
     with open("hosts.mii", "w", encoding="utf8") as file:
         file.write("127.0.0.2 slots=2\n")
     with open("mii.json", "w", encoding="utf8") as file:
         json.dump(dict(model_name_or_path=MODEL, replica_num=3, hostfile="hosts.mii"), file)
-    refusal(1, "replica_num is 3, but hostfile hosts.mii has 2 slots", "--deepspeed_config", "mii.json", "--port", "0")
-    refusal(1, "nofile", "--hostfile", "nofile", "--model", "x")
-    refusal(1, "--control", "--model", MODEL, "--control")
+    refusal(2, "replica_num is 3, but hostfile hosts.mii has 2 slots", "--deepspeed_config", "mii.json", "--port", "0")
+    refusal(2, "--control", "--model", MODEL, "--control")
     refusal(1, "all replicas have ended", "--replicas", "2", "--model", "no_such_folder", "--port", "0")
+    refusal(2, "--hostfile: cannot open nofile", "--hostfile", "nofile", "--model", "x")
+    refusal(2, "--hostfile: hosts.bad:1", "--hostfile", "hosts.bad", "--model", "x")
+    refusal(2, "--lora", "--replicas", "2", "--model", MODEL, "--lora", "x", "--port", "0")  # they refuse it
+    for url in ("http://127.0.0.1:99999", "http://127.0.0.1:0", "http://[::1", "ftp://127.0.0.1:1"):
+        refusal(2, "--upstream", "--upstream", url)
+    for flag, value in (("probe_seconds", "1"), ("probe_timeout", "1"), ("reload_timeout", "1"), ("replica_restarts", "1"), ("replica_port", "0"), ("ssh_port", "0")):
+        refusal(2, f"--{flag} goes with", "--model", MODEL, f"--{flag}", value)
+    for flag in ("replica_restarts", "replica_port", "ssh_port"):
+        refusal(2, f"--{flag} ", "--upstream", "http://127.0.0.1:1", f"--{flag}", "1")
+    for flags in (("--lora_updates",), ("--max_lora_rank", "8"), ("--pooling", "mean", "--no_embeddings"), ("--tls_cert", "x"), ("--api_key_file", "nofile")):
+        refusal(2, flags[0], "--replicas", "2", "--model", MODEL, *flags)
+        refusal(2, flags[0], "--model", MODEL, *flags)
 
 
 for part in (by_name, loads, losses, passing, hangs, at_each, weights, refused_early, refused, keys_and_drain, own, wrong):

@@ -28,7 +28,7 @@ def expect(holds, *what):
 class Server:
     def __init__(self, *flags, shape=("--dtype", "f32", "--max_length", "2048")):
         self.process = subprocess.Popen([PROGRAM, "--served_model_name", "m", "--port", "0", "--threads", "2", *shape,
-                                         "--kv_tokens", "16384", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                         *(() if "bert" in flags else ("--kv_tokens", "16384")), *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         self.lines = []
         threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")), daemon=True).start()
@@ -109,11 +109,11 @@ def weights(want):
     expect(found == [long], "the running text changed")
     expect(s.text() == want["b"])
     # what cannot be loaded changes nothing
-    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("stops", "other ids"), ("shorter", "1024 positions")):
+    for model, what in (("nowhere", "nowhere"), ("broken", "broken"), ("words", "tokenizer"), ("stops", "other ids"), ("shorter", "1024 positions"), ("piped", "pipe")):
         status, got = s.reload(model=model)
         expect(status == 400 and what in got["error"]["message"], model, got)
         expect(s.text() == want["b"], model)
-    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 5)
+    expect(s.metric("ds_serve_reloads_total") == 1 and s.metric("ds_serve_failed_reloads_total") == 6)
     for body in (dict(model=3), dict(what="a")):
         expect(s.reload(**body)[0] == 400, body)
     expect(s.post("/v1/reload", headers={}, model="a")[0] == 401)
@@ -128,7 +128,7 @@ def weights(want):
     expect(s.text() == want["b"] and any("b is loaded anew" in x for x in s.lines), s.lines)
     os.rename("b", "b.old")
     s.process.send_signal(signal.SIGHUP)
-    s.until("ds_serve_failed_reloads_total", 6)
+    s.until("ds_serve_failed_reloads_total", 7)
     os.rename("b.old", "b")
     expect(s.text() == want["b"] and any("b is not loaded: " in x for x in s.lines), s.lines)
     load(s, want)
@@ -143,9 +143,9 @@ def weights(want):
     status, got = s.reload(model="b")  # whose weights would not be served
     expect(status == 400 and "there.json says where the weights are" in got["error"]["message"], got)
     s.end()
-    for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu")):
+    for flags in (("--deepspeed_config", "there.json"), ("--offload_param", "cpu"), ("--nvme_path", "."), ("--kv_type", "int8"), ("--offload_kv",)):
         got = subprocess.run([PROGRAM, "--model", "bert", "--port", "0", *flags], capture_output=True, text=True, check=False, timeout=60)
-        expect(got.returncode == 1 and "is an encoder" in got.stderr and "--deepspeed_config" in got.stderr, got)
+        expect(got.returncode == 2 and "is an encoder" in got.stderr and "--deepspeed_config" in got.stderr, got)
 
 
 def load(s, want):
@@ -194,6 +194,8 @@ def adapters():
     plain, adapted = s.text(), s.text(model="l")
     expect(plain != adapted)
     expect(s.post("/v1/load_lora_adapter", lora_name="k", lora_path="lora1")[0] == 200 and s.text(model="k") == adapted)
+    status, got = s.post("/v1/load_lora_adapter", lora_name="p", lora_path="piped")  # which the engine would wait for
+    expect(status == 400 and "pipe" in got["error"]["message"], got)
     expect(s.reload(model="b")[0] == 200)
     expect(s.text() not in (plain, adapted) and s.text(model="l") == s.text(model="k") != s.text())
     expect(s.reload(model="a")[0] == 200 and s.text() == plain and s.text(model="l") == adapted)
@@ -268,6 +270,9 @@ with open("keys", "w", encoding="utf8") as out:
     out.write("k\n")
 shutil.copytree("a", "broken")
 os.truncate("broken/model.safetensors", 5000)
+shutil.copytree("a", "piped")
+os.unlink("piped/config.json")
+os.mkfifo("piped/config.json")
 shutil.copytree("a", "words")
 with open("words/tokenizer.json", "a", encoding="utf8") as out:
     out.write("{}")

@@ -52,6 +52,14 @@ refused() { # WORDS, FLAGS
 }
 refused "go with --offload_param" --nvme_path disk
 refused "leave --offload_param" --deepspeed_config ds.json "${away[@]}"
+refused "leave --offload_param" --deepspeed_config ds.json --max_in_cpu 0
+refused "nvme_path goes with --offload_param nvme" --offload_param cpu --nvme_path disk
+refused "max_in_cpu goes with --offload_param nvme" --offload_param cpu --max_in_cpu 5
+text "$build/ds_generate" --offload_param cpu > /dev/null && grep -q "moves nothing" err || fail "what moves nothing is said"
+if [ -x "$build/ds_serve" ]; then
+    "$build/ds_serve" --model tuned --port 0 --offload_kv --deepspeed_config <(sed 's/"nvme"/"none"/' ds.json) 2> err && fail "keys and values go nowhere"
+    grep -q offload_kv err || { cat err; fail "not the word offload_kv"; }
+fi
 refused "nowhere" --offload_param nvme --nvme_path "$scratch/nowhere" --max_in_cpu 0 
 refused "offload_param" --deepspeed_config <(sed 's/"nvme"/"tape"/' ds.json)
 

@@ -100,6 +100,15 @@ static void drain(balance *b, const sigset_t *signals)
     }
 }
 
+static bool all_refused(const balance *b)
+{
+    size_t i = 0;
+    while (i < b->n && b->replicas[i].refused) {
+        ++i;
+    }
+    return i == b->n;
+}
+
 static ds_status serve(ds_ctx *ctx, balance *b, const sigset_t *signals)
 {
     pthread_t relay;
@@ -128,7 +137,10 @@ static ds_status serve(ds_ctx *ctx, balance *b, const sigset_t *signals)
         listen_end(&b->door);
     }
     if (status >= 0 && ended) {
-        return ds_fail(ctx, DS_ERR_PEER, "all replicas have ended");
+        return all_refused(b) ? ds_fail(ctx, DS_ERR_ARG,
+                                        "all replicas have ended: they refuse their flags, as "
+                                        "written above")
+                              : ds_fail(ctx, DS_ERR_PEER, "all replicas have ended");
     }
     return status;
 }

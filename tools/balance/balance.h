@@ -29,6 +29,7 @@ enum {
     BALANCE_MARKS = 512,        /* of a prompt */
     BALANCE_PREFIXES = 1 << 16, /* marks that are remembered */
     BALANCE_WHY = 200,          /* bytes of a reason */
+    BALANCE_WRONG_USE = 2,      /* ds_serve's exit code */
     BALANCE_SLACK = 4,          /* requests more that a replica may have for its cache */
     BALANCE_AHEAD = 1 << 20     /* bytes that a slow client may be behind */
 };
@@ -95,6 +96,7 @@ typedef struct replica {
     /* its next life, see restart.c */
     size_t n_beside;           /* replicas of its machine */
     bool was_up;               /* one that never was is not started again */
+    bool refused;              /* it ended at once: it was used wrongly */
     double up_since;           /* 0: it is not, in this life */
     double restart_due;        /* 0: it is not started again */
     int64_t n_row, n_restarts; /* restarts since it was well; in all */

@@ -216,6 +216,8 @@ void replica_hear(replica *r, short out, short err)
     if (ended && r->process.err < 0) { /* its last words were read */
         const pid_t pid = r->process.pid;
         r->process.pid = 0;
+        r->refused =
+            !r->was_up && info.si_code == CLD_EXITED && info.si_status == BALANCE_WRONG_USE;
         dsi_process_close(&r->process);
         replica_fails(r, REPLICA_ENDED, end_of(pid, why, sizeof why));
     }
@@ -335,6 +337,18 @@ static replica *add(balance *b)
     return r;
 }
 
+/* What a flag names is not as it should be: the message names the flag, too. */
+static ds_status wrong_use(ds_ctx *ctx, const char *flag, ds_status status)
+{
+    char why[2048];
+    if (status >= 0 || status == DS_ERR_NOMEM) {
+        return status;
+    }
+    (void)snprintf(why, sizeof why, "%s", ds_ctx_error(ctx));
+    return strstr(why, "--") == why ? ds_fail(ctx, DS_ERR_ARG, "%s", why)
+                                    : ds_fail(ctx, DS_ERR_ARG, "--%s: %s", flag, why);
+}
+
 static ds_status add_upstream(ds_ctx *ctx, balance *b, const char *url, const char *key)
 {
     load_target t = {0};
@@ -357,7 +371,8 @@ static ds_status open_upstreams(ds_ctx *ctx, balance *b)
     dsi_buf file = dsi_buf_make(1 << 16);
     ds_status status = DS_OK;
     if (o->upstream_key_file != NULL) {
-        status = dsi_buf_read_file(ctx, o->upstream_key_file, &file);
+        status = wrong_use(ctx, "upstream_key_file",
+                           dsi_buf_read_file(ctx, o->upstream_key_file, &file));
         const size_t n = strcspn(dsi_buf_text(&file), "\r\n");
         if (status >= 0 && (n == 0 || n >= sizeof b->replicas[0].key)) {
             status = ds_fail(ctx, DS_ERR_ARG,
@@ -369,7 +384,8 @@ static ds_status open_upstreams(ds_ctx *ctx, balance *b)
         }
     }
     for (size_t i = 0; i < o->upstream.n && status >= 0; ++i) {
-        status = add_upstream(ctx, b, o->upstream.items[i], dsi_buf_text(&file));
+        status = wrong_use(ctx, "upstream",
+                           add_upstream(ctx, b, o->upstream.items[i], dsi_buf_text(&file)));
     }
     dsi_buf_free(&file);
     return status;
@@ -391,7 +407,10 @@ static ds_status open_all(ds_ctx *ctx, balance *b, const dsi_hosts *hosts, size_
     const char *append = getenv("PDSH_SSH_ARGS_APPEND");
     const size_t n = n_here + o->upstream.n + dsi_hosts_n_ranks(hosts);
     if (n > BALANCE_MOST) {
-        return ds_fail(ctx, DS_ERR_LIMIT, "%zu replicas; a front has at most %d", n, BALANCE_MOST);
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--replicas, --replica, --hostfile and --upstream come to %zu replicas; a "
+                       "front has at most %d",
+                       n, BALANCE_MOST);
     }
     b->replicas = calloc(n + 1, sizeof *b->replicas);
     b->prefixes = calloc(1, sizeof *b->prefixes);
@@ -415,21 +434,12 @@ ds_status replicas_open(ds_ctx *ctx, balance *b)
     const serve_options *o = b->o;
     dsi_hosts hosts = {0};
     size_t n_here = (size_t)o->replicas;
-    if (o->hostfile != NULL && o->replicas > 0) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "--replicas starts them on this machine, --hostfile on its "
-                       "hosts: give one of them");
-    }
     if (o->hostfile == NULL && o->replica.n > 0) {
-        if (o->replicas > 0 && o->replicas != (int64_t)o->replica.n) {
-            return ds_fail(ctx, DS_ERR_ARG, "--replicas %lld, but --replica names %zu",
-                           (long long)o->replicas, o->replica.n);
-        }
         n_here = o->replica.n;
     }
     ds_status status = DS_OK;
     if (o->hostfile != NULL) {
-        status = dsi_hosts_read(ctx, o->hostfile, &hosts);
+        status = wrong_use(ctx, "hostfile", dsi_hosts_read(ctx, o->hostfile, &hosts));
         status = status < 0 ? status : dsi_hosts_select(ctx, &hosts, o->include, o->exclude);
         if (status >= 0 && o->slots > 0 && o->slots != (int64_t)dsi_hosts_n_ranks(&hosts)) {
             status = ds_fail(ctx, DS_ERR_ARG,

@@ -35,13 +35,18 @@ static ds_status load_flags(ds_ctx *ctx, const offload_flags *f, const char *fol
 
 ds_status offload_flags_open(ds_ctx *ctx, offload_flags *f, const char *model, uint32_t ranks)
 {
-    if (f->config_path != NULL && (f->device != NULL || f->nvme_path != NULL)) {
+    if (f->config_path != NULL && (f->device != NULL || f->nvme_path != NULL || f->most_given)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "--deepspeed_config says where weights are; leave --offload_param and "
-                       "--nvme_path");
+                       "--deepspeed_config says where weights are; leave --offload_param, "
+                       "--nvme_path and --max_in_cpu");
+    }
+    if (f->device != NULL && strcmp(f->device, "nvme") != 0 &&
+        (f->nvme_path != NULL || f->most_given)) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s goes with --offload_param nvme, found %s",
+                       f->nvme_path != NULL ? "nvme_path" : "max_in_cpu", f->device);
     }
     if (f->config_path == NULL && f->device == NULL) {
-        return f->nvme_path == NULL && f->max_in_cpu == 0 && !f->kv
+        return f->nvme_path == NULL && !f->most_given && !f->kv
                    ? DS_OK
                    : ds_fail(ctx, DS_ERR_ARG,
                              "--nvme_path, --max_in_cpu and --offload_kv go with --offload_param");

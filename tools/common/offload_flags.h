@@ -10,6 +10,7 @@
 typedef struct offload_flags {
     const char *config_path, *device, *nvme_path;
     int64_t max_in_cpu;
+    bool most_given; /* --max_in_cpu */
     bool kv;
     ds_config *config; /* offload_flags_open's; NULL: weights are in memory */
 } offload_flags;
@@ -38,6 +39,7 @@ typedef struct offload_flags {
          .value = "N",                                                                             \
          .def = "0",                                                                               \
          .max = 1e15,                                                                              \
+         .given_out = &(f)->most_given,                                                            \
          .doc = "Weights that nvme leaves in memory, the first ones, in elements."},               \
     {                                                                                              \
         .name = "deepspeed_config", .type = DSI_ARG_TEXT, .out = &(f)->config_path,                \

@@ -44,14 +44,18 @@ ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_
         n_port = strspn(port, "0123456789");
         p = port + n_port;
     }
+    const bool no_port =
+        n_port > 0 && n_port < sizeof t->port && (atoi(port) < 1 || atoi(port) > 65535);
+    const bool open = bracket && host[n_host] != ']';
     const bool other = n_port == 0 && p == port && strncmp(p, "//", 2) == 0; /* a scheme */
     size_t n_path = strlen(p);
     while (n_path > 0 && p[n_path - 1] == '/') {
         --n_path;
     }
     n_path -= n_path >= 3 && memcmp(p + n_path - 3, "/v1", 3) == 0 ? 3 : 0;
-    if (n_host == 0 || other || n_host >= sizeof t->host || n_port >= sizeof t->port ||
-        n_path >= sizeof t->path || (*p != '\0' && *p != '/') || strpbrk(url, " \r\n") != NULL) {
+    if (n_host == 0 || other || no_port || open || n_host >= sizeof t->host ||
+        n_port >= sizeof t->port || n_path >= sizeof t->path || (*p != '\0' && *p != '/') ||
+        strpbrk(url, " \r\n") != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "%s: expected http://HOST[:PORT][/PATH], found '%s'", flag,
                        url);
     }

@@ -199,7 +199,7 @@ static bool read_stream_options(api_reader *r, json_t *v)
                 return false;
             }
             if (unused) {
-                dsi_buf_puts(r->ignored, "stream_options.include_obfuscation ");
+                api_ignore(r->ignored, "stream_options.include_obfuscation");
             }
         } else {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", "stream_options",
@@ -374,7 +374,7 @@ static bool read_rows(api_reader *r, json_t *body)
             continue; /* as if it were not there */
         }
         if (at->read == NULL) {
-            dsi_buf_printf(r->ignored, "%s ", key);
+            api_ignore(r->ignored, key);
         } else if (!at->read(r, value)) {
             return false;
         }
@@ -475,9 +475,20 @@ static bool fit(api_reader *r)
                     (long long)j->request.min_new_tokens, (long long)j->request.max_new_tokens);
 }
 
-static bool check_together(api_reader *r)
+/* Of two lengths the shorter one is in force. */
+static void name_longer(api_reader *r, json_t *body)
+{
+    const double old = json_number_value(json_object_get(body, "max_tokens"));
+    const double now = json_number_value(json_object_get(body, "max_completion_tokens"));
+    if (old > 0 && now > 0 && old != now) {
+        api_ignore(r->ignored, old > now ? "max_tokens" : "max_completion_tokens");
+    }
+}
+
+static bool check_together(api_reader *r, json_t *body)
 {
     job *j = r->j;
+    name_longer(r, body);
     if (j->usage && !j->streams) {
         return api_wrong(r, "stream_options", "stream true beside it");
     }
@@ -508,7 +519,7 @@ bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, ap
     if (!json_is_string(json_object_get(body, "model"))) {
         return api_wrong(&r, "model", "the name of a model, as /v1/models lists it");
     }
-    if (!read_rows(&r, body) || !check_together(&r) || !take_bias(&r) || !take_stop_ids(&r) ||
+    if (!read_rows(&r, body) || !check_together(&r, body) || !take_bias(&r) || !take_stop_ids(&r) ||
         !api_take_samplers(&r) || !api_take_beams(&r, body) || !api_take_form(&r) ||
         !api_take_tools(&r)) {
         return false;

@@ -67,8 +67,10 @@ static bool read_json_schema(api_reader *r, json_t *v)
         if (strict && !json_is_boolean(value) && !json_is_null(value)) {
             return api_wrong(r, name, "json_schema.strict of true or false");
         }
-        if (strcmp(key, "description") == 0 || (strict && json_is_false(value))) {
-            dsi_buf_printf(r->ignored, "response_format.json_schema.%s ", key);
+        if (strict && json_is_false(value)) {
+            api_ignore(r->ignored, "response_format.json_schema.strict");
+        } else if (strcmp(key, "description") == 0) {
+            api_ignore(r->ignored, "response_format.json_schema.description");
         } else if (!strict && strcmp(key, "name") != 0 && strcmp(key, "schema") != 0) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", name,
                             "response_format.json_schema.%.40s is not known", key);

@@ -2,6 +2,8 @@
 /* What a text goes on from: prompts, and messages by the chat template. See api.h. */
 #include "api.h"
 
+#include "data/chat_template.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +109,18 @@ bool api_take_prompts(api_reader *r, json_t *v)
 }
 
 /* ---- messages ---- */
+/* Whether a part has no other members than type and text; what other servers' clients send is
+ * named.
+ */
+static bool is_known_part(api_reader *r, json_t *part)
+{
+    const bool marked = json_object_get(part, "cache_control") != NULL;
+    if (marked) {
+        api_ignore(r->ignored, "messages.content.cache_control");
+    }
+    return json_object_size(part) == (marked ? 3 : 2);
+}
+
 /* {"type": "text", "text": …} parts become one text. */
 static bool join_parts(api_reader *r, json_t *message, json_t *parts)
 {
@@ -115,7 +129,7 @@ static bool join_parts(api_reader *r, json_t *message, json_t *parts)
         json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         const char *words = json_string_value(json_object_get(part, "text"));
-        if (type == NULL || strcmp(type, "text") != 0 || words == NULL) {
+        if (type == NULL || strcmp(type, "text") != 0 || words == NULL || !is_known_part(r, part)) {
             dsi_buf_free(&text);
             return api_unsupported(r, "messages",
                                    "parts of a message can only be "
@@ -123,9 +137,10 @@ static bool join_parts(api_reader *r, json_t *message, json_t *parts)
         }
         dsi_buf_puts(&text, words);
     }
-    (void)json_object_set_new(message, "content", json_string(dsi_buf_text(&text)));
+    const bool whole = !text.failed && json_object_set_new(message, "content",
+                                                           json_string(dsi_buf_text(&text))) == 0;
     dsi_buf_free(&text);
-    return true;
+    return whole || api_wrong(r, "messages", "fewer texts in a message, there is no memory");
 }
 
 static bool check_message(api_reader *r, json_t *message)
@@ -153,8 +168,9 @@ static bool check_message(api_reader *r, json_t *message)
         }
     }
     if (json_object_get(message, "refusal") != NULL) { /* of an answer that comes back */
-        dsi_buf_puts(r->ignored,
-                     json_is_null(json_object_get(message, "refusal")) ? "" : "messages.refusal ");
+        if (!json_is_null(json_object_get(message, "refusal"))) {
+            api_ignore(r->ignored, "messages.refusal");
+        }
         (void)json_object_del(message, "refusal");
     }
     if (json_is_null(json_object_get(message, "tool_calls"))) {
@@ -172,11 +188,35 @@ static bool check_message(api_reader *r, json_t *message)
         return api_wrong(r, "messages", "a content that is a text or an array of texts");
     }
     if (json_object_get(message, "name") != NULL) {
-        dsi_buf_puts(r->ignored, "messages.name ");
+        api_ignore(r->ignored, "messages.name");
         (void)json_object_del(message, "name");
     }
     if (strcmp(role, "developer") == 0) { /* what newer clients call it */
         (void)json_object_set_new(message, "role", json_string("system"));
+    }
+    return true;
+}
+
+/* Names variables that the template does not read. */
+static bool check_variables(api_reader *r, const json_t *chat)
+{
+    enum { MOST_BYTES = 512 }; /* of names in the header */
+    const dsi_jinja *template = dsi_chat_template_for(r->f->chat, chat);
+    const char *key = NULL;
+    json_t *value = NULL;
+    json_object_foreach(json_object_get(chat, "chat_template_kwargs"), key, value)
+    {
+        char name[128];
+        if (template == NULL || (*key != '\0' && dsi_jinja_mentions(template, key))) {
+            continue;
+        }
+        if (!api_is_name(key) || r->ignored->size > MOST_BYTES) {
+            return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", "chat_template_kwargs",
+                            "chat_template_kwargs.%.60s is nothing that the chat template reads",
+                            key);
+        }
+        (void)snprintf(name, sizeof name, "chat_template_kwargs.%s", key);
+        api_ignore(r->ignored, name);
     }
     return true;
 }
@@ -206,6 +246,10 @@ static bool render(api_reader *r, json_t *body, ds_chat_text *text_out)
     if (r->tools != NULL) {
         (void)json_object_set(chat, "tools", r->tools);
     }
+    if (!check_variables(r, chat)) {
+        json_decref(chat);
+        return false;
+    }
     char *text = json_dumps(chat, JSON_COMPACT);
     const ds_status status = text != NULL ? ds_chat_render_json(f->chat, text, strlen(text),
                                                                 DS_CHAT_GENERATION_PROMPT, text_out)
@@ -216,13 +260,13 @@ static bool render(api_reader *r, json_t *body, ds_chat_text *text_out)
                                    ds_ctx_error(f->http_ctx));
 }
 
-bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e)
+bool api_render(front *f, json_t *body, ds_chat_text *text_out, dsi_buf *ignored, api_error *e)
 {
-    dsi_buf ignored = dsi_buf_make(4096);
-    api_reader r = {.f = f, .ignored = &ignored, .e = e, .tools = json_object_get(body, "tools")};
-    const bool ok = render(&r, body, text_out);
-    dsi_buf_free(&ignored);
-    return ok;
+    api_reader r = {.f = f, .ignored = ignored, .e = e, .tools = json_object_get(body, "tools")};
+    if (json_array_size(r.tools) > 0 && f->calls == NULL) {
+        return api_unsupported(&r, "tools", "the model's chat template has no place for tools");
+    }
+    return render(&r, body, text_out);
 }
 
 bool api_take_messages(api_reader *r, json_t *body)

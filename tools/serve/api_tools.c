@@ -43,7 +43,7 @@ static bool read_tool(api_reader *r, json_t *v, dsi_guide_tool *tool)
     {
         const bool strict = strcmp(key, "strict") == 0;
         if (strict && json_is_false(value)) {
-            dsi_buf_puts(r->ignored, "tools.function.strict "); /* arguments always fit */
+            api_ignore(r->ignored, "tools.function.strict"); /* arguments always fit */
         } else if (!strict && strcmp(key, "name") != 0 && strcmp(key, "description") != 0 &&
                    strcmp(key, "parameters") != 0) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", "tools",
@@ -78,7 +78,8 @@ static bool read_choice(api_reader *r, choice_of_tool *c)
     c->forced = !c->none;
     c->name = json_string_value(json_object_get(json_object_get(v, "function"), "name"));
     const bool named = type != NULL && strcmp(type, "function") == 0 && c->name != NULL &&
-                       json_object_size(v) == 2;
+                       json_object_size(v) == 2 &&
+                       json_object_size(json_object_get(v, "function")) == 1;
     return c->none || (word != NULL && strcmp(word, "required") == 0) || named ||
            api_wrong(
                r, "tool_choice",
@@ -116,7 +117,14 @@ static bool read_all(api_reader *r, const choice_of_tool *c, dsi_guide_tool *too
     if (ok && n == 0) {
         ok = api_wrong(r, "tool_choice", "the name of one of the tools");
     }
-    ok = ok && make_guide(r, tools, n, c);
+    if (ok && c->none) { /* the model does not see them */
+        api_ignore(r->ignored, "tools");
+        if (r->parallel != NULL) {
+            api_ignore(r->ignored, "parallel_tool_calls");
+        }
+        r->tools = NULL;
+    }
+    ok = ok && (c->none || make_guide(r, tools, n, c));
     for (size_t i = 0; i < n; ++i) {
         free((void *)(uintptr_t)tools[i].parameters);
     }
@@ -146,10 +154,6 @@ bool api_take_tools(api_reader *r)
                                "not possible beside response_format and "
                                "structured_outputs");
     }
-    if (c.none) { /* the model does not see them */
-        r->tools = NULL;
-        return true;
-    }
     dsi_guide_tool *tools = calloc(n, sizeof *tools);
     const bool ok = tools != NULL
                         ? read_all(r, &c, tools)
@@ -159,14 +163,28 @@ bool api_take_tools(api_reader *r)
 }
 
 /* ---- messages ---- */
+/* Whether a call has no other members than these. */
+static bool is_call(json_t *call)
+{
+    json_t *type = json_object_get(call, "type");
+    const char *name = json_string_value(type);
+    return (type == NULL || (name != NULL && strcmp(name, "function") == 0)) &&
+           json_object_size(call) == (type == NULL ? 2 : 3) &&
+           json_object_size(json_object_get(call, "function")) == 2;
+}
+
 /* Arguments come as text; templates want them as values. */
 static bool read_call(api_reader *r, json_t *call)
 {
     json_t *function = json_object_get(call, "function");
     json_t *arguments = json_object_get(function, "arguments");
+    if (json_object_get(call, "index") != NULL) { /* of a stream's answer that comes back */
+        api_ignore(r->ignored, "messages.tool_calls.index");
+        (void)json_object_del(call, "index");
+    }
     const char *text = json_string_value(arguments);
     json_t *value = text != NULL ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (!json_is_string(json_object_get(call, "id")) || !json_is_object(value) ||
+    if (!is_call(call) || !json_is_string(json_object_get(call, "id")) || !json_is_object(value) ||
         !api_is_name(json_string_value(json_object_get(function, "name")))) {
         json_decref(value);
         return api_wrong(

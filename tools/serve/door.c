@@ -2,6 +2,7 @@
 /* From a connection to a route: paths, keys, limits, bodies. See door.h. */
 #include "door.h"
 
+#include <deepspeed/context.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -13,6 +14,16 @@ enum {
 };
 
 /* ---- keys and certificates ---- */
+static ds_status read_flag_file(ds_ctx *ctx, const char *flag, const char *path, dsi_buf *out)
+{
+    char why[512];
+    if (dsi_buf_read_file(ctx, path, out) >= 0) {
+        return DS_OK;
+    }
+    (void)snprintf(why, sizeof why, "%s", ds_ctx_error(ctx));
+    return ds_fail(ctx, DS_ERR_ARG, "--%s: %s", flag, why);
+}
+
 static ds_status read_keys(ds_ctx *ctx, const serve_options *o, door *d)
 {
     d->key_file = dsi_buf_make(KEY_CEILING);
@@ -20,7 +31,7 @@ static ds_status read_keys(ds_ctx *ctx, const serve_options *o, door *d)
         dsi_buf_printf(&d->key_file, "%s\n", o->control_key);
     }
     if (o->api_key_file != NULL) {
-        DS_TRY(dsi_buf_read_file(ctx, o->api_key_file, &d->key_file));
+        DS_TRY(read_flag_file(ctx, "api_key_file", o->api_key_file, &d->key_file));
     }
     char *save = NULL;
     for (char *line = d->key_file.size > 0 ? strtok_r(d->key_file.data, "\r\n", &save) : NULL;
@@ -44,15 +55,12 @@ static ds_status read_tls(ds_ctx *ctx, const serve_options *o, door *d)
     if (o->tls_cert == NULL && o->tls_key == NULL) {
         return DS_OK;
     }
-    if (o->tls_cert == NULL || o->tls_key == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--tls_cert and --tls_key go together");
-    }
     if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "--tls_cert: the libmicrohttpd of this machine was built without TLS");
     }
-    DS_TRY(dsi_buf_read_file(ctx, o->tls_cert, &d->cert_file));
-    DS_TRY(dsi_buf_read_file(ctx, o->tls_key, &d->secret_file));
+    DS_TRY(read_flag_file(ctx, "tls_cert", o->tls_cert, &d->cert_file));
+    DS_TRY(read_flag_file(ctx, "tls_key", o->tls_key, &d->secret_file));
     d->tls_cert = dsi_buf_text(&d->cert_file);
     d->tls_key = dsi_buf_text(&d->secret_file);
     return DS_OK;

@@ -92,6 +92,8 @@ void door_end(void *door, struct MHD_Connection *c, void **of_exchange,
 /* ---- reply.c: an answer: status, headers, errors ---- */
 bool api_fail(api_error *e, unsigned status, const char *code, const char *param,
               const char *format, ...) __attribute__((format(printf, 5, 6)));
+/* Names a member without effect, once, for the header of reply_response. */
+void api_ignore(dsi_buf *ignored, const char *name);
 void api_error_print(const api_error *e, dsi_buf *out);
 /* NULL: no memory, the connection is closed. */
 enum MHD_Result reply_response(exchange *x, unsigned status, struct MHD_Response *response);

@@ -40,7 +40,7 @@ static bool read_fields(api_reader *r, json_t *body)
         } else if (strcmp(key, "dimensions") == 0) {
             ok = read_dimensions(r, value);
         } else if (strcmp(key, "user") == 0) {
-            dsi_buf_puts(r->ignored, "user ");
+            api_ignore(r->ignored, "user");
         } else if (strcmp(key, "input") != 0) {
             ok = api_fail(r->e, MHD_HTTP_BAD_REQUEST, "unknown_field", key,
                           "%.60s is no field that this server knows", key);

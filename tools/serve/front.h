@@ -248,7 +248,7 @@ void job_fail(job *j, unsigned status, const char *type, const char *message);
  * header. false: *e is filled, and the job only holds what is to be freed. */
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e);
 /* Messages as text, by the template; freed with ds_chat_text_free. */
-bool api_render(front *f, json_t *body, ds_chat_text *text_out, api_error *e);
+bool api_render(front *f, json_t *body, ds_chat_text *text_out, dsi_buf *ignored, api_error *e);
 
 /* ---- embed.c: /v1/embeddings ---- */
 /* As api_read. */
@@ -300,7 +300,7 @@ void reload_close(front *f);
 
 /* ---- mii.c: DeepSpeed-MII's REST gateway ---- */
 /* The body as that of a completion of the model `name`, a new reference. NULL: *e is filled. */
-json_t *mii_body(json_t *body, const char *name, job *j, api_error *e);
+json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_error *e);
 /* All have ended: the answer. With the lock. */
 void mii_end(job *j);
 

@@ -114,7 +114,7 @@ static bool read_job(exchange *x, job *j, json_t *body, bool of_chat, api_error 
                         "the model is an encoder: it gives no text; ask /v1/embeddings");
     }
     if (j->of_mii) {
-        json_t *completion = mii_body(body, j->model_asked, j, e);
+        json_t *completion = mii_body(body, j->model_asked, j, &x->ignored, e);
         const bool fine =
             completion != NULL && api_read(front_of(x), completion, false, j, &x->ignored, e);
         json_decref(completion);

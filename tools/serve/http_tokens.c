@@ -114,7 +114,7 @@ enum MHD_Result http_template(exchange *x, const char *behind)
                           "expected messages, tools and chat_template_kwargs");
         }
     }
-    ok = ok && api_render(front_of(x), body, &text, &e);
+    ok = ok && api_render(front_of(x), body, &text, &x->ignored, &e);
     json_decref(body);
     if (!ok) {
         return reply_error(x, &e);

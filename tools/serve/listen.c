@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { CONNECTION_BYTES = 64 << 10 };
 
@@ -41,6 +42,19 @@ static void be_silent(void *opaque, const char *format, va_list args)
     (void)args;
 }
 
+/* Whether a socket of ours could listen there. */
+static bool may_listen(const struct addrinfo *a)
+{
+    const int one = 1;
+    const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool may = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+                     bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return may;
+}
+
 ds_status listen_start(ds_ctx *ctx, door *d)
 {
     const serve_options *o = d->options;
@@ -67,13 +81,18 @@ ds_status listen_start(ds_ctx *ctx, door *d)
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
         door_begin, d, MHD_OPTION_NOTIFY_COMPLETED, door_end, d, MHD_OPTION_LISTENING_ADDRESS_REUSE,
         1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2], MHD_OPTION_END);
+    const bool bad_pair = d->daemon == NULL && tls && may_listen(address);
     freeaddrinfo(address);
-    if (d->daemon == NULL) {
-        return ds_fail(
-            ctx, DS_ERR_IO, "cannot listen on %s port %lld: it is taken, or not allowed%s", o->host,
-            (long long)o->port, tls ? "; or --tls_cert and --tls_key are no pair in PEM" : "");
+    if (bad_pair) {
+        return ds_fail(ctx, DS_ERR_ARG, "--tls_cert %s and --tls_key %s are no pair in PEM",
+                       o->tls_cert, o->tls_key);
     }
-    return DS_OK;
+    return d->daemon != NULL
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_IO,
+                         "--host and --port: cannot listen on %s port %lld: it is taken, or not "
+                         "allowed",
+                         o->host, (long long)o->port);
 }
 
 unsigned listen_port(const door *d)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters by name: of the command line, and loaded and unloaded by requests (--lora_updates),
  * under vLLM's paths and fields. The engine's thread does it between two steps. See front.h. */
-#include "front.h"
+#include "open.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -178,6 +178,10 @@ bool lora_load(front *f, json_t *body, api_error *e)
     if (strcmp(name, f->name) == 0 || lora_find(f, name) != NULL) {
         return api_fail(e, MHD_HTTP_BAD_REQUEST, NULL, "lora_name",
                         "lora_name: %.200s is there already", name);
+    }
+    if (no_pipes(f->http_ctx, path) < 0) { /* the engine would wait for it */
+        return api_fail(e, MHD_HTTP_BAD_REQUEST, "adapter", "lora_path", "%.400s",
+                        ds_ctx_error(f->http_ctx));
     }
     front_command c = {.folder = path};
     if (!run(f, &c, e)) {

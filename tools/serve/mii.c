@@ -50,7 +50,20 @@ static bool take(json_t *out, job *j, const char *key, json_t *v, api_error *e)
                     "%.60s is no field that this path knows", key);
 }
 
-json_t *mii_body(json_t *body, const char *name, job *j, api_error *e)
+/* do_sample false, beside which nothing that draws has an effect. */
+static bool take_likeliest(json_t *out, json_t *body, dsi_buf *ignored)
+{
+    static const char *const draws[] = {"temperature", "top_p", "top_k"};
+    for (size_t i = 0; i < sizeof draws / sizeof draws[0]; ++i) {
+        json_t *value = json_object_get(body, draws[i]);
+        if (value != NULL && !json_is_null(value)) {
+            api_ignore(ignored, draws[i]);
+        }
+    }
+    return json_object_set_new(out, "temperature", json_integer(0)) == 0;
+}
+
+json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_error *e)
 {
     json_t *out = json_pack("{s:s,s:f}", "model", name, "top_p", 0.9);
     const char *key = NULL;
@@ -71,7 +84,7 @@ json_t *mii_body(json_t *body, const char *name, job *j, api_error *e)
                       "max_length: this server's context holds %lld", (long long)j->f->max_length);
     }
     if (ok && json_is_false(json_object_get(body, "do_sample"))) {
-        (void)json_object_set_new(out, "temperature", json_integer(0));
+        ok = take_likeliest(out, body, ignored);
     }
     if (!ok) {
         json_decref(out);

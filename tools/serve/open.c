@@ -36,6 +36,7 @@ ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
 {
     char path[PATH_BYTES];
     sigset_t signals;
+    DS_TRY(no_pipes(ctx, o->model));
     f->name = o->served_name != NULL ? o->served_name : o->model;
     p->unpacked.quantize = o->quantize;
     p->unpacked.rounds_later = o->deployment != NULL && offload_says_dtype(o->deployment);
@@ -113,15 +114,23 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
     return DS_OK;
 }
 
+static bool says_where(const offload_flags *f)
+{
+    return f->config_path != NULL || f->device != NULL || f->nvme_path != NULL ||
+           f->max_in_cpu > 0 || f->kv;
+}
+
 static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
-        o->no_embeddings || o->max_loras > 0 || f->comm != NULL ||
-        o->sizes.offload.config_path != NULL || o->sizes.offload.device != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings, "
-                       "--deepspeed_config, --offload_param and several ranks do not go with it",
-                       o->model);
+        o->no_embeddings || o->max_loras > 0 || f->comm != NULL || o->sizes.kv_type != NULL ||
+        o->sizes.kv_tokens > 0 || o->sizes.no_prefix_cache || says_where(&o->sizes.offload)) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings, "
+            "--kv_tokens, --kv_type, --no_prefix_cache, --deepspeed_config, "
+            "--offload_param with what goes with it, and several ranks do not go with it",
+            o->model);
     }
     const ds_encoder_params params = {
         .model = p->model,
@@ -146,9 +155,6 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
 
 ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    if (o->lora_updates && o->max_loras == 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--lora_updates needs slots: --max_loras N");
-    }
     DS_TRY(open_sentence(ctx, o, f, p));
     if (ds_model_get_info(p->model)->encoder) {
         return open_encoder(ctx, o, f, p);

@@ -27,6 +27,10 @@ ds_status open_tokenizer(const serve_options *o, front *f, parts *p);
 ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p);
 void parts_close(parts *p);
 
+/* ---- no_pipes.c ---- */
+/* An error where a file, or one of a folder's, is a device or a pipe, which would be waited for. */
+ds_status no_pipes(ds_ctx *ctx, const char *path);
+
 /* ---- renew.c ---- */
 /* What the command line made is the first that is served; the next ones are loaded as it says. */
 ds_status renew_first(ds_ctx *ctx, front *f, parts *p);

@@ -25,6 +25,19 @@ bool api_fail(api_error *e, unsigned status, const char *code, const char *param
     return false;
 }
 
+void api_ignore(dsi_buf *ignored, const char *name)
+{
+    const size_t n = strlen(name);
+    const char *at = dsi_buf_text(ignored);
+    while (*at != '\0' && (strncmp(at, name, n) != 0 || at[n] != ' ')) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    if (*at == '\0') {
+        dsi_buf_printf(ignored, "%s ", name);
+    }
+}
+
 void api_error_print(const api_error *e, dsi_buf *out)
 {
     dsi_buf_puts(out, "{\"error\":{\"message\":");

@@ -21,16 +21,33 @@ static bool wrong(reader *r, const char *name, const char *expected)
     return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, name, "%s: expected %s", name, expected);
 }
 
-/* Parts {"type": "input_text" or "output_text", "text": …} as those of a chat; a new reference. */
-static json_t *read_parts(json_t *parts)
+/* How many of an object's members are those of an answer that comes back, without effect here. */
+static size_t count_returned(reader *r, const char *of, json_t *object, const char *const *members)
 {
+    char name[64];
+    size_t n = 0;
+    for (; *members != NULL; ++members) {
+        if (json_object_get(object, *members) != NULL) {
+            (void)snprintf(name, sizeof name, "%s.%s", of, *members);
+            api_ignore(r->ignored, name);
+            ++n;
+        }
+    }
+    return n;
+}
+
+/* Parts {"type": "input_text" or "output_text", "text": …} as those of a chat; a new reference. */
+static json_t *read_parts(reader *r, json_t *parts)
+{
+    static const char *const returned[] = {"annotations", "logprobs", NULL};
     json_t *all = json_array();
     for (size_t i = 0; i < json_array_size(parts); ++i) {
         json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         json_t *text = json_object_get(part, "text");
         if (type == NULL || !json_is_string(text) ||
-            (strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0)) {
+            (strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0) ||
+            json_object_size(part) != 2 + count_returned(r, "input.content", part, returned)) {
             json_decref(all);
             return NULL;
         }
@@ -41,17 +58,18 @@ static json_t *read_parts(json_t *parts)
 
 static bool add_message(reader *r, json_t *messages, json_t *item)
 {
-    static const char *const known[] = {"type", "role", "content", "id", "status"};
+    static const char *const known[] = {"type", "role", "content"};
+    static const char *const returned[] = {"id", "status", NULL};
     const char *type = json_string_value(json_object_get(item, "type"));
     json_t *content = json_object_get(item, "content");
     json_t *role = json_object_get(item, "role");
-    size_t n_known = 0;
+    size_t n_known = count_returned(r, "input", item, returned);
     for (size_t i = 0; i < sizeof known / sizeof known[0]; ++i) {
         n_known += json_object_get(item, known[i]) != NULL;
     }
-    content = json_is_array(content) ? read_parts(content) : json_incref(content);
-    if ((type != NULL && strcmp(type, "message") != 0) || n_known != json_object_size(item) ||
-        !json_is_string(role) || content == NULL) {
+    content = json_is_array(content) ? read_parts(r, content) : json_incref(content);
+    if ((json_object_get(item, "type") != NULL && (type == NULL || strcmp(type, "message") != 0)) ||
+        n_known != json_object_size(item) || !json_is_string(role) || content == NULL) {
         json_decref(content);
         return wrong(r, "input",
                      "a text, or messages with role and content of texts; other items "
@@ -145,7 +163,7 @@ static bool read_field(reader *r, const char *name, json_t *value)
         case APART:
             return strcmp(name, "text") != 0 || read_text(r, value);
         case IGNORED:
-            dsi_buf_printf(r->ignored, "%s ", name);
+            api_ignore(r->ignored, name);
             return true;
         default:
             return (json_is_array(value) && json_array_size(value) == 0) ||

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ds_serve's flags: their table, and which of them go together. See serve_options.h. */
+/* ds_serve's flags: their table. Which of them go together: flag_rules.c. See serve_options.h. */
 #include "balance/balance.h"
-#include "common/args_find.h"
 #include "common/unpacked.h"
 
 #include <stdlib.h>
@@ -46,94 +45,6 @@ static const char after[] =
 bool serve_options_are_front(const serve_options *o)
 {
     return o->hostfile != NULL || o->replicas > 0 || o->replica.n > 0 || o->upstream.n > 0;
-}
-
-/* Of a server of a model: what only a front heeds. */
-static ds_status refuse_alone(ds_ctx *ctx, const serve_options *o)
-{
-    const char *flag = o->include != NULL             ? "include"
-                       : o->exclude != NULL           ? "exclude"
-                       : o->ssh_port > 0              ? "ssh_port"
-                       : o->replica_port > 0          ? "replica_port"
-                       : o->upstream_key_file != NULL ? "upstream_key_file"
-                                                      : NULL;
-    return flag == NULL
-               ? DS_OK
-               : ds_fail(ctx, DS_ERR_ARG,
-                         "--%s goes with --hostfile, --replicas, --replica or --upstream", flag);
-}
-
-static bool is_one_of(const char *const *names, const char *name)
-{
-    while (*names != NULL && strcmp(*names, name) != 0) {
-        ++names;
-    }
-    return *names != NULL;
-}
-
-/* Of a front's command line: the words that the servers get that it starts, in o->passed. */
-static ds_status pass_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
-                            serve_options *o)
-{
-    static const char *const own[] = {"host",
-                                      "port",
-                                      "api_key_file",
-                                      "tls_cert",
-                                      "tls_key",
-                                      "hostfile",
-                                      "include",
-                                      "exclude",
-                                      "ssh_port",
-                                      "replicas",
-                                      "replica_port",
-                                      "replica",
-                                      "upstream",
-                                      "upstream_key_file",
-                                      "probe_seconds",
-                                      "probe_timeout",
-                                      "reload_timeout",
-                                      "replica_restarts",
-                                      "control",
-                                      "max_connections",
-                                      NULL};
-    static const char *const shared[] = {"max_body", "timeout_seconds", "drain_seconds", NULL};
-    const bool from_here = o->replica.n == 0 && (o->replicas > 0 || o->hostfile != NULL);
-    const char *useless = NULL;
-    bool keeps = false;
-    bool has_model = o->model != NULL; /* also by a file */
-    for (int i = 1; i < argc; ++i) {
-        if (strncmp(argv[i], "--", 2) == 0) {
-            const dsi_arg *row = NULL;
-            bool alone = false;
-            DS_TRY(dsi_args_find(ctx, spec, argv[i] + 2, strcspn(argv[i] + 2, "="), &row, &alone));
-            keeps = !is_one_of(own, row->name);
-            has_model = has_model || row->out == &o->model;
-            useless = keeps && !is_one_of(shared, row->name) ? row->name : useless;
-        }
-        if (keeps) {
-            dsi_words_add(&o->passed, argv[i]);
-        }
-    }
-    if (from_here && !has_model) {
-        return ds_fail(ctx, DS_ERR_ARG, "give --model DIR, which the replicas serve; or --replica");
-    }
-    if (!from_here && useless != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "--%s would have no effect: %s; give it there", useless,
-                       o->replica.n > 0 ? "the flags of a replica are those of its --replica"
-                                        : "the servers of --upstream run already");
-    }
-    if (o->upstream_key_file != NULL && o->upstream.n == 0) {
-        return ds_fail(ctx, DS_ERR_ARG, "--upstream_key_file goes with --upstream");
-    }
-    if (o->hostfile == NULL && (o->include != NULL || o->exclude != NULL || o->ssh_port > 0)) {
-        return ds_fail(ctx, DS_ERR_ARG, "--include, --exclude and --ssh_port go with --hostfile");
-    }
-    if (o->control) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "--control is for a server of a model: a front "
-                       "behind a front is not built");
-    }
-    return dsi_words_check(ctx, &o->passed);
 }
 
 ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, bool *help_out)
@@ -446,20 +357,7 @@ ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options 
         return DS_OK;
     }
     DS_TRY(deployment_read(ctx, o));
-    if (serve_options_are_front(o)) {
-        return pass_flags(ctx, &spec, argc, argv, o);
-    }
-    if (o->model == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "give --model DIR");
-    }
-    DS_TRY(refuse_alone(ctx, o));
-    const int64_t named = (int64_t)o->lora.n;
-    if (o->max_loras > 0 && o->max_loras < named) {
-        return ds_fail(ctx, DS_ERR_ARG, "--max_loras %lld, but --lora names %lld",
-                       (long long)o->max_loras, (long long)named);
-    }
-    o->max_loras = o->max_loras > 0 ? o->max_loras : named;
-    return DS_OK;
+    return flag_rules_check(ctx, &spec, argc, argv, o);
 }
 
 void serve_options_free(serve_options *o)

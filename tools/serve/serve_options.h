@@ -38,6 +38,9 @@ typedef struct serve_options {
 /* Errors name the flag. What it fills is freed with serve_options_free, also after an error. */
 ds_status serve_options_parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, bool *help_out);
 void serve_options_free(serve_options *o);
+/* flag_rules.c: which flags go together; what a front passes on. Errors: ERR_ARG. */
+ds_status flag_rules_check(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv,
+                           serve_options *o);
 /* deployment.c: a file of MII's as flags, in o->deployment, also after an error. */
 ds_status deployment_read(ds_ctx *ctx, serve_options *o);
 /* Whether it is a front of replicas that is asked for. */
