@@ -259,9 +259,10 @@ typedef struct dsi_rope_table_attrs {
     double mscale, mscale_all_dim;                 /* yarn, 0: absent */
     int64_t truncate;                              /* yarn: floor and ceil the range (default 1) */
 } dsi_rope_table_attrs;
-/* rope_table: positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cos of D/2 frequencies, then
- * sin, both multiplied by the attention factor. Dynamic scaling is by the length of the sequence:
- * lengths[b]; without lengths, of each document of the row, which goes as far as positions rise. */
+/* rope_table: positions i32 (B,T) [, lengths i32 (B) or (B,T)] → f32 (B,T,D): cos of D/2
+ * frequencies, then sin, both multiplied by the attention factor. Dynamic scaling is by the length
+ * of the sequence: lengths[b], or of each token lengths[b][t]; without lengths, of each document of
+ * the row, which goes as far as positions rise. */
 extern const ds_op dsi_op_rope_table;
 typedef struct dsi_rope_attrs {
     int64_t head_dim;
