@@ -455,8 +455,10 @@ static decoder_inputs read_inputs(ds_nn *nn, const ds_decoder_config *c, ds_valu
     if (c->encoder) {
         in.end = ds_nn_document_end(nn, in.first);
     }
-    const ds_value lengths =
-        in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, ds_shape_1d(t->batch)) : DS_NONE;
+    /* of many sequences in a row each token's own */
+    const ds_shape each =
+        t->paged != NULL ? ds_shape_2d(t->batch, t->seq_length) : ds_shape_1d(t->batch);
+    const ds_value lengths = in_pieces ? ds_nn_input(nn, "length", DS_DTYPE_I32, each) : DS_NONE;
     if (c->rope.head_dim > 0) {
         in.table = c->longrope.max_positions > 0
                        ? ds_model_longrope_table(nn, positions, &c->rope, &c->longrope)

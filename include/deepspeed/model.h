@@ -8,7 +8,8 @@
  * place of targets: what the token at the same position is, not the next one, for tokens that are
  * masked in input_ids (ds_loader_params.masking), or a class GENERATE:    input_ids, positions,
  * kv_offset (B), last (B: row whose logits are wanted), and where rotary positions are dynamic
- * length (B: ids of the sequence, those that come in a later piece of the prompt too) → output
+ * length (B: ids of the sequence, those that come in a later piece of the prompt too; with paged
+ * (B,T), of each token's sequence as it is then) → output
  * "logits" f32 (B,V) Of an encoder: input_ids, positions, first → "logits" f32 (B,T,V),
  * (B,T,classes), or "hidden" f32 (B,T,C), by the trace's task
  */

@@ -313,8 +313,8 @@ typedef struct ds_rope_params {
     DS_RESERVED(8);
 } ds_rope_params;
 /* positions i32 (B,T) → cosines and sines f32 (B,T,D), once for all layers. Dynamic scaling is by
- * lengths i32 (B) of the sequences; DS_NONE: by the length of each document in a row, positions
- * rising as far as it goes. */
+ * lengths i32 (B) of the sequences, or (B,T) of the tokens; DS_NONE: by the length of each document
+ * in a row, positions rising as far as it goes. */
 DS_API ds_value ds_nn_rope_table(ds_nn *nn, ds_value positions, ds_value lengths,
                                  const ds_rope_params *params);
 /* x (B,T,H·D) rotated by the table (B,T,R): of each head x[i] with x[i+R/2]; what is behind R stays

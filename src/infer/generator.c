@@ -13,7 +13,9 @@
 #include "compile/adapter_graph.h"
 #include "compile/train_graph.h"
 #include "infer/sampler.h"
+#include "ir/graph.h"
 #include "model/adapter.h"
+#include "op/ops.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +23,20 @@
 
 enum { LENGTHS = 4 };
 static const int64_t piece_lengths[LENGTHS] = {1, 16, 64, 256};
+
+/* Positions from which on rotary ones go by a sequence's length; 0: they do not. */
+static int64_t longest_fixed(const ds_graph *graph)
+{
+    int64_t least = 0;
+    for (uint32_t i = 0; i < graph->n_nodes; ++i) {
+        const dsi_rope_table_attrs *a = graph->nodes[i].attrs;
+        if (graph->nodes[i].op == &dsi_op_rope_table && a->scaling == DSI_ROPE_DYNAMIC) {
+            const int64_t own = a->original_max_positions;
+            least = least == 0 || own < least ? own : least;
+        }
+    }
+    return least;
+}
 
 ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_piece *piece)
 {
@@ -30,6 +46,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
+    g->longest_fixed = longest_fixed(graph);
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
     status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
@@ -117,7 +134,7 @@ static ds_status build_encoder(ds_generator *g)
     return build_piece(g, g->max_length, 0);
 }
 
-static ds_cell find_input(const ds_generator *g, const char *prefix, const char *name)
+ds_cell dsi_generator_find_input(const ds_generator *g, const char *prefix, const char *name)
 {
     char path[96];
     (void)snprintf(path, sizeof path, "%s/%s", prefix, name);
@@ -127,7 +144,7 @@ static ds_cell find_input(const ds_generator *g, const char *prefix, const char 
 ds_status dsi_generator_input(const ds_generator *g, const char *prefix, const char *name,
                               ds_cell *cell_out)
 {
-    const ds_cell cell = find_input(g, prefix, name);
+    const ds_cell cell = dsi_generator_find_input(g, prefix, name);
     if (cell == DS_NONE) {
         return ds_fail(g->ctx, DS_ERR_UNSUPPORTED, "the model has no input %s for generation",
                        name);
@@ -142,13 +159,13 @@ static ds_status find_inputs(const ds_generator *g, dsi_piece *piece)
     (void)snprintf(prefix, sizeof prefix, "generate.%lld", (long long)piece->length);
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
     DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
-    piece->types = find_input(g, prefix, "token_type_ids");
+    piece->types = dsi_generator_find_input(g, prefix, "token_type_ids");
     if (g->encodes) {
         return dsi_generator_input(g, prefix, "first", &piece->first);
     }
     DS_TRY(dsi_generator_input(g, prefix, "kv_offset", &piece->kv_offset));
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
-    piece->sequence = find_input(g, prefix, "length");
+    piece->sequence = dsi_generator_find_input(g, prefix, "length");
     return DS_OK;
 }
 

@@ -27,7 +27,8 @@ typedef struct dsi_piece {
     ds_cell first;                      /* of an encoder, in the place of the last two */
     ds_cell types;                      /* of tokens, of an encoder; NONE: it has none */
     ds_cell source_end;                 /* of the half of pairs that decodes */
-    ds_cell sequence;                   /* its length so far; DS_NONE: the model does not ask */
+    ds_cell sequence;                   /* its length so far, of many sequences in a row that of
+                                           each token's; DS_NONE: the model does not ask */
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
     int64_t rows; /* of logits or hidden states; of many sequences in a row, as the cells below */
     ds_cell tables, of_token, slots, adapters; /* adapters: NONE without slots for them */
@@ -51,10 +52,11 @@ struct ds_generator {
     dsi_accel_choice accel;
     int64_t max_length;
     int64_t vocab_size;
-    ds_paged paged; /* blocks 0: one sequence; else generator_paged.c */
-    int64_t budget; /* of tokens, of many sequences in a row */
-    bool encodes;   /* encoder.c: no keys and values are kept */
-    bool pairs;     /* generator_pairs.c: piece 0 decodes, the others read a source */
+    ds_paged paged;        /* blocks 0: one sequence; else generator_paged.c */
+    int64_t budget;        /* of tokens, of many sequences in a row */
+    int64_t longest_fixed; /* rotary positions of longer sequences go by their length; 0: of none */
+    bool encodes;          /* encoder.c: no keys and values are kept */
+    bool pairs;            /* generator_pairs.c: piece 0 decodes, the others read a source */
     dsi_encoder_task task;
     ds_cells *cells;
     ds_cells *local; /* their parts of this rank; of one rank the same table */
@@ -128,6 +130,9 @@ ds_status dsi_generator_build_piece(ds_generator *generator, const ds_trace *tra
                                     dsi_piece *piece);
 ds_status dsi_generator_input(const ds_generator *generator, const char *prefix, const char *name,
                               ds_cell *cell_out);
+/* The same; DS_NONE: there is none. */
+ds_cell dsi_generator_find_input(const ds_generator *generator, const char *prefix,
+                                 const char *name);
 /* The pieces of a model of sources and what is made of them, and their inputs' cells. A prompt is a
  * source of at most max_length ids, behind which the decoder begins anew: ids that it makes are
  * counted from 0. */
@@ -152,6 +157,7 @@ typedef struct dsi_paged_batch {
     const int32_t *ids, *positions, *of_token, *slots, *tables; /* tables: [sequences][table] */
     const int32_t *last;
     const int32_t *adapters; /* slots of tokens, -1: none; not read without slots */
+    const int32_t *lengths;  /* of tokens' sequences; not read but where rotary ones are dynamic */
     int64_t n, n_last;
     bool embeds; /* hidden states are wanted in the place of logits, n_last at most n */
 } dsi_paged_batch;

@@ -136,23 +136,17 @@ ds_status dsi_paged_build_pieces(ds_generator *g)
 ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
 {
     char prefix[48];
-    char dynamic[64];
     const bool embeds = piece - g->pieces >= g->n_texts;
     (void)snprintf(prefix, sizeof prefix, "%s.%lld.%lld", embeds ? "embed" : "serve",
                    (long long)piece->length, (long long)piece->rows);
-    (void)snprintf(dynamic, sizeof dynamic, "%s/length", prefix);
-    if (ds_cells_find(g->cells, DS_CELL_INPUT, dynamic) != DS_NONE) {
-        return ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
-                       "serving a model whose rotary positions are dynamic (rope_scaling type "
-                       "\"dynamic\") is not built: its keys depend on how long the sequence gets");
-    }
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
     DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
     DS_TRY(dsi_generator_input(g, prefix, "tables", &piece->tables));
     DS_TRY(dsi_generator_input(g, prefix, "sequence", &piece->of_token));
     DS_TRY(dsi_generator_input(g, prefix, "slots", &piece->slots));
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
-    piece->sequence = piece->kv_offset = piece->adapters = DS_NONE;
+    piece->kv_offset = piece->adapters = DS_NONE;
+    piece->sequence = dsi_generator_find_input(g, prefix, "length");
     DS_TRY(g->slots.n > 0 ? dsi_generator_input(g, prefix, "adapters", &piece->adapters) : DS_OK);
     return DS_OK;
 }
@@ -190,6 +184,9 @@ ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const flo
     DS_TRY(write_padded(g, piece->positions, batch->positions, n, length, 0));
     DS_TRY(write_padded(g, piece->of_token, batch->of_token, n, length, -1));
     DS_TRY(write_padded(g, piece->slots, batch->slots, n, length, -1));
+    if (piece->sequence != DS_NONE) {
+        DS_TRY(write_padded(g, piece->sequence, batch->lengths, n, length, 1));
+    }
     if (piece->adapters != DS_NONE) {
         DS_TRY(write_padded(g, piece->adapters, batch->adapters, n, length, -1));
     }

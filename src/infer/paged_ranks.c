@@ -24,7 +24,7 @@ size_t dsi_paged_order_words(const ds_generator *g)
 {
     const ds_paged *p = &g->paged;
     const size_t batch =
-        HEAD_WORDS + 6 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (1 + p->table));
+        HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (1 + p->table));
     const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
     const size_t most = batch > folder ? batch : folder;
     return most > FIRST_WORDS ? most : FIRST_WORDS;
@@ -71,6 +71,12 @@ static int32_t *put_tables(const ds_generator *g, int32_t *to, const dsi_paged_b
     return to;
 }
 
+/* Whether the model asks how long tokens' sequences are. */
+static bool has_lengths(const ds_generator *g)
+{
+    return g->pieces[0].sequence != DS_NONE;
+}
+
 ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
 {
     int32_t *to = g->orders + HEAD_WORDS;
@@ -83,6 +89,7 @@ ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
     to = put(to, b->of_token, b->n);
     to = put(to, b->slots, b->n);
     to = g->slots.n > 0 ? put(to, b->adapters, b->n) : to;
+    to = has_lengths(g) ? put(to, b->lengths, b->n) : to;
     to = put(to, b->last, b->n_last);
     to = put_tables(g, to, b);
     return send(g, ORDER_RUN, (size_t)(to - g->orders));
@@ -102,7 +109,8 @@ static ds_status follow_batch(ds_generator *g)
     b.of_token = b.positions + n;
     b.slots = b.of_token + n;
     b.adapters = b.slots + n;
-    b.last = g->slots.n > 0 ? b.adapters + n : b.adapters;
+    b.lengths = g->slots.n > 0 ? b.adapters + n : b.adapters;
+    b.last = has_lengths(g) ? b.lengths + n : b.lengths;
     at = b.last + b.n_last;
     for (int32_t row = 0; row < g->orders[RUN_ROWS]; ++row) {
         const int32_t count = *at++;

@@ -458,8 +458,10 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
                            .scale = attrs->scale,
                            .cap = attrs->cap,
                            .alibi = attrs->alibi,
-                           .alibi_rounded = attrs->alibi_rounded};
+                           .alibi_rounded = attrs->alibi_rounded,
+                           .all_heads = attrs->all_heads};
     ds_value made[DS_MAX_OUT];
+    const ds_value heads = attrs->all_heads > 0 ? numbers(nn, attrs->n_heads) : DS_NONE;
     const ds_value tables =
         ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
     const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
@@ -477,8 +479,8 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     }
     const ds_value keys = write_paged(nn, "k", k, slots, attrs->head_dim);
     const ds_value values = v == k ? keys : write_paged(nn, "v", v, slots, attrs->head_dim);
-    const ds_value in[6] = {q, keys, values, tables, sequence, positions};
-    dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, 6, made);
+    const ds_value in[7] = {q, keys, values, tables, sequence, positions, heads};
+    dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, heads != DS_NONE ? 7 : 6, made);
     return behind_sinks(nn, params, made);
 }
 

@@ -259,9 +259,10 @@ typedef struct dsi_rope_table_attrs {
     double mscale, mscale_all_dim;                 /* yarn, 0: absent */
     int64_t truncate;                              /* yarn: floor and ceil the range (default 1) */
 } dsi_rope_table_attrs;
-/* rope_table: positions i32 (B,T) [, lengths i32 (B)] → f32 (B,T,D): cos of D/2 frequencies, then
- * sin, both multiplied by the attention factor. Dynamic scaling is by the length of the sequence:
- * lengths[b]; without lengths, of each document of the row, which goes as far as positions rise. */
+/* rope_table: positions i32 (B,T) [, lengths i32 (B) or (B,T)] → f32 (B,T,D): cos of D/2
+ * frequencies, then sin, both multiplied by the attention factor. Dynamic scaling is by the length
+ * of the sequence: lengths[b], or of each token lengths[b][t]; without lengths, of each document of
+ * the row, which goes as far as positions rise. */
 extern const ds_op dsi_op_rope_table;
 typedef struct dsi_rope_attrs {
     int64_t head_dim;
@@ -713,10 +714,12 @@ typedef struct dsi_paged_attrs {
     double scale;
     double cap, alibi; /* as those of attention */
     int64_t alibi_rounded;
+    int64_t all_heads; /* with `heads`: how many there are in all; else 0 */
 } dsi_paged_attrs;
 /* paged_attention: q (1,T,H·D), k, v (N,P,KV·D) or as paged_write makes them of i8, tables i32
- * (S,M), sequence i32 (T), positions i32 (1,T) → y (1,T,H·D), lse f32 (1,H,T) as attention's:
- * causal attention of each token over its own sequence. No gradient. */
+ * (S,M), sequence i32 (T), positions i32 (1,T), [heads i32 (H): which of all heads these are] →
+ * y (1,T,H·D), lse f32 (1,H,T) as attention's: causal attention of each token over its own
+ * sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
 
 /* ---- slot_adapter.c -------------------------------------------------------------------------- */

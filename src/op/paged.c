@@ -98,6 +98,11 @@ static ds_status check_heads(const ds_infer *call)
                                (long long)a->n_heads, (long long)a->n_kv_heads,
                                (long long)a->head_dim, (long long)a->window, a->cap, a->alibi);
     }
+    if (dsi_op_has(call, 6) ? a->all_heads < a->n_heads : a->all_heads != 0) {
+        return dsi_op_bad_attr(call,
+                               "all_heads is %lld, expected n_heads or more with heads, else 0",
+                               (long long)a->all_heads);
+    }
     return DS_OK;
 }
 
@@ -121,6 +126,7 @@ static ds_status paged_attention_infer(ds_infer *call)
     const ds_shape tokens = ds_shape_1d(q.shape.dims[1]);
     DS_TRY(dsi_op_need(call, 4, "sequence", DS_DTYPE_I32, tokens));
     DS_TRY(dsi_op_need(call, 5, "positions", DS_DTYPE_I32, ds_shape_2d(1, q.shape.dims[1])));
+    DS_TRY(dsi_op_may(call, 6, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
     call->out[0] = q;
     call->out[1] =
         dsi_meta_of(dsi_stat_dtype(q.dtype), ds_shape_3d(1, a->n_heads, q.shape.dims[1]));
@@ -143,10 +149,11 @@ static void paged_attention_cost(const ds_infer *call, ds_cost *cost_out)
 }
 
 static const ds_attr paged_attrs[] = {
-    DSI_ATTR_INT(dsi_paged_attrs, n_heads),  DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
-    DSI_ATTR_INT(dsi_paged_attrs, head_dim), DSI_ATTR_INT(dsi_paged_attrs, window),
-    DSI_ATTR_REAL(dsi_paged_attrs, scale),   DSI_ATTR_REAL(dsi_paged_attrs, cap),
-    DSI_ATTR_REAL(dsi_paged_attrs, alibi),   DSI_ATTR_INT(dsi_paged_attrs, alibi_rounded),
+    DSI_ATTR_INT(dsi_paged_attrs, n_heads),   DSI_ATTR_INT(dsi_paged_attrs, n_kv_heads),
+    DSI_ATTR_INT(dsi_paged_attrs, head_dim),  DSI_ATTR_INT(dsi_paged_attrs, window),
+    DSI_ATTR_REAL(dsi_paged_attrs, scale),    DSI_ATTR_REAL(dsi_paged_attrs, cap),
+    DSI_ATTR_REAL(dsi_paged_attrs, alibi),    DSI_ATTR_INT(dsi_paged_attrs, alibi_rounded),
+    DSI_ATTR_INT(dsi_paged_attrs, all_heads),
 };
 
 static void adapt_heads(ds_place_case *c)
@@ -156,7 +163,7 @@ static void adapt_heads(ds_place_case *c)
     c->units[0] = a->n_heads;
     c->units[1] = a->n_kv_heads;
     c->hint = "the ranks that share the heads must divide n_heads and n_kv_heads";
-    if (a->alibi > 0.0) { /* slopes go by the number of a head */
+    if (a->alibi > 0.0 && !dsi_place_has(c, 6)) { /* slopes go by the number of a head */
         dsi_place_drop(c->split, 'h');
     }
 }
@@ -175,20 +182,21 @@ const ds_op dsi_op_paged_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "__h __h __h __ _ __", .out = "__h _h_", .split = "h",
+    .place = DSI_PLACE(.in = "__h __h __h __ _ __ h", .out = "__h _h_", .split = "h",
                        .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
-        "(T), positions i32 (1,T) → y (1,T,H·D), "
+        "(T), positions i32 (1,T), [heads i32 (H)] → y (1,T,H·D), "
         "lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
         "keys of the token's own sequence up to its position, those of the window if there is one. "
         "cap and alibi bend scores as in attention. k and v are as paged_write makes them, of any "
         "float dtype or of i8 with KV·(D+4) bytes a position. Position p of sequence s lies in "
         "block "
         "tables[s][p/P], row p%P. A token of sequence -1 gives 0, and -inf as lse. A sequence, "
-        "position or block out of range is an error that names it.",
+        "position or block out of range is an error that names it. heads: which of all_heads these "
+        "are, ascending by one.",
     .n_in_min = 6,
-    .n_in_max = 6,
+    .n_in_max = 7,
     .n_out = 2,
     .attrs_bytes = sizeof(dsi_paged_attrs),
     .attrs = paged_attrs,

@@ -48,7 +48,10 @@ static ds_status rope_table_infer(ds_infer *call)
     }
     DS_TRY(check_scaling(call, a));
     if (dsi_op_has(call, 1)) {
-        DS_TRY(dsi_op_need(call, 1, "lengths", DS_DTYPE_I32, ds_shape_1d(positions.shape.dims[0])));
+        DS_TRY(dsi_op_need(call, 1, "lengths", DS_DTYPE_I32,
+                           dsi_op_in(call, 1).shape.n_dims == 2
+                               ? positions.shape
+                               : ds_shape_1d(positions.shape.dims[0])));
     }
     if (dsi_op_has(call, 2) && a->scaling != DSI_ROPE_NONE) {
         return dsi_op_bad_attr(call, "scaling is %lld, expected 0 with divisors",
@@ -86,6 +89,9 @@ static void adapt_rope_table(ds_place_case *c)
         c->in[0][1] = c->out[0][1] = '_';
         c->hint = "dynamic rotary scaling needs whole sequences";
     }
+    if (dsi_place_has(c, 1) && c->in_meta[1].shape.n_dims == 2) { /* of tokens */
+        c->in[1][1] = c->in[0][1];
+    }
 }
 
 const ds_op dsi_op_rope_table = {
@@ -95,7 +101,8 @@ const ds_op dsi_op_rope_table = {
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
     .place = DSI_PLACE(.in = "bt b _", .out = "bt_", .split = "bt", .adapt = adapt_rope_table),
-    .doc = "positions i32 (B,T) [, lengths i32 (B)] [, divisors f32 (D/2) of frequencies, with "
+    .doc = "positions i32 (B,T) [, lengths i32 (B) or (B,T)] [, divisors f32 (D/2) of frequencies, "
+           "with "
            "scaling 0 "
            "(longrope)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
            "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "

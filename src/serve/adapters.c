@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters of requests: which is in which slot. A slot whose adapter was unloaded is taken again
- * when no sequence of it is left. An adapter's keys are found by its own requests alone: the begin
- * of its sequences has a serial of its own. */
+ * when no sequence of it is left. An adapter's keys are found by its own requests alone, and those
+ * of a prompt whose length they depend on by prompts of that length: the begin of such sequences
+ * has a serial of its own. */
 #include "serve/server.h"
 
 #include <stdlib.h>
 
-/* Serials of blocks count from 1; those of adapters' begins have this bit. */
+/* Serials of blocks count from 1; those of begins have this bit, an adapter's number from
+ * LENGTH_BITS on, and below that the length of a prompt on which keys depend. */
 #define BEGIN_BIT (UINT64_C(1) << 63)
+enum { LENGTH_BITS = 32 };
 
 static bool has_slot(const dsi_sequences *list, int32_t slot)
 {
@@ -33,7 +36,9 @@ static int32_t slot_of(const ds_server *s, uint64_t id)
 void dsi_serve_adapter_begin(const ds_server *s, dsi_sequence *q, uint64_t id)
 {
     q->slot = slot_of(s, id);
-    q->begin = q->serial = q->slot >= 0 ? BEGIN_BIT | id : 0;
+    const uint64_t adapter = q->slot >= 0 ? id : 0;
+    const uint64_t own = adapter << LENGTH_BITS | (uint64_t)dsi_sequence_grown(s, q);
+    q->begin = q->serial = own != 0 ? BEGIN_BIT | own : 0;
 }
 
 ds_status dsi_serve_adapter_check(ds_server *s, uint64_t id)

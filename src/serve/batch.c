@@ -10,7 +10,7 @@ ds_status dsi_batch_create(ds_server *s)
     const size_t tokens = (size_t)s->max_batch_tokens;
     const size_t sequences = (size_t)s->max_sequences;
     const size_t rows = (size_t)s->generator->paged.rows;
-    b->ids = malloc(5 * tokens * sizeof *b->ids);
+    b->ids = malloc(6 * tokens * sizeof *b->ids);
     b->last = malloc((s->width > 0 ? tokens : rows) * sizeof *b->last);
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
@@ -24,6 +24,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->of_token = b->positions + tokens;
     b->slots = b->of_token + tokens;
     b->adapters = b->slots + tokens;
+    b->lengths = b->adapters + tokens;
     b->wanting = b->members + sequences;
     return DS_OK;
 }
@@ -56,6 +57,7 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         b->positions[b->n] = (int32_t)position;
         b->of_token[b->n] = (int32_t)row;
         b->adapters[b->n] = q->slot;
+        b->lengths[b->n] = (int32_t)dsi_sequence_length_at(q, position);
         b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
         b->n += 1;
     }
@@ -84,6 +86,7 @@ ds_status dsi_batch_run(ds_server *s, bool embeds, const float **rows_out)
                                    .tables = b->tables,
                                    .last = b->last,
                                    .adapters = b->adapters,
+                                   .lengths = b->lengths,
                                    .n = b->n,
                                    .n_last = embeds ? b->n : b->n_last,
                                    .embeds = embeds};

@@ -171,8 +171,26 @@ void dsi_sequence_share(ds_server *s, dsi_sequence *q, int64_t n_blocks)
     q->n_computed = q->n_blocks * s->block;
 }
 
+/* That of the prompt, and behind it the position's own: as if each id that was drawn had run alone,
+ * whatever was cut, guessed, dropped or run again. What put brings is a prompt each time. */
+int64_t dsi_sequence_length_at(const dsi_sequence *q, int64_t position)
+{
+    const dsi_sequence *text = q->shadows != NULL ? q->shadows : q;
+    const int64_t least = q->of_put ? q->n_ids : text->n_prompt;
+    return position < least ? least : position + 1;
+}
+
+int64_t dsi_sequence_grown(const ds_server *s, const dsi_sequence *q)
+{
+    const int64_t fixed = s->generator->longest_fixed;
+    return fixed > 0 && q->n_prompt > fixed ? q->n_prompt : 0;
+}
+
 void dsi_sequence_register(ds_server *s, dsi_sequence *q)
 {
+    if (q->of_put && s->generator->longest_fixed > 0) {
+        return; /* its keys depend on how it was cut */
+    }
     while (s->cache && (q->n_registered + 1) * s->block <= q->n_computed) {
         q->serial = dsi_block_pool_register(s->pool, q->blocks[q->n_registered], q->serial,
                                             q->ids + q->n_registered * s->block);

@@ -50,9 +50,9 @@ typedef struct dsi_sequences {
 
 /* The batch that is put together: what dsi_paged_run takes. */
 typedef struct dsi_serve_batch {
-    int32_t *ids, *positions, *of_token, *slots, *adapters; /* [budget] */
-    int32_t *tables;                                        /* [sequences][table] */
-    int32_t *last;                                          /* [rows] */
+    int32_t *ids, *positions, *of_token, *slots, *adapters, *lengths; /* [budget] */
+    int32_t *tables;                                                  /* [sequences][table] */
+    int32_t *last;                                                    /* [rows] */
     dsi_sequence **members; /* [sequences], in order of their rows */
     dsi_sequence **wanting; /* [rows]: whose logits row i is, */
     int64_t *behind;        /* [rows]: and behind how many of its ids */
@@ -118,6 +118,10 @@ void dsi_sequence_drop_blocks(ds_server *server, dsi_sequence *sequence);
 int64_t dsi_sequence_match(const ds_server *server, const dsi_sequence *sequence,
                            int64_t *n_free_out);
 void dsi_sequence_share(ds_server *server, dsi_sequence *sequence, int64_t n_blocks);
+/* How long the sequence is for the rotary positions of one of its ids, where those are dynamic. */
+int64_t dsi_sequence_length_at(const dsi_sequence *sequence, int64_t position);
+/* The prompt's length, where its keys depend on it; else 0. */
+int64_t dsi_sequence_grown(const ds_server *server, const dsi_sequence *sequence);
 /* After a run: registers blocks that became full. */
 void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
 

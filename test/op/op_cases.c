@@ -968,6 +968,18 @@ const op_case op_cases[] = {
      ATTRS(dsi_paged_attrs, .n_heads = 6, .n_kv_heads = 2, .head_dim = 8, .scale = 0.35,
            .alibi = 12.0, .alibi_rounded = 1),
      .loose = 2},
+    {&dsi_op_paged_attention, "biases of a part of the heads",
+     "act[1,70,24] act[3,64,24] act[3,64,24] i32[1,3]<3 "
+     "i32[70]<1 i32[1,70]p i32[3]p2",
+     ATTRS(dsi_paged_attrs, .n_heads = 3, .n_kv_heads = 3, .head_dim = 8, .scale = 0.35,
+           .alibi = 8.0, .all_heads = 7),
+     .loose = 2},
+    {&dsi_op_paged_attention, "rounded biases of a part of the heads",
+     "act[1,70,48] act[3,64,16] act[3,64,16] i32[1,3]<3 "
+     "i32[70]<1 i32[1,70]p i32[6]p6",
+     ATTRS(dsi_paged_attrs, .n_heads = 6, .n_kv_heads = 2, .head_dim = 8, .scale = 0.35,
+           .alibi = 8.0, .alibi_rounded = 1, .all_heads = 12),
+     .loose = 2},
     {&dsi_op_slot_adapter, "odd", "act[1,7,33] act[1,7,19] act[3,19,5] act[3,5,33] i32[7]<3",
      .loose = 2},
     {&dsi_op_slot_adapter, "wide", "act[1,5,200] act[1,5,77] act[2,77,80] act[2,80,200] i32[5]<2",

@@ -328,14 +328,9 @@ static void refuses(void **state)
     uint64_t uid = 0;
     ds_server *server = NULL;
     uint32_t ids[3] = {1, 2, 3};
-    parity_open(ctx, "rope_dynamic", &p);
+    parity_open(ctx, "qwen3_next", &p);
     ds_serve_params params = {
         .source = {.model = p.model, .weights = p.folder, .dtype = DS_DTYPE_F32}};
-    CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_UNSUPPORTED, "dynamic");
-    parity_close(&p);
-    parity_open(ctx, "qwen3_next", &p);
-    params.source.model = p.model;
-    params.source.weights = p.folder;
     CHECK_FAILS(ctx, ds_serve_create(ctx, &params, &server), DS_ERR_UNSUPPORTED,
                 "linear attention");
     parity_close(&p);

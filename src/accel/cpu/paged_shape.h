@@ -40,17 +40,24 @@ static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
 /* The integers of a call. */
 typedef struct paged_data {
     const int32_t *tables, *sequence, *positions;
+    int64_t head0, all_heads; /* the first head's number among all, and how many those are */
 } paged_data;
 
 static inline paged_data paged_data_of(const ds_kernel_call *call)
 {
-    return (paged_data){call->in[3].data, call->in[4].data, call->in[5].data};
+    const dsi_paged_attrs *a = call->sig->attrs;
+    const bool has_heads = call->sig->n_in > 6 && call->in[6].meta.dtype != DS_DTYPE_NONE;
+    return (paged_data){.tables = call->in[3].data,
+                        .sequence = call->in[4].data,
+                        .positions = call->in[5].data,
+                        .head0 = has_heads ? ((const int32_t *)call->in[6].data)[0] : 0,
+                        .all_heads = has_heads ? a->all_heads : a->n_heads};
 }
 
 /* What head h subtracts from a score for each position between query and key. */
-static inline double paged_slope(const paged_shape *s, int64_t h)
+static inline double paged_slope(const paged_shape *s, const paged_data *x, int64_t h)
 {
-    return s->a->alibi > 0.0 ? dsi_alibi_slope(s->a->alibi, s->a->n_heads, h) : 0.0;
+    return s->a->alibi > 0.0 ? dsi_alibi_slope(s->a->alibi, x->all_heads, x->head0 + h) : 0.0;
 }
 
 /* The scale of a head of an i8 cell, whose codes these are. */

@@ -109,7 +109,7 @@ static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
     const int64_t first = paged_first(s, x.positions[t]);
     const int64_t q_at = t * s->q_stride + h * s->d;
     const int64_t kv = h / s->group;
-    const real slope = (real)paged_slope(s, h);
+    const real slope = (real)paged_slope(s, &x, h);
     real top = -(real)INFINITY;
     real sum = R(0.0);
     for (int64_t j = first; j < last; ++j) {

@@ -111,6 +111,12 @@ static size_t rope_table_work(const ds_kernel_sig *sig)
     return dsi_ref_slots(sig) * (size_t)(a->head_dim / 2) * sizeof(float);
 }
 
+/* Whether each token has a length of its own. */
+static bool is_of_tokens(const ds_kernel_call *call)
+{
+    return call->sig->n_in > 1 && call->in[1].data != NULL && call->in[1].meta.shape.n_dims == 2;
+}
+
 /* Length of the sequence that token n is of; see ops.h. */
 static int64_t sequence_of(const ds_kernel_call *call, int64_t n)
 {
@@ -118,7 +124,7 @@ static int64_t sequence_of(const ds_kernel_call *call, int64_t n)
     const int32_t *positions = call->in[0].data;
     const bool given = call->sig->n_in > 1 && call->in[1].data != NULL;
     if (given) {
-        return ((const int32_t *)call->in[1].data)[n / t];
+        return ((const int32_t *)call->in[1].data)[is_of_tokens(call) ? n : n / t];
     }
     const int64_t end = (n / t + 1) * t;
     while (n + 1 < end && positions[n + 1] > positions[n]) {
@@ -127,10 +133,14 @@ static int64_t sequence_of(const ds_kernel_call *call, int64_t n)
     return (int64_t)positions[n] + 1;
 }
 
-/* Whether token n is of another sequence than the one before it. */
+/* Whether token n is of another sequence, or length, than the one before it. */
 static bool starts_sequence(const ds_kernel_call *call, int64_t n)
 {
     const int32_t *positions = call->in[0].data;
+    if (is_of_tokens(call)) {
+        const int32_t *lengths = call->in[1].data;
+        return lengths[n] != lengths[n - 1];
+    }
     return n % call->in[0].meta.shape.dims[1] == 0 || positions[n] <= positions[n - 1];
 }
 

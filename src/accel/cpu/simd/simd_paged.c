@@ -96,9 +96,11 @@ static int64_t query_of(const paged_task *t, int64_t row)
     return (t->run.first + row % t->run.n) * s->q_stride + (t->h0 + row / t->run.n) * s->d;
 }
 
-static attn_bend bend_of(const paged_shape *s, int64_t h)
+static attn_bend bend_of(const paged_job *job, int64_t h)
 {
-    return attn_bend_with(s->a->scale, s->a->cap, paged_slope(s, h), s->a->alibi_rounded != 0);
+    const dsi_paged_attrs *a = job->s.a;
+    return attn_bend_with(a->scale, a->cap, paged_slope(&job->s, &job->x, h),
+                          a->alibi_rounded != 0);
 }
 
 /* Of scores in the softmax: where they were bent, the scale is in them. */
@@ -160,7 +162,7 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         float *y = job->y + row * job->width;
         score_keys(job->turned, job->q + row * job->width, s->d, job->scores);
         if (s->bends) {
-            const attn_bend bend = bend_of(s, t->h0 + row / t->run.n);
+            const attn_bend bend = bend_of(job, t->h0 + row / t->run.n);
             bend_scores(&bend, job->scores, s->a->alibi_rounded != 0 ? k0 : k0 - position);
         }
         const float alpha =
