@@ -49,6 +49,10 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     g->longest_fixed = longest_fixed(graph);
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
     status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);
+    if (g->comm != NULL) {
+        status = ds_comm_agree(g->comm, g->ctx, status);
+        g->all_know = status < 0;
+    }
     status = status < 0 ? status : dsi_generator_lower(g, piece, &graph);
     status = status < 0 ? status : dsi_generator_offload_graph(g, &env, &graph);
     status = status < 0 ? status : dsi_plan_build(graph, &env, &piece->plan);
@@ -371,8 +375,19 @@ static ds_status begin(ds_generator *g, const ds_generator_params *params)
         DS_TRY(dsi_int4_blocks_open(g->ctx, params->model, params->weights, &g->int4));
         g->types = (ds_weight_types){type_of, g};
     }
-    DS_TRY(dsi_generator_offload_open(g, params));
-    return dsi_generator_join(g, params);
+    return dsi_generator_offload_open(g, params);
+}
+
+/* Where a rank that shares the layers cannot go on, none does. They agree before each collective of
+ * g->comm that a failure of one of them alone could keep it from: there this end meets the others.
+ */
+static ds_status begin_and_build(ds_generator *g, const ds_generator_params *params)
+{
+    ds_status status = begin(g, params);
+    status = g->plans_only ? status : ds_comm_agree(params->comm, g->ctx, status);
+    status = status < 0 ? status : dsi_generator_join(g, params);
+    status = status < 0 ? status : build_own(g, params);
+    return g->comm != NULL && !g->all_know ? ds_comm_agree(g->comm, g->ctx, status) : status;
 }
 
 static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds_generator *start,
@@ -386,8 +401,7 @@ static ds_status create(ds_ctx *ctx, const ds_generator_params *params, const ds
     *g = *start;
     g->ctx = ctx;
     g->engine = params->engine;
-    ds_status status = begin(g, params);
-    status = status < 0 ? status : build_own(g, params);
+    ds_status status = begin_and_build(g, params);
     status = g->engine == NULL || g->plans_only ? status : dsi_generator_take_engine(g, status);
     if (status < 0) {
         ds_generator_destroy(&g);

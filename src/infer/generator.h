@@ -92,6 +92,7 @@ struct ds_generator {
     int32_t *tables;             /* of an order; [sequences][table] */
     bool lost;                   /* a rank is: no order reaches the others */
     double ordered;              /* when the newest order of many sequences went out */
+    bool all_know;               /* of a failure while it is made */
     bool is_made;                /* they follow, or will */
     bool plans_only;             /* nothing is read, allocated or run */
     uint32_t n_local;            /* ranks on this host */
@@ -176,8 +177,11 @@ ds_status dsi_paged_lead_slot(ds_generator *generator, int64_t slot, const char 
 ds_status dsi_paged_beat(ds_generator *generator);
 /* On rank 0: the others' dsi_paged_follow ends. */
 void dsi_paged_end(ds_generator *generator);
-/* On the others: does what rank 0 does, until it ends. */
-ds_status dsi_paged_follow(ds_generator *generator);
+/* On rank 0: the others' dsi_paged_follow gives this, above 0, to its caller. */
+ds_status dsi_paged_lead_turn(ds_generator *generator, int32_t what, const char *text);
+/* On the others: does what rank 0 does, until it ends (0) or has another turn for the caller; the
+ * text is borrowed until the next call. */
+ds_status dsi_paged_follow(ds_generator *generator, int32_t *turn_out, const char **text_out);
 /* Seconds that this rank waits for another one; 0: for ever. */
 void dsi_generator_set_patience(ds_generator *generator, double seconds);
 

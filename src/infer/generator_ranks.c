@@ -167,7 +167,12 @@ ds_status dsi_generator_join(ds_generator *g, const ds_generator_params *params)
     }
     g->zero = (dsi_zero_spec){.tp = comm->size / stages, .pp = stages, .comm_dtype = g->dtype};
     DS_TRY(dsi_zero_set_ranks(g->ctx, &g->zero, comm->size));
-    DS_TRY(dsi_comm_split(comm, 0, comm->rank, &g->comm));
+    const ds_status status =
+        ds_comm_agree(comm, g->ctx, dsi_comm_split(comm, 0, comm->rank, &g->comm));
+    if (status < 0) {
+        dsi_comm_destroy(&g->comm); /* there may be none elsewhere */
+        return status;
+    }
     if (g->paged.blocks == 0) {
         g->comm->timeout = 0.0; /* a user may think; deaths are noticed all the same */
     }

@@ -16,9 +16,18 @@ enum { FIRST_WORDS = 512, HEAD_WORDS = 8, FOLDER_BYTES = 4096 };
 
 /* Words of an order: what, words in all, then by kind; behind the head what is as long as they say.
  */
-enum { WHAT, WORDS, RUN_TOKENS, RUN_LAST, RUN_EMBEDS, RUN_ROWS, SLOT = RUN_TOKENS };
+enum {
+    WHAT,
+    WORDS,
+    RUN_TOKENS,
+    RUN_LAST,
+    RUN_EMBEDS,
+    RUN_ROWS,
+    SLOT = RUN_TOKENS,
+    TURN = RUN_TOKENS
+};
 
-enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SLOT };
+enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SLOT, ORDER_TURN };
 
 size_t dsi_paged_order_words(const ds_generator *g)
 {
@@ -136,6 +145,20 @@ ds_status dsi_paged_lead_slot(ds_generator *g, int64_t slot, const char *folder)
     return send(g, ORDER_SLOT, HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t));
 }
 
+ds_status dsi_paged_lead_turn(ds_generator *g, int32_t what, const char *text)
+{
+    if (g->lost) {
+        return ds_fail(g->ctx, DS_ERR_PEER, "a rank that shares the layers is lost");
+    }
+    if (strlen(text) >= FOLDER_BYTES) {
+        return ds_fail(g->ctx, DS_ERR_ARG, "a path of %zu bytes, most are %d", strlen(text),
+                       FOLDER_BYTES - 1);
+    }
+    (void)snprintf((char *)(g->orders + HEAD_WORDS), FOLDER_BYTES, "%s", text);
+    g->orders[TURN] = what;
+    return send(g, ORDER_TURN, HEAD_WORDS + strlen(text) / sizeof(int32_t) + 1);
+}
+
 ds_status dsi_paged_beat(ds_generator *g)
 {
     if (g->comm == NULL || dsi_clock_seconds() - g->ordered < 1.0) {
@@ -154,8 +177,9 @@ void dsi_paged_end(ds_generator *g)
     }
 }
 
-ds_status dsi_paged_follow(ds_generator *g)
+ds_status dsi_paged_follow(ds_generator *g, int32_t *turn_out, const char **text_out)
 {
+    *turn_out = 0;
     for (;;) {
         DS_TRY(receive(g));
         switch (g->orders[WHAT]) {
@@ -168,6 +192,10 @@ ds_status dsi_paged_follow(ds_generator *g)
         case ORDER_BEAT:
             DS_TRY(dsi_comm_barrier(g->comm, "whether all ranks are there"));
             break;
+        case ORDER_TURN:
+            *turn_out = g->orders[TURN];
+            *text_out = (const char *)(g->orders + HEAD_WORDS);
+            return DS_OK;
         default:
             return DS_OK;
         }

@@ -2,6 +2,7 @@
 /* Making a server; batches by put, query and flush. See serve.h. */
 #include "base/reserved.h"
 #include "serve/server.h"
+#include "serve/turns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -155,9 +156,9 @@ static ds_status create_lead(ds_server *s, const ds_serve_params *params)
     return dsi_draw_create(s);
 }
 
-static ds_status create(ds_server *s, const ds_serve_params *params)
+/* What this rank has for itself. */
+static ds_status create_own(ds_server *s, const ds_serve_params *params)
 {
-    DS_TRY(make_generator(s, params, false, 0));
     const ds_paged *paged = &s->generator->paged;
     s->follows = ds_comm_rank(params->source.comm) > 0;
     s->vocab_size = s->generator->vocab_size;
@@ -171,9 +172,18 @@ static ds_status create(ds_server *s, const ds_serve_params *params)
     for (int64_t i = 0; i < s->n_slots; ++i) {
         DS_TRY(dsi_generator_slot_clear(s->generator, i));
     }
+    return s->follows ? DS_OK : create_lead(s, params);
+}
+
+static ds_status create(ds_server *s, const ds_serve_params *params)
+{
+    DS_TRY(make_generator(s, params, false, 0));
     /* Rank 0 may read a drafter for longer than the others have patience later. */
-    const ds_status status = s->follows ? DS_OK : create_lead(s, params);
-    DS_TRY(ds_comm_agree(params->source.comm, s->ctx, status));
+    const ds_status status = ds_comm_agree(params->source.comm, s->ctx, create_own(s, params));
+    if (status < 0) {
+        dsi_serve_part(s);
+        return status;
+    }
     dsi_generator_set_patience(s->generator, params->rank_seconds);
     return DS_OK;
 }
@@ -248,10 +258,13 @@ ds_status dsi_serve_check_leads(const ds_server *s)
 
 ds_status ds_serve_follow(ds_server *s)
 {
-    return s->follows ? dsi_paged_follow(s->generator)
-                      : ds_fail(s->ctx, DS_ERR_STATE,
-                                "ds_serve_follow is for the ranks above 0 of a server with a "
-                                "communicator");
+    int32_t turn = 0;
+    const char *text = NULL;
+    DS_TRY(dsi_serve_follow_turn(s, &turn, &text));
+    return turn == 0
+               ? DS_OK
+               : ds_fail(s->ctx, DS_ERR_STATE,
+                         "rank 0 has more than this server: ds_serve_follow cannot follow it");
 }
 
 /* ---- a batch at a time -----------------------------------------------------------------------

@@ -285,19 +285,21 @@ static void encode_one(engine *e)
 }
 
 /* A step of a server. With the lock, but for the step itself. */
-static void step(engine *e, ds_server *server, const ds_ctx *ctx)
+static void step(engine *e, served *s)
 {
     front *f = e->f;
+    ds_server *server = s->server;
     size_t n = 0;
     f->beat += 1;
     (void)pthread_mutex_unlock(&f->lock);
     const double before = dsi_clock_seconds();
-    const ds_status status = ds_serve_step(server, e->events, &n);
+    ds_status status = ranks_turn_to(f, s);
+    status = status < 0 ? status : ds_serve_step(server, e->events, &n);
     const double after = dsi_clock_seconds();
     (void)pthread_mutex_lock(&f->lock);
     f->metrics.step_seconds += after - before;
     if (status < 0) {
-        break_all(e, server, ctx);
+        break_all(e, server, s->ctx);
     } else {
         give_all(e, server, n);
     }
@@ -307,9 +309,9 @@ static void step(engine *e, ds_server *server, const ds_ctx *ctx)
 static void turn(engine *e)
 {
     front *f = e->f;
-    step(e, f->server, f->ctx);
+    step(e, f->in_force);
     for (served *s = f->ending; s != NULL; s = s->next) {
-        step(e, s->server, s->ctx);
+        step(e, s);
     }
     find_gone(e);
 }
@@ -324,8 +326,11 @@ static void obey(front *f)
     c->taken = true;
     (void)pthread_mutex_unlock(&f->lock);
     uint64_t now = c->folder == NULL ? lora_slot_now(f, c->id) : 0;
-    const ds_status status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &now)
-                                               : ds_serve_adapter_unload(f->server, now);
+    ds_status status = ranks_turn_to(f, f->in_force);
+    if (status >= 0) {
+        status = c->folder != NULL ? ds_serve_adapter_load(f->server, c->folder, &now)
+                                   : ds_serve_adapter_unload(f->server, now);
+    }
     (void)pthread_mutex_lock(&f->lock);
     c->status = status;
     if (status >= 0 && c->folder != NULL) {

@@ -51,6 +51,7 @@ typedef struct served {
     ds_server *server;
     ds_encoder *encoder;
     sentence_form sentence;
+    int64_t number; /* over ranks: of those that were loaded; the first is 0 */
     int64_t max_length, vocab_size, width;
     uint64_t tokenizer, stops;        /* digests of its files and ids; 0: --tokenizer has them */
     void (*destroy)(struct served *); /* all of it */
@@ -59,6 +60,17 @@ typedef struct served {
 /* Loads `path` as the command line says. Errors are those of ctx. Of a thread of its own. */
 typedef ds_status (*front_load_fn)(ds_ctx *ctx, const char *path, const front *f,
                                    served **served_out);
+
+/* ---- ranks.c: reloads of layers that ranks share ---- */
+/* On rank 0, by the engine's thread without the lock: the others run the steps of s from now on. */
+ds_status ranks_turn_to(front *f, served *s);
+/* Destroys a server that all ranks have. */
+void ranks_drop(front *f, served *s);
+/* Loads asked_path on all ranks, or on none. With the lock, but while it loads. */
+ds_status ranks_reload(front *f, served **served_out);
+/* On the others: runs what rank 0 runs, until it ends. */
+ds_status ranks_follow(front *f);
+void ranks_close(front *f);
 
 /* What the HTTP thread wants of the engine's between two steps. */
 typedef struct front_command {
@@ -111,7 +123,10 @@ struct front {
     served *in_force; /* NULL: what the command line made */
     served *fresh;    /* loaded, for the engine's thread to take */
     served *ending;   /* those before, while they have requests */
-    char *path;       /* what is served, as it was asked for */
+    served *followed; /* over ranks: whose steps the others run; see ranks.c */
+    int64_t n_loaded;
+    bool loads_here; /* over ranks: the engine's thread is to load asked_path */
+    char *path;      /* what is served, as it was asked for */
     uint64_t tokenizer_digest, stops_digest;
     pthread_t loader;
     bool loading, loader_made;
@@ -285,6 +300,8 @@ void response_end(job *j);
 void response_fail(job *j, const api_error *e);
 
 /* ---- reload.c: other weights without an end ---- */
+/* What must stay as it is; NULL: all does. */
+const char *reload_differs(const front *f, const served *s);
 /* A digest of the files of a folder that say what tokens and chats are. */
 uint64_t reload_digest(const char *folder);
 /* A digest of the ids that begin and end its texts, which are not in those files alone. */

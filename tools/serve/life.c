@@ -133,15 +133,14 @@ static ds_status run(ds_ctx *ctx, serve_options *o, front *f)
     }
     status = status < 0 ? status : open_server(ctx, o, f, &p);
     unpacked_remove(&p.unpacked);
-    if (ds_comm_rank(f->comm) > 0) {
-        status = status < 0 ? status : ds_serve_follow(f->server);
-    } else {
-        status = status < 0 ? status : renew_first(ctx, f, &p);
-        status = status < 0 ? status : serve(ctx, f);
+    status = status < 0 ? status : renew_first(ctx, f, &p);
+    if (status >= 0) {
+        status = ds_comm_rank(f->comm) > 0 ? ranks_follow(f) : serve(ctx, f);
     }
     if (status < 0) {
         ds_comm_abort(f->comm, ds_ctx_error(ctx));
     }
+    ranks_close(f);
     if (f->in_force != NULL) {
         f->in_force->destroy(f->in_force);
     } else {

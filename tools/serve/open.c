@@ -155,8 +155,8 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
 
 ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    DS_TRY(open_sentence(ctx, o, f, p));
-    if (ds_model_get_info(p->model)->encoder) {
+    ds_status status = open_sentence(ctx, o, f, p);
+    if (status >= 0 && ds_model_get_info(p->model)->encoder) {
         return open_encoder(ctx, o, f, p);
     }
     const ds_generator_params draft = {
@@ -174,7 +174,9 @@ ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts
                                          .comm = f->comm},
                               .rank_seconds = f->comm != NULL ? (double)o->rank_seconds : 0.0};
     serve_flags sizes = o->sizes; /* whose weights may be away, in this folder's own files */
-    ds_status status = offload_flags_open(ctx, &sizes.offload, o->model, ds_comm_size(f->comm));
+    if (status >= 0) {
+        status = offload_flags_open(ctx, &sizes.offload, o->model, ds_comm_size(f->comm));
+    }
     serve_flags_set(&sizes, &params);
     if (p->draft != NULL) {
         params.draft = &draft;
@@ -187,6 +189,7 @@ ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts
     if (status >= 0 && sizes.offload.config != NULL) {
         status = ds_generator_copy(ctx, sizes.offload.config, &params.source, o->model);
     }
+    status = ds_comm_agree(f->comm, ctx, status);
     status = status < 0 ? status : ds_serve_create(ctx, &params, &f->server);
     offload_flags_close(&sizes.offload);
     if (status < 0 || ds_comm_rank(f->comm) > 0) {

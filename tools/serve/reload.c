@@ -4,7 +4,8 @@
  * A thread loads them beside what is served, in a context of its own; then the engine's thread
  * takes them between two steps. New requests run on them, those that run end on the old ones, whose
  * server is dropped after the last. The new server has blocks of its own, so no key of old weights
- * is found again. Where anything fails the old one stays in force.
+ * is found again. Where anything fails the old one stays in force. Over ranks that share the layers
+ * the engine's thread loads them itself, so that all ranks do (ranks.c).
  *
  * Invariant: what the HTTP thread has read (tokenizer, template, lengths, adapters' ids) holds for
  * every server; what would change it is refused.
@@ -83,8 +84,7 @@ static void answer(front *f, const char *error, const char *was, double seconds)
     f->loading = false;
 }
 
-/* What must stay as it is; NULL: all does. */
-static const char *differs(const front *f, const served *s)
+const char *reload_differs(const front *f, const served *s)
 {
     return (s->server == NULL) != (f->server == NULL)
                ? "one of them is an encoder; start another server for it"
@@ -114,7 +114,7 @@ static void *load(void *opaque)
         status = f->load(ctx, f->asked_path, f, &s);
         (void)snprintf(error, sizeof error, "%s", ds_ctx_error(ctx));
     }
-    const char *other = status >= 0 ? differs(f, s) : NULL;
+    const char *other = status >= 0 ? reload_differs(f, s) : NULL;
     if (other != NULL) {
         (void)snprintf(error, sizeof error, "%.300s: %s", f->asked_path, other);
         s->destroy(s);
@@ -136,10 +136,6 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
 {
     sigset_t all;
     sigset_t before;
-    if (f->comm != NULL) {
-        return api_fail(e, MHD_HTTP_NOT_IMPLEMENTED, NULL, "",
-                        "a reload of layers that ranks share is not built; start the job anew");
-    }
     (void)pthread_mutex_lock(&f->lock);
     const bool over = f->door.draining || f->stop;
     const bool busy = f->loading;
@@ -163,17 +159,22 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
     f->asked_path = copy;
     f->asked = j;
     f->asked_at = dsi_clock_seconds();
-    f->loader_made = copy != NULL && pthread_create(&f->loader, NULL, load, f) == 0;
-    f->loading = f->loader_made;
-    if (f->loader_made && j != NULL) {
+    if (f->comm != NULL) { /* the ranks' communicator is the engine's thread's */
+        f->loads_here = copy != NULL;
+        (void)pthread_cond_signal(&f->wake);
+    } else {
+        f->loader_made = copy != NULL && pthread_create(&f->loader, NULL, load, f) == 0;
+    }
+    const bool begun = f->loader_made || f->loads_here;
+    f->loading = begun;
+    if (begun && j != NULL) {
         j->holders = 2;
         j->suspended = true;
         MHD_suspend_connection(j->connection);
     }
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return f->loader_made ||
-           api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory for a thread");
+    return begun || api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory for a thread");
 }
 
 static bool is_idle(const served *s)
@@ -200,7 +201,7 @@ static void drop_ended(front *f)
         served *s = *at;
         if (is_idle(s) && !is_asked(f, s)) {
             *at = s->next;
-            s->destroy(s);
+            ranks_drop(f, s);
         } else {
             at = &s->next;
         }
@@ -221,14 +222,31 @@ static bool is_half_encoded(const front *f)
     return false;
 }
 
+/* On all ranks, while none runs a step. */
+static void load_here(front *f)
+{
+    if (f->loads_here && ranks_reload(f, &f->fresh) < 0) {
+        answer(f, ds_ctx_error(f->ctx), NULL, 0);
+    }
+    f->loads_here = false;
+}
+
+/* Its slots have the adapters of those in force. */
+static ds_status fill_slots(front *f, served *s)
+{
+    DS_TRY(f->server != NULL ? ranks_turn_to(f, s) : DS_OK);
+    return f->server != NULL ? lora_slots_load(f, s) : DS_OK;
+}
+
 void reload_take(front *f)
 {
+    load_here(f);
     served *s = f->fresh;
     if (s != NULL && !is_half_encoded(f)) {
         f->fresh = NULL;
-        if (f->server != NULL && lora_slots_load(f, s) < 0) {
+        if (fill_slots(f, s) < 0) {
             answer(f, ds_ctx_error(s->ctx), NULL, 0);
-            s->destroy(s);
+            ranks_drop(f, s);
         } else {
             served *old = f->in_force;
             f->in_force = s;
@@ -258,15 +276,17 @@ void reload_close(front *f)
         (void)pthread_join(f->loader, NULL);
     }
     (void)pthread_mutex_lock(&f->lock);
-    if (f->fresh != NULL) {
+    if (f->fresh != NULL || f->loads_here) {
         answer(f, "the server ends", NULL, 0);
+    }
+    if (f->fresh != NULL) {
         f->fresh->destroy(f->fresh);
         f->fresh = NULL;
     }
     while (f->ending != NULL) {
         served *s = f->ending;
         f->ending = s->next;
-        s->destroy(s);
+        ranks_drop(f, s);
     }
     (void)pthread_mutex_unlock(&f->lock);
 }

@@ -3,7 +3,9 @@
  * what of it is taken into force, and when, is decided there. See open.h. */
 #include "open.h"
 
+#include "comm/comm.h"
 #include "config/config_values.h"
+#include "serve/turns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +62,7 @@ static ds_status digest_tokenizer(ds_ctx *ctx, loaded *l)
 static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, served **served_out)
 {
     loaded *l = calloc(1, sizeof *l);
-    front made = {.options = l != NULL ? &l->o : NULL};
+    front made = {.options = l != NULL ? &l->o : NULL, .comm = f->comm};
     if (l == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
     }
@@ -80,16 +82,20 @@ static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, serve
     if (strcmp(path, f->options->model_asked) != 0) {
         l->o.model_revision = NULL; /* of the other one */
     }
-    ds_status status = open_model(ctx, &l->o, &made, &l->p);
+    /* over ranks each fails with the others */
+    ds_status status = ds_comm_agree(f->comm, ctx, open_model(ctx, &l->o, &made, &l->p));
     status = status < 0 ? status : open_server(ctx, &l->o, &made, &l->p);
     keep_served(l, ctx, &made);
-    status = status < 0 ? status : digest_tokenizer(ctx, l);
+    status = status < 0 || ds_comm_rank(f->comm) > 0 ? status : digest_tokenizer(ctx, l);
     unpacked_remove(&l->p.unpacked);
     if (status < 0) {
+        if (made.server != NULL) {
+            dsi_serve_part(made.server);
+        }
         destroy_loaded(&l->base);
         return status;
     }
-    l->owns_ctx = true;
+    l->owns_ctx = f->comm == NULL;
     *served_out = &l->base;
     return DS_OK;
 }
@@ -111,7 +117,7 @@ ds_status renew_first(ds_ctx *ctx, front *f, parts *p)
     p->model = p->draft = NULL;
     p->draft_found = NULL;
     p->adapter = NULL;
-    f->in_force = &l->base;
+    f->in_force = f->followed = &l->base;
     f->load = load_again;
     return DS_OK;
 }
