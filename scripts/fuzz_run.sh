@@ -35,6 +35,16 @@ seeds() {
             printf '%s' "$line" > "$to/$n"
         done < <(sed -nE 's/^\{"config": (.*), "deepspeed": .*/\1/p' $golden/config/corpus.jsonl)
         ;;
+    fuzz_body)
+        printf '\000{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"c","content":"b"}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{}}}}],"tool_choice":"auto","chat_template_kwargs":{"enable_thinking":true},"max_completion_tokens":3,"stream":true,"stream_options":{"include_usage":true}}' > "$to/chat"
+        printf '\1{"model":"m","prompt":["a",[1,2]],"n":2,"best_of":3,"seed":1,"temperature":0.5,"top_p":0.9,"top_k":3,"min_p":0.1,"typical_p":0.5,"logit_bias":{"97":5},"stop":["e"],"stop_token_ids":[1],"min_tokens":1,"max_tokens":3,"logprobs":2,"dry_multiplier":1,"dry_base":2,"dry_sequence_breakers":["."],"presence_penalty":1,"frequency_penalty":1,"repetition_penalty":1.5,"ignore_eos":true,"echo":false,"structured_outputs":{"regex":"[ab]+"},"user":"u"}' > "$to/completion"
+        printf '\1{"model":"m","prompt":"a","use_beam_search":true,"n":2,"length_penalty":2,"early_stopping":"never","mirostat":0}' > "$to/beams"
+        printf '\1{"model":"m","prompt":"a","mirostat":2,"mirostat_tau":3,"mirostat_eta":0.1,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":{"type":"object"},"strict":false}}}' > "$to/mirostat"
+        printf '\2{"model":"m","instructions":"b","input":[{"role":"user","content":[{"type":"input_text","text":"a"}],"id":"i","status":"x"}],"text":{"format":{"type":"json_schema","name":"s","schema":{"const":1}}},"max_output_tokens":2,"store":true}' > "$to/response"
+        printf '\3{"prompts":["a","b"],"max_length":20,"max_new_tokens":3,"min_new_tokens":1,"do_sample":false,"return_full_text":true,"temperature":1}' > "$to/mii"
+        printf '\4{"model":"m","input":[[1,2],"a"],"encoding_format":"base64","dimensions":3}' > "$to/vectors"
+        printf '\5{"messages":[{"role":"system","content":"a","name":"n"}],"tools":[],"chat_template_kwargs":{}}' > "$to/messages"
+        ;;
     fuzz_guide)
         while IFS=$'\t' read -r n line; do
             file=$((${file:-0} + 1))
