@@ -329,6 +329,60 @@ static void put_states(void **state)
     states_like_a_generator(*state, DS_DTYPE_F16);
 }
 
+/* Documents take states from the same rows as texts: their vectors alone and beside both. */
+static void vectors_in(ds_ctx *ctx, const parity_case *p, const ds_serve_params *sizes,
+                       float (*vectors)[32])
+{
+    enum { DOCUMENTS = 3, MOST = 70 };
+    static const size_t lengths[DOCUMENTS] = {20, MOST, 33};
+    ds_serve_event events[CROWD_EVENTS];
+    uint64_t seed = 3;
+    uint64_t uids[DOCUMENTS];
+    uint64_t stray = 0;
+    uint32_t ids[MOST];
+    int left = DOCUMENTS;
+    size_t n = 0;
+    ds_server *server = open_server(ctx, p, sizes, DS_DTYPE_F32);
+    for (int i = 0; i < DOCUMENTS; ++i) {
+        for (size_t k = 0; k < MOST; ++k) {
+            ids[k] = crowd_below(&seed, (uint32_t)p->vocab);
+        }
+        const ds_serve_request text = {.ids = ids, .n = 9, .max_new_tokens = 20};
+        CHECK_OK(ctx, ds_serve_submit(server, &text, &stray));
+        CHECK_OK(ctx, ds_serve_embed(server, ids, lengths[i], i == 1 ? DS_POOL_MEAN : DS_POOL_LAST,
+                                     0, &uids[i]));
+    }
+    for (int step = 0; step < 500 && left > 0; ++step) {
+        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        for (size_t e = 0; e < n; ++e) {
+            for (int i = 0; i < DOCUMENTS && events[e].finish == DS_SERVE_VECTOR; ++i) {
+                if (events[e].uid == uids[i]) {
+                    memcpy(vectors[i], events[e].vector, sizeof vectors[i]);
+                    --left;
+                }
+            }
+        }
+    }
+    assert_int_equal(left, 0);
+    ds_serve_destroy(&server);
+}
+
+static void vectors_have_states(void **state)
+{
+    parity_case p;
+    float alone[3][32];
+    float crowd[3][32];
+    parity_open(*state, "qwen3_next", &p);
+    vectors_in(*state, &p,
+               &(ds_serve_params){.max_sequences = 1, .max_batch_tokens = 128, .embeddings = true},
+               alone);
+    vectors_in(*state, &p,
+               &(ds_serve_params){.max_sequences = 4, .max_batch_tokens = 11, .embeddings = true},
+               crowd);
+    assert_memory_equal(alone, crowd, sizeof alone);
+    parity_close(&p);
+}
+
 /* LAW 6: no step allocates, the first included, whatever happens in it. */
 static void steps_allocate_nothing(void **state)
 {
@@ -448,6 +502,7 @@ int main(void)
         cmocka_unit_test(greedy_like_transformers), cmocka_unit_test(same_bits),
         cmocka_unit_test(same_bits_of_cells),       cmocka_unit_test(drafter_is_right),
         cmocka_unit_test(put_like_a_generator),     cmocka_unit_test(put_states),
+                                       cmocka_unit_test(vectors_have_states),
         cmocka_unit_test(steps_allocate_nothing),   cmocka_unit_test(refuses)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }
