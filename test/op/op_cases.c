@@ -311,6 +311,7 @@ const op_case op_cases[] = {
     {&dsi_op_glu_backward, "GeGLU erf", "act[5,33] act[5,33]~2 act[5,33]", ACT(GELU_ERF)},
     /* rope */
     {&dsi_op_rope_table, "plain", "i32[2,37]p", ROPE(.head_dim = 16), .flags = OP_F32},
+    {&dsi_op_rope_table, "odd", "i32[2,37]p", ROPE(.head_dim = 5), .flags = OP_F32},
     {&dsi_op_constants, "three", "", ATTRS(dsi_constants_attrs, .n = 3, .v = {1.5, -2.0, 0.1}),
      .flags = OP_F32 | OP_NO_GRAD},
     {&dsi_op_rope_table, "divisors", "i32[2,37]p - f32[8]",
