@@ -174,9 +174,10 @@ static ds_status create_lead(ds_server *s, const ds_serve_params *params)
         s->n_free_states += 1;
     }
     if (s->carries && !params->no_prefix_cache) {
-        ds_log(s->ctx, DS_LOG_JOB,
-               "the model has layers of linear attention, whose state is not kept: no prefix cache, "
-               "each prompt is computed from its first token on");
+        ds_log(
+            s->ctx, DS_LOG_JOB,
+            "the model has layers of linear attention, whose state is not kept: no prefix cache, "
+            "each prompt is computed from its first token on");
     }
     DS_TRY(dsi_batch_create(s));
     DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
