@@ -37,16 +37,19 @@ typedef struct ds_serve_params {
      * is collective with the same params, rank 0's server is used as one of a single rank is, and
      * the others call ds_serve_follow */
     ds_generator_params source;
-    int64_t max_sequences;    /* of a batch; default 0: 16 */
+    int64_t max_sequences; /* of a batch; of models that carry a state (ds_model_info.carries) also
+                              the most that ds_serve_put has at a time; default 0: 16 */
     int64_t max_batch_tokens; /* of a batch, at least max_sequences; default 0: 512 */
     int64_t kv_tokens; /* positions that all sequences have together, a multiple of kv_block and at
                           least max_length; default 0: four times max_length */
     int64_t kv_block;  /* positions of a block, a multiple of 64; default 0: 64 */
     bool no_prefix_cache; /* keys and values of a prompt's begin that were computed for another
-                             sequence are not used again */
+                             sequence are not used again; nor are those of models that carry a
+                             state */
     /* Ids that a sequence guesses in a step, 0 to DS_SERVE_MOST_DRAFT: those that followed its last
      * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
-     * differs ends the guess: so no id changes. Default 0 */
+     * differs ends the guess: so no id changes. ERR_UNSUPPORTED with models that carry a state.
+     * Default 0 */
     int64_t max_draft;
     bool embeddings;      /* build plans for ds_serve_embed, too */
     int64_t adapters;     /* slots for adapters of requests (ds_serve_adapter_load); default 0 */
@@ -103,7 +106,8 @@ typedef struct ds_serve_needs {
     ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */
     uint64_t stored; /* weights, keys and values on disk, or in the host's memory beside a device;
                         not in total */
-    DS_RESERVED(7);
+    uint64_t states; /* what layers of linear attention carry, of max_sequences sequences */
+    DS_RESERVED(6);
 } ds_serve_needs;
 /* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
  * `parameters`). Nothing is read: source and draft need a
@@ -117,8 +121,8 @@ DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
 /* Runs n sequences together: sequence uids[i] goes on by lengths[i] >= 1 ids, one after the other
  * in `ids`. An unknown uid begins a sequence. Behind it logits_out[i*V ...] are those of its last
  * id, borrowed until the next call. Errors: ERR_LIMIT (more sequences, ids or blocks than there is
- * room for, or than max_tracked; nothing is changed), ERR_ARG (a uid twice, or of submit; an id
- * outside of the vocabulary). */
+ * room for, or than max_tracked or states; nothing is changed), ERR_ARG (a uid twice, or of submit;
+ * an id outside of the vocabulary). */
 DS_API ds_status ds_serve_put(ds_server *server, size_t n, const uint64_t *uids,
                               const uint32_t *ids, const size_t *lengths, const float **logits_out);
 /* How many of max_tokens ids sequence uid could go on by with at most max_blocks more blocks, and

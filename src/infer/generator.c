@@ -656,7 +656,8 @@ double ds_generator_step_bytes(const ds_generator *g)
     double bytes = 0.0;
     for (ds_cell c = 0; c < ds_cells_count(g->local); ++c) {
         const ds_cell_info *cell = ds_cells_get(g->local, c);
-        if (cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_KV) {
+        if (cell->kind == DS_CELL_PARAM || cell->kind == DS_CELL_KV ||
+            cell->kind == DS_CELL_STATE) {
             bytes += (double)ds_meta_bytes(cell->meta);
         }
     }

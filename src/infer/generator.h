@@ -102,6 +102,7 @@ struct ds_generator {
 /* Bytes that a generator takes, from its plans alone. */
 typedef struct dsi_generator_needs {
     size_t weights, keys_values; /* in memory */
+    size_t states;               /* that layers carry from token to token */
     size_t stored_keys, stored;  /* keys and values, and weights, in host memory or on disk */
     size_t batch;                /* inputs, and activations and workspace of the largest piece */
     size_t process;              /* plans, libraries */

@@ -60,9 +60,13 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
         *(cell->kind == DS_CELL_KV ? &needs.stored_keys : &needs.stored) +=
             away ? dsi_swap_block_bytes(bytes) : 0;
         needs.keys_values += cell->kind == DS_CELL_KV && !away ? bytes : 0;
-        needs.batch += cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV ? bytes : 0;
+        needs.states += cell->kind == DS_CELL_STATE ? bytes : 0;
+        needs.batch +=
+            cell->kind != DS_CELL_PARAM && cell->kind != DS_CELL_KV && cell->kind != DS_CELL_STATE
+                ? bytes
+                : 0;
     }
-    const size_t cells = needs.weights + needs.keys_values + needs.batch;
+    const size_t cells = needs.weights + needs.keys_values + needs.states + needs.batch;
     needs.batch += swaps ? dsi_swap_block_bytes(cells) - cells : 0; /* swaps' memory is in blocks */
     for (uint32_t i = 0; i < g->n_pieces; ++i) {
         const dsi_plan *plan = g->pieces[i].plan;
@@ -76,7 +80,7 @@ void dsi_generator_count(const ds_generator *g, dsi_generator_needs *needs_out)
 
 size_t dsi_generator_needs_sum(const dsi_generator_needs *n)
 {
-    return n->weights + n->keys_values + n->batch + n->process;
+    return n->weights + n->keys_values + n->states + n->batch + n->process;
 }
 
 /* Before anything is allocated: all of it fits this machine. */
@@ -98,10 +102,10 @@ static ds_status check_memory(const ds_generator *g)
                    "weights of %.2f GB, %.0f positions of %.1f KB and a batch of %.2f GB are %.2f "
                    "GB, this machine has %.2f GB%s: %.2f GB too much; kv_tokens of at most %.0f "
                    "would fit",
-                   (double)needs.weights * 1e-9, tokens, each * 1e-3, (double)needs.batch * 1e-9,
-                   (double)sum * 1e-9, (double)there * 1e-9,
-                   g->n_local > 1 ? " for each of its ranks" : "", (double)(sum - there) * 1e-9,
-                   room);
+                   (double)needs.weights * 1e-9, tokens, each * 1e-3,
+                   (double)(needs.batch + needs.states) * 1e-9, (double)sum * 1e-9,
+                   (double)there * 1e-9, g->n_local > 1 ? " for each of its ranks" : "",
+                   (double)(sum - there) * 1e-9, room);
 }
 
 /* Hidden states of documents: lengths 16, 64, 256 … up to the budget, with all rows. */

@@ -35,12 +35,14 @@ ds_status dsi_generator_mark_stages(ds_generator *g, ds_graph *graph)
         }
         dsi_stages_of_cells(graph, g->stages);
     }
-    for (ds_node n = 0; n < graph->n_nodes; ++n) { /* keys and values are with what reads them */
+    for (ds_node n = 0; n < graph->n_nodes; ++n) { /* what is kept is with what reads it */
         const dsi_node_info *node = &graph->nodes[n];
         for (uint32_t i = 0; node->stage != 0 && i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(graph, node)[i];
             const ds_cell cell = v != DS_NONE ? graph->values[v].cell : DS_NONE;
-            if (cell != DS_NONE && ds_cells_get(graph->cells, cell)->kind == DS_CELL_KV) {
+            const ds_cell_kind kind =
+                cell != DS_NONE ? ds_cells_get(graph->cells, cell)->kind : DS_CELL_INPUT;
+            if (kind == DS_CELL_KV || kind == DS_CELL_STATE) {
                 g->stages[cell] = (dsi_stage_of){.first = node->stage, .last = node->stage};
             }
         }

@@ -33,7 +33,7 @@ size_t dsi_paged_order_words(const ds_generator *g)
 {
     const ds_paged *p = &g->paged;
     const size_t batch =
-        HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (1 + p->table));
+        HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (2 + p->table));
     const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
     const size_t most = batch > folder ? batch : folder;
     return most > FIRST_WORDS ? most : FIRST_WORDS;
@@ -67,12 +67,13 @@ static int32_t *put(int32_t *to, const int32_t *words, int64_t n)
     return to + n;
 }
 
-/* Of each row the blocks that its tokens read; rows and their positions ascend. */
+/* Of each row, whose tokens are neighbours, its number and the blocks that they read. */
 static int32_t *put_tables(const ds_generator *g, int32_t *to, const dsi_paged_batch *b)
 {
     for (int64_t i = 0; i < b->n; ++i) {
         if (i + 1 == b->n || b->of_token[i + 1] != b->of_token[i]) {
             const int64_t n = b->positions[i] / g->paged.block + 1;
+            *to++ = b->of_token[i];
             *to++ = (int32_t)n;
             to = put(to, b->tables + b->of_token[i] * g->paged.table, n);
         }
@@ -92,7 +93,10 @@ ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
     g->orders[RUN_TOKENS] = (int32_t)b->n;
     g->orders[RUN_LAST] = (int32_t)b->n_last;
     g->orders[RUN_EMBEDS] = b->embeds;
-    g->orders[RUN_ROWS] = b->of_token[b->n - 1] + 1;
+    g->orders[RUN_ROWS] = 0;
+    for (int64_t i = 0; i < b->n; ++i) {
+        g->orders[RUN_ROWS] += i == 0 || b->of_token[i] != b->of_token[i - 1];
+    }
     to = put(to, b->ids, b->n);
     to = put(to, b->positions, b->n);
     to = put(to, b->of_token, b->n);
@@ -121,7 +125,8 @@ static ds_status follow_batch(ds_generator *g)
     b.lengths = g->slots.n > 0 ? b.adapters + n : b.adapters;
     b.last = has_lengths(g) ? b.lengths + n : b.lengths;
     at = b.last + b.n_last;
-    for (int32_t row = 0; row < g->orders[RUN_ROWS]; ++row) {
+    for (int32_t i = 0; i < g->orders[RUN_ROWS]; ++i) {
+        const int32_t row = *at++;
         const int32_t count = *at++;
         (void)put(g->tables + row * g->paged.table, at, count);
         at += count;

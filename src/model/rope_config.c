@@ -7,7 +7,8 @@
  * 3. original_max_position_embeddings at the top is before one inside, for llama3 and yarn; the
  *    default is max_position_embeddings. Other types have no use for it.
  * 4. Keys that a type does not know have no effect.
- * 5. Of families whose layers rotate a part of each head, the part has even width.
+ * 5. Of families whose layers rotate a part of each head, a part of odd width has the frequencies
+ * of that width and rotates one dim more.
  */
 #include "model/fields.h"
 
@@ -268,15 +269,28 @@ static ds_status read_partial(const rope_reader *r)
         return ds_field_bad(from, key, "above 0 and at most 1");
     }
     const int64_t width = (int64_t)((double)r->rope->head_dim * share);
-    if (width < 2 || width % 2 != 0) {
-        return ds_fail(
-            r->outer.ctx, DS_ERR_UNSUPPORTED,
-            "config.json: \"%s\" %g of a head of %lld dims rotates %lld; supported is an "
-            "even number, at least 2",
-            key, share, (long long)r->rope->head_dim, (long long)width);
+    if (width < 1) {
+        return ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                       "config.json: \"%s\" %g of a head of %lld dims rotates none of them; "
+                       "supported is at least 1",
+                       key, share, (long long)r->rope->head_dim);
     }
     r->rope->head_dim = width;
     return DS_OK;
+}
+
+/* A range of frequencies (yarn) and divisors (longrope) go in pairs of dims. */
+static ds_status check_odd(const rope_reader *r)
+{
+    const bool even = r->rope->head_dim % 2 == 0;
+    const bool by_pairs =
+        r->rope->scaling == DS_ROPE_YARN || (r->longrope != NULL && r->longrope->max_positions > 0);
+    return even || !by_pairs
+               ? DS_OK
+               : ds_fail(r->outer.ctx, DS_ERR_UNSUPPORTED,
+                         "config.json: rotary scaling of %lld dims of a head; supported is an even "
+                         "number with yarn and longrope",
+                         (long long)r->rope->head_dim);
 }
 
 /* What inner holds, read. */
@@ -285,7 +299,8 @@ static ds_status read_inner(rope_reader *r)
     DS_TRY(read_theta(r));
     if (r->rules->partial > 0.0) {
         DS_TRY(read_partial(r));
-        return read_type(r);
+        DS_TRY(read_type(r));
+        return check_odd(r);
     }
     DS_TRY(read_type(r));
     return check_partial(r);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* causal_conv, its gradient, and causal_conv_step, which goes on from what a cell holds: rules. */
+/* causal_conv, its gradient, and causal_conv_step and paged_causal_conv, which go on from what a
+ * cell holds: rules. */
 #include "op/op_place.h"
 #include "op/op_util.h"
+#include "op/paged_state.h"
 
 /* x (B,T,C) at `at`, then w (C,1,K). */
 static ds_status check(const ds_infer *call, uint32_t at)
@@ -51,6 +53,20 @@ static ds_status conv_step_infer(ds_infer *call)
     DS_TRY(dsi_op_need(call, 4, "last", DS_DTYPE_I32, ds_shape_1d(b)));
     call->out[0] = x;
     call->out[1] = call->in[2];
+    return DS_OK;
+}
+
+static ds_status paged_conv_infer(ds_infer *call)
+{
+    DS_TRY(check(call, 0));
+    const ds_meta x = call->in[0];
+    const ds_meta cell = dsi_op_in(call, 2);
+    DS_TRY(dsi_op_need_tokens(call, 0, "x", 3));
+    DS_TRY(dsi_op_need(
+        call, 2, "cell", x.dtype,
+        ds_shape_3d(cell.shape.dims[0], call->in[1].shape.dims[2] - 1, x.shape.dims[2])));
+    call->out[0] = x;
+    call->out[1] = cell;
     return DS_OK;
 }
 
@@ -136,5 +152,24 @@ const ds_op dsi_op_causal_conv_step = {
     .n_out = 2,
     .writes = step_writes,
     .infer = conv_step_infer,
+    .cost = conv_cost,
+};
+
+const ds_op dsi_op_paged_causal_conv = {
+    .version = DS_OP_VERSION,
+    .name = "paged_causal_conv",
+    .op_class = DS_CLASS_ELEMENTWISE,
+    .role = DS_ROLE_WRITE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "___ ___ ___ _ __", .out = "___ ___"),
+    .doc = "x (1,T,C), w (C,1,K), cell (S,K-1,C), sequence i32 (T), positions i32 (1,T) → (1,T,C), "
+           "the cell's next version: causal_conv_step of many sequences, whose tokens are "
+           "neighbours at positions in a row; sequence: each token's row of the cell, zeros before "
+           "position 0; -1: none, y is zeros.",
+    .n_in_min = 5,
+    .n_in_max = 5,
+    .n_out = 2,
+    .writes = step_writes,
+    .infer = paged_conv_infer,
     .cost = conv_cost,
 };

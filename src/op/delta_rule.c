@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The gated delta rule (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024) with the decay of
- * its state, the gradients, and delta_rule_step, which goes on from the state in a cell: rules. */
+ * its state, the gradients, and delta_rule_step and paged_delta_rule, which go on from the state in
+ * a cell: rules. */
 #include "op/op_place.h"
 #include "op/op_util.h"
+#include "op/paged_state.h"
 
 /* ---- decay ---------------------------------------------------------------------------------- */
 /* a at `at`, then a_log and dt_bias. */
@@ -179,6 +181,20 @@ static ds_status delta_step_infer(ds_infer *call)
     return DS_OK;
 }
 
+static ds_status paged_delta_infer(ds_infer *call)
+{
+    const dsi_delta_attrs *a = call->attrs;
+    dims d;
+    DS_TRY(check(call, 0, &d));
+    DS_TRY(dsi_op_need_tokens(call, 0, "q", 6));
+    const ds_shape held =
+        ds_shape_4d(dsi_op_in(call, 5).shape.dims[0], a->n_heads, a->key_dim, d.v);
+    DS_TRY(dsi_op_need(call, 5, "cell", dsi_stat_dtype(d.act), held));
+    call->out[0] = call->in[2];
+    call->out[1] = call->in[5];
+    return DS_OK;
+}
+
 /* passes: of all of a head's state, a position. */
 static void cost_of(const ds_infer *call, uint32_t v, double passes, ds_cost *cost_out)
 {
@@ -288,5 +304,27 @@ const ds_op dsi_op_delta_rule_step = {
     .n_attrs = DSI_N(delta_attrs),
     .writes = step_writes,
     .infer = delta_step_infer,
+    .cost = delta_cost,
+};
+
+const ds_op dsi_op_paged_delta_rule = {
+    .version = DS_OP_VERSION,
+    .name = "paged_delta_rule",
+    .op_class = DS_CLASS_ATTENTION,
+    .role = DS_ROLE_WRITE,
+    .again = DS_AGAIN_COSTLY,
+    .place = DSI_PLACE(.in = "___ ___ ___ ___ ___ ____ _ __", .out = "___ ____"),
+    .doc = "q, k, v, g, beta with B = 1, cell f32 (S,H,D,V), sequence i32 (T), positions i32 (1,T) "
+           "→ y (1,T,H·V), the cell's next version: delta_rule_step of many sequences, whose "
+           "tokens are neighbours at positions in a row; sequence: each token's row of the cell, "
+           "zeros before position 0; -1: none, y is zeros.",
+    .n_in_min = 8,
+    .n_in_max = 8,
+    .n_out = 2,
+    .attrs_bytes = sizeof(dsi_delta_attrs),
+    .attrs = delta_attrs,
+    .n_attrs = DSI_N(delta_attrs),
+    .writes = step_writes,
+    .infer = paged_delta_infer,
     .cost = delta_cost,
 };

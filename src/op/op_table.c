@@ -2,6 +2,7 @@
 /* The list of built-in operators. */
 #include "op/constants.h"
 #include "op/ops.h"
+#include "op/paged_state.h"
 
 #include <string.h>
 
@@ -58,11 +59,13 @@ static const ds_op *const all[] = {
     &dsi_op_causal_conv,
     &dsi_op_causal_conv_backward,
     &dsi_op_causal_conv_step,
+    &dsi_op_paged_causal_conv,
     &dsi_op_decay,
     &dsi_op_decay_backward,
     &dsi_op_delta_rule,
     &dsi_op_delta_rule_backward,
     &dsi_op_delta_rule_step,
+    &dsi_op_paged_delta_rule,
     &dsi_op_document_end,
     &dsi_op_filled_end,
     &dsi_op_shift_labels,

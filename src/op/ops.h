@@ -249,7 +249,7 @@ enum {
     DSI_ROPE_LLAMA3 = 4
 };
 typedef struct dsi_rope_table_attrs {
-    int64_t head_dim; /* D, even */
+    int64_t head_dim; /* D; with yarn even. Of an odd one the table is D + 1 wide */
     double theta;     /* base */
     int64_t scaling;  /* DSI_ROPE_* */
     double factor;

@@ -4,6 +4,17 @@
 #include "op/op_place.h"
 #include "op/op_util.h"
 #include "op/paged_cell.h"
+#include "op/paged_state.h"
+
+ds_status dsi_op_need_tokens(const ds_infer *call, uint32_t x, const char *name, uint32_t at)
+{
+    const ds_shape tokens = dsi_op_in(call, x).shape;
+    if (tokens.n_dims < 2 || tokens.dims[0] != 1) {
+        return dsi_op_bad(call, x, name, "one row of tokens (1,T,..)");
+    }
+    DS_TRY(dsi_op_need(call, at, "sequence", DS_DTYPE_I32, ds_shape_1d(tokens.dims[1])));
+    return dsi_op_need(call, at + 1, "positions", DS_DTYPE_I32, ds_shape_2d(1, tokens.dims[1]));
+}
 
 static ds_status need_pool(const ds_infer *call, uint32_t i, const char *name, int64_t width)
 {
@@ -123,9 +134,7 @@ static ds_status paged_attention_infer(ds_infer *call)
     if (tables.dtype != DS_DTYPE_I32 || tables.shape.n_dims != 2) {
         return dsi_op_bad(call, 3, "tables", "i32 (sequences,blocks)");
     }
-    const ds_shape tokens = ds_shape_1d(q.shape.dims[1]);
-    DS_TRY(dsi_op_need(call, 4, "sequence", DS_DTYPE_I32, tokens));
-    DS_TRY(dsi_op_need(call, 5, "positions", DS_DTYPE_I32, ds_shape_2d(1, q.shape.dims[1])));
+    DS_TRY(dsi_op_need_tokens(call, 0, "q", 4));
     DS_TRY(dsi_op_may(call, 6, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
     call->out[0] = q;
     call->out[1] =

@@ -39,9 +39,9 @@ static ds_status rope_table_infer(ds_infer *call)
     if (positions.dtype != DS_DTYPE_I32 || positions.shape.n_dims != 2) {
         return dsi_op_bad(call, 0, "positions", "i32 (B,T)");
     }
-    if (a->head_dim < 2 || a->head_dim % 2 != 0) {
-        return dsi_op_bad_attr(call, "head_dim is %lld, expected an even number",
-                               (long long)a->head_dim);
+    if (a->head_dim < 1 || (a->head_dim % 2 != 0 && a->scaling == DSI_ROPE_YARN)) {
+        return dsi_op_bad_attr(call, "head_dim is %lld, expected above 0, even with scaling %d",
+                               (long long)a->head_dim, DSI_ROPE_YARN);
     }
     if (!(a->theta > 0.0)) {
         return dsi_op_bad_attr(call, "theta is %g, expected above 0", a->theta);
@@ -57,9 +57,10 @@ static ds_status rope_table_infer(ds_infer *call)
         return dsi_op_bad_attr(call, "scaling is %lld, expected 0 with divisors",
                                (long long)a->scaling);
     }
-    DS_TRY(dsi_op_may(call, 2, "divisors", DS_DTYPE_F32, ds_shape_1d(a->head_dim / 2)));
+    const int64_t n_frequencies = (a->head_dim + 1) / 2;
+    DS_TRY(dsi_op_may(call, 2, "divisors", DS_DTYPE_F32, ds_shape_1d(n_frequencies)));
     ds_shape shape = positions.shape;
-    shape.dims[shape.n_dims++] = a->head_dim;
+    shape.dims[shape.n_dims++] = 2 * n_frequencies;
     call->out[0] = dsi_meta_of(DS_DTYPE_F32, shape);
     return DS_OK;
 }
@@ -107,7 +108,8 @@ const ds_op dsi_op_rope_table = {
            "(longrope)] → f32 (B,T,D): cosines of D/2 rotary frequencies, "
            "then sines, times the attention factor; scaling 0 none, 1 linear, 2 dynamic NTK by "
            "lengths "
-           "or else by each run of rising positions, 3 YaRN, 4 Llama 3.",
+           "or else by each run of rising positions, 3 YaRN, 4 Llama 3. An odd D has (D+1)/2 "
+           "frequencies of theta^(-2i/D), and D+1 numbers.",
     .n_in_min = 1,
     .n_in_max = 3,
     .n_out = 1,

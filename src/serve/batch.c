@@ -46,7 +46,7 @@ void dsi_batch_begin(ds_server *s)
 void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
 {
     dsi_serve_batch *b = &s->batch;
-    const int64_t row = b->n_members++;
+    const int64_t row = q->state >= 0 ? q->state : b->n_members;
     int32_t *table = b->tables + row * s->generator->paged.table;
     for (int64_t i = 0; i < q->n_blocks; ++i) {
         table[i] = q->blocks[i];
@@ -61,7 +61,7 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
         b->n += 1;
     }
-    b->members[row] = q;
+    b->members[b->n_members++] = q;
     q->n_batch = n;
     if (q->embeds || q->n_computed + n < q->n_ids) {
         return;

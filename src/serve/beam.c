@@ -312,10 +312,11 @@ static bool has_hope(const dsi_beam_group *g, double best, int64_t length, int64
            best / pow((double)(never ? longest : length), penalty) > g->ended[g->n_ended - 1].score;
 }
 
-/* Makes q the text of `from` and one id: its full blocks are shared. */
+/* Makes q the text of `from` and one id: its full blocks are shared, unless the layers carry a
+ * state, which is computed again from the first id on. */
 static void fork_from(ds_server *s, const dsi_sequence *from, uint32_t id, dsi_sequence *q)
 {
-    const int64_t full = from->n_computed / s->block;
+    const int64_t full = s->carries ? 0 : from->n_computed / s->block;
     memcpy(q->ids, from->ids, (size_t)from->n_ids * sizeof *q->ids);
     q->ids[from->n_ids] = id;
     q->n_ids = from->n_ids + 1;
@@ -333,7 +334,7 @@ static void fork_from(ds_server *s, const dsi_sequence *from, uint32_t id, dsi_s
 /* A place among those that run, or without its blocks among those that wait. */
 static void enter(ds_server *s, dsi_sequence *q)
 {
-    if (s->running.n < s->max_sequences) {
+    if (s->running.n < s->max_sequences && dsi_sequence_take_state(s, q)) {
         dsi_sequences_insert(&s->running, q);
     } else {
         dsi_sequence_drop_blocks(s, q);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Vectors of documents: batches of their own, over the same blocks, in turn with those of texts.
  *
- * A document takes all its blocks before it begins, so that it always comes to its end; where the
- * first that waits finds too few, no text is admitted beside those that run, so that it gets them.
- * A batch takes documents in order of arrival, the last one in pieces.
+ * A document takes all its blocks, and its state, before it begins, so that it always comes to its
+ * end; where the first that waits finds too few, no text is admitted beside those that run, so that
+ * it gets them. A batch takes documents in order of arrival, the last one in pieces.
  */
 #include "infer/pooling.h"
 #include "serve/server.h"
@@ -75,7 +75,7 @@ static bool has_room(const ds_server *s, const dsi_sequence *q, int64_t *shared_
     int64_t n_free = 0;
     *shared_out = match(s, q, &n_free);
     const int64_t own = (q->n_ids + s->block - 1) / s->block - *shared_out;
-    return own <= dsi_block_pool_n_free(s->pool) - n_free;
+    return own <= dsi_block_pool_n_free(s->pool) - n_free && dsi_sequence_may_run(s, q);
 }
 
 static bool begin(ds_server *s, dsi_sequence *q)
@@ -84,6 +84,7 @@ static bool begin(ds_server *s, dsi_sequence *q)
     if (!has_room(s, q, &shared)) {
         return false;
     }
+    (void)dsi_sequence_take_state(s, q);
     dsi_sequence_share(s, q, shared);
     (void)dsi_sequence_grow(s, q, q->n_ids - q->n_computed);
     q->n_cached = q->n_computed;

@@ -25,6 +25,7 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
     q->n_ids = q->n_prompt = (int64_t)n;
     q->most = most;
     q->slot = -1;
+    q->state = -1;
     *sequence_out = q;
     return DS_OK;
 }
@@ -130,11 +131,31 @@ bool dsi_sequence_grow(ds_server *s, dsi_sequence *q, int64_t n)
     return true;
 }
 
+bool dsi_sequence_may_run(const ds_server *s, const dsi_sequence *q)
+{
+    return !s->carries || q->state >= 0 || s->n_free_states > 0;
+}
+
+bool dsi_sequence_take_state(ds_server *s, dsi_sequence *q)
+{
+    if (!dsi_sequence_may_run(s, q)) {
+        return false;
+    }
+    if (s->carries && q->state < 0) {
+        q->state = s->free_states[--s->n_free_states];
+    }
+    return true;
+}
+
 /* The last block first: a begin outlives what follows it. */
 void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
 {
     while (q->n_blocks > 0) {
         dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
+    }
+    if (q->state >= 0) {
+        s->free_states[s->n_free_states++] = q->state;
+        q->state = -1;
     }
     q->n_computed = q->n_registered = 0;
     q->serial = q->begin;

@@ -23,6 +23,14 @@ static ds_status bound(ds_ctx *ctx, const char *name, int64_t value, int64_t lea
     return DS_OK;
 }
 
+static ds_status refuse_drafts(const ds_server *s, const char *field, const char *what)
+{
+    return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                   "ds_serve_params: %s: %s has layers of linear attention, whose state does not "
+                   "go back behind a wrong guess: speculation is not built with them",
+                   field, what);
+}
+
 /* Fills the sizes; *tokens_out: positions of all sequences. */
 static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *tokens_out)
 {
@@ -35,7 +43,8 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     s->max_length = model != NULL ? dsi_generator_longest(&p->source, ds_model_get_info(model))
                                   : p->source.max_length;
     s->max_draft = p->max_draft;
-    s->cache = !p->no_prefix_cache;
+    s->carries = model != NULL && ds_model_get_info(model)->carries;
+    s->cache = !p->no_prefix_cache && !s->carries; /* blocks alone do not make up a begin */
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
     if (s->block % BLOCK != 0) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -45,6 +54,9 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
+    if (s->carries && s->max_draft > 0) {
+        return refuse_drafts(s, "max_draft", "the model");
+    }
     DS_TRY(bound(s->ctx, "max_tracked", p->max_tracked, 0, INT64_MAX));
     s->max_tracked = or_default(p->max_tracked, INT64_MAX);
     if (!(p->rank_seconds >= 0.0 && p->rank_seconds <= 1e6)) {
@@ -135,6 +147,9 @@ ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
         return ds_fail(s->ctx, DS_ERR_ARG,
                        "ds_serve_params: draft needs a model and max_draft of at least 1");
     }
+    if (ds_model_get_info(own.source.model)->carries) {
+        return refuse_drafts(s, "draft", "the drafter");
+    }
     const int64_t most = ds_model_get_info(own.source.model)->max_positions;
     own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
     *own_out = own;
@@ -151,6 +166,20 @@ static ds_status create_drafter(ds_server *s, const ds_serve_params *params)
 /* What a server has that is given requests. */
 static ds_status create_lead(ds_server *s, const ds_serve_params *params)
 {
+    s->free_states = malloc((size_t)s->max_sequences * sizeof *s->free_states);
+    if (s->free_states == NULL) {
+        return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for rows of states");
+    }
+    while (s->n_free_states < s->max_sequences) { /* the first is taken first */
+        s->free_states[s->n_free_states] = (int32_t)(s->max_sequences - 1 - s->n_free_states);
+        s->n_free_states += 1;
+    }
+    if (s->carries && !params->no_prefix_cache) {
+        ds_log(
+            s->ctx, DS_LOG_JOB,
+            "the model has layers of linear attention, whose state is not kept: no prefix cache, "
+            "each prompt is computed from its first token on");
+    }
     DS_TRY(dsi_batch_create(s));
     DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
     return dsi_draw_create(s);
@@ -241,6 +270,7 @@ void ds_serve_destroy(ds_server **server)
     dsi_draw_destroy(s);
     dsi_batch_destroy(s);
     free(s->slots);
+    free(s->free_states);
     dsi_block_pool_destroy(&s->pool);
     ds_generator_destroy(&s->generator);
     ds_serve_destroy(&s->drafter);
@@ -306,6 +336,13 @@ static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, c
                        "one first",
                        (long long)tracked, (long long)s->max_tracked);
     }
+    if (s->carries && tracked - s->put.n > s->n_free_states) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT,
+                       "ds_serve_put: %lld sequences would begin, but of the %lld states of the "
+                       "model's layers (max_sequences) %lld are free: flush one first",
+                       (long long)(tracked - s->put.n), (long long)s->max_sequences,
+                       (long long)s->n_free_states);
+    }
     if (tokens > s->max_batch_tokens || blocks > dsi_block_pool_n_free(s->pool)) {
         return ds_fail(s->ctx, DS_ERR_LIMIT,
                        "ds_serve_put: %lld ids that need %lld blocks, but there is room for %lld "
@@ -349,6 +386,7 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
         DS_TRY(find_or_begin(s, uids[i], &q));
         memcpy(q->ids + q->n_ids, ids, lengths[i] * sizeof *ids);
         q->n_ids += (int64_t)lengths[i];
+        (void)dsi_sequence_take_state(s, q);
         (void)dsi_sequence_grow(s, q, (int64_t)lengths[i]);
         dsi_batch_add(s, q, (int64_t)lengths[i]);
     }
@@ -360,7 +398,7 @@ void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_
 {
     const dsi_sequence fresh = {0};
     const dsi_sequence *q = dsi_sequences_find(&s->put, uid);
-    if (q == NULL && s->put.n >= s->max_tracked) {
+    if (q == NULL && (s->put.n >= s->max_tracked || (s->carries && s->n_free_states == 0))) {
         *n_tokens_out = *n_blocks_out = 0;
         return;
     }

@@ -29,6 +29,7 @@ static void fill(const ds_server *s, ds_serve_needs *out)
     *out = (ds_serve_needs){.weights = needs.weights,
                             .stored = needs.stored + needs.stored_keys,
                             .keys_values = needs.keys_values,
+                            .states = needs.states,
                             .batch = needs.batch,
                             .process = needs.process,
                             .total = dsi_generator_needs_sum(&needs),

@@ -236,7 +236,8 @@ static bool admit(ds_server *s)
     }
     const int64_t shared = dsi_sequence_match(s, q, &n_free);
     const int64_t own = (q->n_ids + s->block) / s->block - shared;
-    if (own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) {
+    if ((own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) ||
+        !dsi_sequence_take_state(s, q)) {
         return false;
     }
     dsi_sequences_remove(&s->waiting, q);

@@ -28,7 +28,9 @@ typedef struct dsi_sequence {
     int64_t n_wanted;     /* of the drafter: guesses that it may make in this step */
     struct dsi_sequence *shadow, *shadows; /* in the drafter, and of such a one what it follows */
     int32_t slot;                          /* of its adapter; -1: none */
-    uint64_t begin;                        /* the serial before its first block */
+    int32_t
+        state; /* its row of tables and of what layers carry; -1: none, or rows are of a batch */
+    uint64_t begin; /* the serial before its first block */
     bool of_put;
     dsi_beam_group *group;       /* which owns it; NULL: none */
     struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
@@ -78,6 +80,9 @@ struct ds_server {
     dsi_block_pool *pool;
     int64_t block, max_sequences, max_batch_tokens, max_length, vocab_size, max_draft, max_tracked;
     bool cache;
+    bool carries;         /* a state goes on from token to token: see dsi_sequence_take_state */
+    int32_t *free_states; /* [max_sequences], the last n_free_states of use first */
+    int64_t n_free_states;
     bool follows; /* a rank above 0: ds_serve_follow alone */
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
@@ -111,7 +116,12 @@ void dsi_sequences_clear(dsi_sequences *list);
 int64_t dsi_sequence_lacks(const ds_server *server, const dsi_sequence *sequence, int64_t n);
 /* Takes them, all or none. */
 bool dsi_sequence_grow(ds_server *server, dsi_sequence *sequence, int64_t n);
-/* Gives all blocks back: the sequence begins anew. */
+/* Of a model that carries a state: gives the sequence one of max_sequences rows, which it has until
+ * its blocks are dropped; false: all are taken. Of others true. */
+bool dsi_sequence_take_state(ds_server *server, dsi_sequence *sequence);
+/* Whether that would succeed. */
+bool dsi_sequence_may_run(const ds_server *server, const dsi_sequence *sequence);
+/* Gives all blocks and the state back: the sequence begins anew. */
 void dsi_sequence_drop_blocks(ds_server *server, dsi_sequence *sequence);
 /* Of a sequence without blocks: how many full blocks of its begin are there, free ones counted in
  * *n_free_out; and takes them. */

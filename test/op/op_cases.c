@@ -2,6 +2,7 @@
 /* The table of cases of the operator harness: one row a case. harness.h explains the notation. */
 #include "op/constants.h"
 #include "op/harness.h"
+#include "op/paged_state.h"
 
 #include <deepspeed/preference.h>
 
@@ -310,6 +311,7 @@ const op_case op_cases[] = {
     {&dsi_op_glu_backward, "GeGLU erf", "act[5,33] act[5,33]~2 act[5,33]", ACT(GELU_ERF)},
     /* rope */
     {&dsi_op_rope_table, "plain", "i32[2,37]p", ROPE(.head_dim = 16), .flags = OP_F32},
+    {&dsi_op_rope_table, "odd", "i32[2,37]p", ROPE(.head_dim = 5), .flags = OP_F32},
     {&dsi_op_constants, "three", "", ATTRS(dsi_constants_attrs, .n = 3, .v = {1.5, -2.0, 0.1}),
      .flags = OP_F32 | OP_NO_GRAD},
     {&dsi_op_rope_table, "divisors", "i32[2,37]p - f32[8]",
@@ -459,6 +461,11 @@ const op_case op_cases[] = {
     {&dsi_op_causal_conv_step, "at the beginning",
      "act[2,7,5] act[5,1,4] act[2,3,5] i32[2]0 i32[2]<7"},
     {&dsi_op_causal_conv_step, "one", "act[2,1,35] act[35,1,4] act[2,3,35] i32[2]=9 i32[2]0"},
+    {&dsi_op_paged_causal_conv, "some begin",
+     "act[1,9,35] act[35,1,4] act[4,3,35] i32[9]o3 i32[1,9]p"},
+    {&dsi_op_paged_causal_conv, "all go on",
+     "act[1,19,5] act[5,1,4] act[5,3,5] i32[19]o4 i32[1,19]p9"},
+    {&dsi_op_paged_causal_conv, "of none", "act[1,3,5] act[5,1,4] act[2,3,5] i32[3]=-1 i32[1,3]0"},
     {&dsi_op_decay, "odd", "act[2,7,5]~3 act[5] act[5]"},
     {&dsi_op_decay_backward, "odd", "stat[2,7,5] act[2,7,5]~3 act[5] act[5]", .loose = 2},
     {&dsi_op_delta_rule, "odd", "act[2,7,6] act[2,7,6] act[2,7,20] stat[2,7,4]~0.1 act[2,7,4]+",
@@ -487,6 +494,18 @@ const op_case op_cases[] = {
      "act[2,1,34] act[2,1,34] act[2,1,38] stat[2,1,2]~0.1 act[2,1,2]+ stat[2,2,17,19] i32[2]=9 "
      "i32[2]0",
      DELTA(2, 2, 17), .loose = 2},
+    {&dsi_op_paged_delta_rule, "some begin",
+     "act[1,9,6] act[1,9,6] act[1,9,20] stat[1,9,4]~0.1 act[1,9,4]+ stat[4,4,3,5] i32[9]o3 "
+     "i32[1,9]p",
+     DELTA(4, 2, 3), .loose = 2},
+    {&dsi_op_paged_delta_rule, "all go on",
+     "act[1,150,34] act[1,150,34] act[1,150,38] stat[1,150,2]~0.1 act[1,150,2]+ stat[3,2,17,19] "
+     "i32[150]o2 i32[1,150]p9",
+     DELTA(2, 2, 17), .loose = 4},
+    {&dsi_op_paged_delta_rule, "of none",
+     "act[1,3,6] act[1,3,6] act[1,3,20] stat[1,3,4]~0.1 act[1,3,4]+ stat[2,4,3,5] i32[3]=-1 "
+     "i32[1,3]0",
+     DELTA(4, 2, 3), .loose = 2},
     {&dsi_op_attention_backward, "a part of the queries",
      "act[2,7,24] act[2,7,24] act[2,20,24] act[2,20,24] act[2,7,24] stat[2,3,7] - i64[4]r "
      "i32[3]p2 i32[7]p13",

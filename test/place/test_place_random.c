@@ -20,6 +20,7 @@
 #include "common/placed_run.h"
 #include "common/random_graph.h"
 #include "op/ops.h"
+#include "op/paged_state.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -709,11 +710,13 @@ static bool is_left_out(const ds_op *op)
                                        &dsi_op_causal_conv,
                                        &dsi_op_causal_conv_backward,
                                        &dsi_op_causal_conv_step,
+                                       &dsi_op_paged_causal_conv,
                                        &dsi_op_decay,
                                        &dsi_op_decay_backward,
                                        &dsi_op_delta_rule,
                                        &dsi_op_delta_rule_backward,
                                        &dsi_op_delta_rule_step,
+                                       &dsi_op_paged_delta_rule,
                                        &dsi_op_document_end,
                                        &dsi_op_filled_end,
                                        &dsi_op_shift_labels,

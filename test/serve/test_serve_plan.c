@@ -38,7 +38,8 @@ static void check(ds_ctx *ctx, const parity_case *p, size_t single, uint64_t *se
     const size_t own = dsi_exec_bytes(server->generator->exec);
     /* of two threads */
     const size_t drawn = 2 * ((size_t)p->vocab * 18 + (size_t)length * 4) + (size_t)p->vocab * 12;
-    const size_t want = (size_t)(planned.weights + planned.keys_values + planned.batch) - drawn;
+    const size_t want =
+        (size_t)(planned.weights + planned.keys_values + planned.states + planned.batch) - drawn;
     if (own > want || own + bound < want) {
         fail_msg("planned %zu bytes, mapped %zu", want, own);
     }
@@ -53,6 +54,9 @@ static void check(ds_ctx *ctx, const parity_case *p, size_t single, uint64_t *se
     assert_int_equal(planned.total, want + drawn + planned.process);
     assert_int_equal(planned.available, dsi_machine_memory());
     ds_serve_destroy(&server);
+    if (ds_model_get_info(p->model)->carries) {
+        return; /* no drafts */
+    }
 
     /* with a drafter, here the model itself: what both map */
     const ds_generator_params draft = {
@@ -84,6 +88,7 @@ static void planned_is_mapped(void **state)
     } cases[] = {{"gpt2", 0},
                  {"llama3_tied", 0},
                  {"qwen3_moe", 0},
+                 {"qwen3_next", 0},
                  {"deepseek_v3", 2 * 64}}; /* biases of the choice, of two layers */
     for (size_t m = 0; m < sizeof cases / sizeof *cases; ++m) {
         parity_case p;
@@ -125,6 +130,24 @@ static void latent_cells_are_narrow(void **state)
     }
 }
 
+/* Of each sequence and layer of linear attention: a matrix (10,6) in fp32 for each of 4 heads, and
+ * 2 positions of q and k (2 heads of 10) and v (4 of 6). */
+static void states_are_counted(void **state)
+{
+    parity_case p;
+    ds_serve_needs needs;
+    parity_open(*state, "qwen3_next", &p);
+    const ds_serve_params params = {
+        .source = {.model = p.model, .dtype = DS_DTYPE_BF16, .max_length = 60},
+        .max_sequences = 64,
+        .max_batch_tokens = 64,
+        .kv_tokens = 640};
+    CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+    assert_int_equal(needs.states, 2 * 64 * (4 * 10 * 6 * 4 + 2 * (20 + 20 + 24) * 2));
+    assert_int_equal(needs.position, 2 * 2 * 8 * 2); /* of one layer: 2 heads of 8 */
+    parity_close(&p);
+}
+
 /* Refused before anything is read: there is no folder of weights. */
 static void too_much_is_refused_before_loading(void **state)
 {
@@ -160,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(planned_is_mapped),
         cmocka_unit_test(latent_cells_are_narrow),
+        cmocka_unit_test(states_are_counted),
         cmocka_unit_test(too_much_is_refused_before_loading),
     };
     return cmocka_run_group_tests(tests, make_ctx, drop_ctx);

@@ -389,16 +389,23 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
         (void)snprintf(stored, sizeof stored, "  elsewhere           %12.2f  moved in every step\n",
                        mib(n->stored));
     }
+    char states[96] = "";
     char ranks[64] = "on one rank";
     if (r->o->ranks > 1) {
         (void)snprintf(ranks, sizeof ranks, "of which this is one of %lld ranks",
                        (long long)r->o->ranks);
+    }
+    if (n->states > 0) {
+        (void)snprintf(states, sizeof states,
+                       "  states              %12.2f  of linear attention, %.2f KiB a text\n",
+                       mib(n->states), (double)n->states / 1024.0 / (double)n->max_sequences);
     }
     (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
                  "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
                  "  keys and values     %12.2f  %lld positions of %.2f KiB, %s\n"
+                 "%s"
                  "  a batch             %12.2f\n"
                  "  process             %12.2f\n"
                  "  sum                 %12.2f\n%s",
@@ -407,7 +414,8 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  type != NULL ? type : "", ranks, (long long)n->max_length,
                  (long long)n->max_sequences, (long long)n->max_batch_tokens, mib(n->weights),
                  mib(n->keys_values), (long long)n->kv_tokens, (double)n->position / 1024.0,
-                 ds_dtype_name(n->kv_type), mib(n->batch), mib(n->process), mib(n->total), stored);
+                 ds_dtype_name(n->kv_type), states, mib(n->batch), mib(n->process), mib(n->total),
+                 stored);
     print_fit(r, changes, n_changes);
     print_times(r);
 }
@@ -423,16 +431,17 @@ static ds_status write_json(const serve_run *r, const change *changes, uint32_t 
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
-        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"batch\": %llu,\n  \"process\": %llu,\n "
+        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"states\": %llu,\n  \"batch\": %llu,\n  "
+        "\"process\": %llu,\n "
         " \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
         (long long)r->o->ranks, (unsigned long long)n->parameters, ds_dtype_name(n->dtype),
         ds_dtype_name(n->kv_type), (long long)n->max_length, (long long)n->max_sequences,
         (long long)n->max_batch_tokens, (long long)n->kv_tokens, (unsigned long long)n->position,
         (unsigned long long)n->weights, (unsigned long long)n->stored,
-        (unsigned long long)n->keys_values, (unsigned long long)n->batch,
-        (unsigned long long)n->process, (unsigned long long)n->total, (unsigned long long)r->memory,
-        fits(r, n->total) ? "true" : "false");
+        (unsigned long long)n->keys_values, (unsigned long long)n->states,
+        (unsigned long long)n->batch, (unsigned long long)n->process, (unsigned long long)n->total,
+        (unsigned long long)r->memory, fits(r, n->total) ? "true" : "false");
     for (uint32_t i = 0; i < n_changes; ++i) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
                                i > 0 ? ", " : "", changes[i].flags + 1,

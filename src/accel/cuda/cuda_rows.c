@@ -57,10 +57,11 @@ static ds_status rope_run(const ds_kernel_call *call)
 
 #define PI 3.14159265358979323846
 
-/* Dynamic scaling looks at lengths, which no kernel here does. */
+/* Dynamic scaling looks at lengths, which no kernel here does; nor has one odd dims. */
 static bool rope_table_supported(const ds_kernel_sig *sig)
 {
-    return ((const dsi_rope_table_attrs *)sig->attrs)->scaling != DSI_ROPE_DYNAMIC;
+    const dsi_rope_table_attrs *a = sig->attrs;
+    return a->scaling != DSI_ROPE_DYNAMIC && a->head_dim % 2 == 0;
 }
 
 /* Index of the frequency that turns `rotations` times over the original context. */

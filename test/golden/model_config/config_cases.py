@@ -204,9 +204,11 @@ def auto_of(family):
     return transformers.AutoModelForMaskedLM if family in ENCODERS else transformers.AutoModelForCausalLM
 
 
-def make_bases(folder):
-    """One folder a base: config.json and model.safetensors as transformers saves them."""
+def make_bases(folder, families=()):
+    """One folder a base, of these families or of all: config.json and model.safetensors as transformers saves them."""
     for seed, (name, (family, values)) in enumerate(BASES.items()):
+        if families and family not in families:
+            continue
         torch.manual_seed(seed)
         config = transformers.AutoConfig.for_model(family, **values)
         model = auto_of(family).from_config(config)
@@ -230,14 +232,18 @@ def make_bases(folder):
             extra.unlink()
 
 
-def oracle_logits(folder, length):
+def oracle_logits(folder, length, shake=None):
     """transformers' last logits of SHORT and of `length` ids, and the names of weights that it made up; raises
-    where it refuses."""
+    where it refuses. shake: the seed of a change of each weight by up to one part in 2^23, fp32's last bit."""
     config = transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
     model, info = auto_of(config.model_type).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     model.eval()
     rows = []
     with torch.no_grad():
+        if shake is not None:
+            torch.manual_seed(shake)
+            for weight in model.parameters():
+                weight.mul_(1.0 + torch.randint(-1, 2, weight.shape) * 2.0**-23)
         for n in (SHORT, length):
             more = {}
             if config.model_type == "roberta":  # by place, tokens that are the padding's too
@@ -620,8 +626,8 @@ def mutate(rng, base, config):
 def cases(seed, n, bases_folder, families=()):
     """n (base, config, changes), the same for the same seed; of these families, or of all."""
     rng = random.Random(seed)
-    configs = {b: json.loads((pathlib.Path(bases_folder) / b / "config.json").read_text()) for b in BASES}
     names = sorted(b for b in BASES if not families or BASES[b][0] in families)
+    configs = {b: json.loads((pathlib.Path(bases_folder) / b / "config.json").read_text()) for b in names}
     for _ in range(n):
         base = rng.choice(names)
         yield base, *mutate(rng, base, configs[base])

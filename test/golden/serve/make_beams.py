@@ -27,7 +27,7 @@ def search(model, prompt, n, penalty, end, eos, least):
 def main():
     here = pathlib.Path(__file__).parent
     rows = []
-    for name in ("llama3_tied", "gpt2"):
+    for name in ("llama3_tied", "gpt2", "qwen3_next"):
         folder = here.parent / "parity" / name
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         model.generation_config = transformers.GenerationConfig()

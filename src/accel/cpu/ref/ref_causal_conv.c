@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference kernels of causal_conv and causal_conv_step, whose items are positions and samples, and
- * of the gradient, whose items are channels. */
+/* Reference kernels of causal_conv, whose items are positions, and of the gradient,
+ * causal_conv_step and paged_causal_conv, whose items are channels. */
 #include "accel/cpu/ref/ref_documents.h"
 #include "op/ops.h"
 
@@ -105,28 +105,33 @@ static ds_status backward_run(const ds_kernel_call *call)
 }
 
 /* ---- step ----------------------------------------------------------------------------------- */
-/* Position t of sample b, below 0 in the cell, which counts for nothing at the beginning. */
-static real before(const ds_kernel_call *call, const layout *l, int64_t b, int64_t t, int64_t c)
+/* Rows of x that go on from one row of the cell, which counts for nothing where they begin. */
+typedef struct run {
+    int64_t row, n; /* of x */
+    int64_t held;   /* of the cell */
+    bool begins;
+} run;
+
+/* Position t of a run, below 0 in the cell. */
+static real before(const ds_kernel_call *call, const layout *l, const run *r, int64_t t, int64_t c)
 {
-    const bool begins = ((const int32_t *)call->in[3].data)[b] == 0;
-    return t >= 0   ? ref_get(l->x, (b * l->t + t) * l->c + c)
-           : begins ? R(0.0)
-                    : ref_get(&call->in[2], (b * (l->k - 1) + t + l->k - 1) * l->c + c);
+    return t >= 0      ? ref_get(l->x, (r->row + t) * l->c + c)
+           : r->begins ? R(0.0)
+                       : ref_get(&call->in[2], (r->held * (l->k - 1) + t + l->k - 1) * l->c + c);
 }
 
-static void step_channel(const ds_kernel_call *call, const layout *l, int64_t b, int64_t c)
+static void run_channel(const ds_kernel_call *call, const layout *l, const run *r, int64_t c)
 {
-    const int64_t last = ((const int32_t *)call->in[4].data)[b];
-    for (int64_t t = 0; t < l->t; ++t) {
+    for (int64_t t = 0; t < r->n; ++t) {
         real sum = R(0.0);
-        for (int64_t j = 0; j < l->k && t <= last; ++j) {
-            sum += ref_get(l->w, c * l->k + j) * before(call, l, b, t - l->k + 1 + j, c);
+        for (int64_t j = 0; j < l->k; ++j) {
+            sum += ref_get(l->w, c * l->k + j) * before(call, l, r, t - l->k + 1 + j, c);
         }
-        ref_set(&call->out[0], (b * l->t + t) * l->c + c, sum);
+        ref_set(&call->out[0], (r->row + t) * l->c + c, sum);
     }
     for (int64_t i = 0; i < l->k - 1; ++i) { /* in this order: the cell is both in and out */
-        ref_set(&call->out[1], (b * (l->k - 1) + i) * l->c + c,
-                before(call, l, b, last - l->k + 2 + i, c));
+        ref_set(&call->out[1], (r->held * (l->k - 1) + i) * l->c + c,
+                before(call, l, r, r->n - l->k + 1 + i, c));
     }
 }
 
@@ -135,7 +140,15 @@ static void step_channels(const ds_kernel_call *call, int64_t begin, int64_t end
     const layout l = layout_of(call, 0, UINT32_MAX);
     (void)slot;
     for (int64_t i = begin; i < end; ++i) {
-        step_channel(call, &l, i / l.c, i % l.c);
+        const int64_t b = i / l.c;
+        const run r = {.row = b * l.t,
+                       .n = ((const int32_t *)call->in[4].data)[b] + 1,
+                       .held = b,
+                       .begins = ((const int32_t *)call->in[3].data)[b] == 0};
+        run_channel(call, &l, &r, i % l.c);
+        for (int64_t t = r.n; t < l.t; ++t) {
+            ref_set(&call->out[0], (r.row + t) * l.c + i % l.c, R(0.0));
+        }
     }
 }
 
@@ -147,8 +160,38 @@ static ds_status step_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+static void paged_channels(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    const int32_t *sequence = call->in[3].data;
+    (void)slot;
+    for (int64_t t = 0, n = 1; t < l.t; t += n) {
+        n = sequence[t] < 0 ? 1 : ref_run_length(sequence, t, l.t);
+        const run r = {.row = t,
+                       .n = n,
+                       .held = sequence[t],
+                       .begins = ((const int32_t *)call->in[4].data)[t] == 0};
+        for (int64_t c = begin; c < end && sequence[t] >= 0; ++c) {
+            run_channel(call, &l, &r, c);
+        }
+        for (int64_t c = begin; c < end && sequence[t] < 0; ++c) {
+            ref_set(&call->out[0], t * l.c + c, R(0.0));
+        }
+    }
+}
+
+static ds_status paged_run(const ds_kernel_call *call)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    DS_TRY(ref_check_tokens(call, 3, call->in[2].meta.shape.dims[0], l.t));
+    dsi_ref_for(call, l.c, paged_channels);
+    return DS_OK;
+}
+
 REF_KERNEL(causal_conv, conv_run, NULL);
 REF_KERNEL(causal_conv_backward, backward_run, NULL);
 REF_KERNEL(causal_conv_step, step_run, NULL);
+REF_KERNEL(paged_causal_conv, paged_run, NULL);
 const ds_kernel *const DSI_REF(causal_conv)[] = {&causal_conv_kernel, &causal_conv_backward_kernel,
-                                                 &causal_conv_step_kernel, NULL};
+                                                 &causal_conv_step_kernel,
+                                                 &paged_causal_conv_kernel, NULL};

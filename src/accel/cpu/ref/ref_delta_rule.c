@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reference kernels of decay, delta_rule and delta_rule_step, whose items are heads of samples, and
- * of their gradients, whose items are heads, and heads of queries and keys. */
+/* Reference kernels of decay, delta_rule and delta_rule_step, whose items are heads of samples, of
+ * paged_delta_rule, whose items are tokens of heads, and of their gradients, whose items are heads,
+ * and heads of queries and keys. */
 #include "accel/cpu/ref/ref_documents.h"
 #include "op/ops.h"
 
@@ -265,6 +266,38 @@ static ds_status step_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
+/* Items: tokens of a head; what begins a run does all of it. */
+static void paged_heads(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    const int32_t *sequence = call->in[6].data;
+    real *room = ref_slot(call, slot, head_room(&l));
+    for (int64_t item = begin; item < end; ++item) {
+        const int64_t head = item / l.t;
+        const int64_t at = item % l.t;
+        const int64_t n = ref_begins_run(sequence, at) ? ref_run_length(sequence, at, l.t) : 0;
+        real *s = (real *)call->out[1].data +
+                  (n > 0 ? (sequence[at] * l.a->n_heads + head) * l.d * l.w : 0);
+        if (n > 0 && ((const int32_t *)call->in[7].data)[at] == 0) {
+            memset(s, 0, (size_t)(l.d * l.w) * sizeof *s);
+        }
+        for (int64_t t = at; t < at + n; ++t) {
+            advance(&l, 0, t, head, s, room, &call->out[0]);
+        }
+        for (int64_t j = 0; j < l.w && sequence[at] < 0; ++j) {
+            ref_set(&call->out[0], gate_at(&l, 0, at, head) * l.w + j, R(0.0));
+        }
+    }
+}
+
+static ds_status paged_run(const ds_kernel_call *call)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    DS_TRY(ref_check_tokens(call, 6, call->in[5].meta.shape.dims[0], l.t));
+    dsi_ref_for(call, l.a->n_heads * l.t, paged_heads);
+    return DS_OK;
+}
+
 /* ---- backward ------------------------------------------------------------------------------- */
 /* Room of one head of keys: gradients of the states of its heads of values; the states of a chunk,
  * each ahead of what its position adds; units and their gradients of a chunk; a few rows. */
@@ -452,7 +485,11 @@ REF_KERNEL(decay_backward, decay_backward_run, NULL);
 REF_KERNEL(delta_rule, delta_run, delta_work);
 REF_KERNEL(delta_rule_backward, backward_run, backward_work);
 REF_KERNEL(delta_rule_step, step_run, delta_work);
-const ds_kernel *const DSI_REF(delta_rule)[] = {
-    &decay_kernel,           &decay_backward_kernel,
-    &delta_rule_kernel,      &delta_rule_backward_kernel,
-    &delta_rule_step_kernel, NULL};
+REF_KERNEL(paged_delta_rule, paged_run, delta_work);
+const ds_kernel *const DSI_REF(delta_rule)[] = {&decay_kernel,
+                                                &decay_backward_kernel,
+                                                &delta_rule_kernel,
+                                                &delta_rule_backward_kernel,
+                                                &delta_rule_step_kernel,
+                                                &paged_delta_rule_kernel,
+                                                NULL};

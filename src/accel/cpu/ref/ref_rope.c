@@ -105,10 +105,15 @@ static float frequency_of(const dsi_rope_table_attrs *a, int64_t sequence, int64
     }
 }
 
+static int64_t n_frequencies(const dsi_rope_table_attrs *a)
+{
+    return (a->head_dim + 1) / 2;
+}
+
 static size_t rope_table_work(const ds_kernel_sig *sig)
 {
     const dsi_rope_table_attrs *a = sig->attrs;
-    return dsi_ref_slots(sig) * (size_t)(a->head_dim / 2) * sizeof(float);
+    return dsi_ref_slots(sig) * (size_t)n_frequencies(a) * sizeof(float);
 }
 
 /* Whether each token has a length of its own. */
@@ -150,7 +155,7 @@ static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t
     const int32_t *positions = call->in[0].data;
     const ds_tensor *divisors = ref_in(call, 2);
     const float factor = divisors != NULL ? (float)a->attention_factor : attention_factor(a);
-    const int64_t half = a->head_dim / 2;
+    const int64_t half = n_frequencies(a);
     float *frequencies = (float *)call->work + slot * (size_t)half;
     float *table = call->out[0].data;
     for (int64_t n = begin; n < end; ++n) {
@@ -164,8 +169,8 @@ static void rope_table_tokens(const ds_kernel_call *call, int64_t begin, int64_t
         }
         for (int64_t i = 0; i < half; ++i) {
             const float angle = (float)positions[n] * frequencies[i];
-            table[n * a->head_dim + i] = (float)cos((double)angle) * factor;
-            table[n * a->head_dim + half + i] = (float)sin((double)angle) * factor;
+            table[n * 2 * half + i] = (float)cos((double)angle) * factor;
+            table[n * 2 * half + half + i] = (float)sin((double)angle) * factor;
         }
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* delta_rule, delta_rule_step and delta_rule_backward: a head's state by slabs of columns, which do
- * not depend on each other. A slab's running sums stay in registers while a position goes over the
- * rows of the state. What a position gives depends on it and the state before alone, so that steps
- * and prompts have the same bits. */
+/* delta_rule, delta_rule_step, paged_delta_rule and delta_rule_backward: a head's state by slabs of
+ * columns, which do not depend on each other. A slab's running sums stay in registers while a
+ * position goes over the rows of the state. What a position gives depends on it and the state
+ * before alone, so that steps and prompts have the same bits. */
 #include "accel/cpu/ref/ref_documents.h"
 #include "accel/cpu/simd/simd_kernel.h"
 
@@ -223,12 +223,10 @@ static ds_status delta_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-static void clear_behind(const layout *l, size_t b, size_t head, size_t from, const ds_tensor *y)
+static void clear_row(const layout *l, size_t b, size_t head, size_t t, const ds_tensor *y)
 {
     const size_t each = ds_dtype_bytes(y->meta.dtype);
-    for (size_t t = from; t < l->t; ++t) {
-        memset((char *)y->data + ((b * l->t + t) * l->h + head) * l->w * each, 0, l->w * each);
-    }
+    memset((char *)y->data + ((b * l->t + t) * l->h + head) * l->w * each, 0, l->w * each);
 }
 
 static void step_heads(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
@@ -246,7 +244,9 @@ static void step_heads(const ds_kernel_call *call, int64_t begin, int64_t end, u
             forward_run(&l, b, item % l.h, from, n - from < CHUNK ? n - from : CHUNK, s, units,
                         &call->out[0]);
         }
-        clear_behind(&l, b, item % l.h, n, &call->out[0]);
+        for (size_t t = n; t < l.t; ++t) {
+            clear_row(&l, b, item % l.h, t, &call->out[0]);
+        }
     }
 }
 
@@ -255,6 +255,42 @@ static ds_status step_run(const ds_kernel_call *call)
     const layout l = layout_of(call, 0, UINT32_MAX);
     DS_TRY(ref_check_step(call, 6, (int64_t)l.b, (int64_t)l.t));
     dsi_ref_for(call, (int64_t)(l.b * l.h), step_heads);
+    return DS_OK;
+}
+
+/* Items: tokens of a head; what begins a run does all of it. */
+static void paged_heads(const ds_kernel_call *call, int64_t begin, int64_t end, uint32_t slot)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    const int32_t *sequence = call->in[6].data;
+    const int64_t n_tokens = (int64_t)l.t;
+    float *units = ref_slot(call, slot, forward_room(&l));
+    for (int64_t item = begin; item < end; ++item) {
+        const size_t head = (size_t)(item / n_tokens);
+        const int64_t t = item % n_tokens;
+        if (sequence[t] < 0) {
+            clear_row(&l, 0, head, (size_t)t, &call->out[0]);
+        }
+        if (!ref_begins_run(sequence, t)) {
+            continue;
+        }
+        const size_t stop = (size_t)(t + ref_run_length(sequence, t, n_tokens));
+        float *s = (float *)call->out[1].data + ((size_t)sequence[t] * l.h + head) * l.d * l.w;
+        if (((const int32_t *)call->in[7].data)[t] == 0) {
+            memset(s, 0, l.d * l.w * sizeof *s);
+        }
+        for (size_t from = (size_t)t; from < stop; from += CHUNK) {
+            forward_run(&l, 0, head, from, stop - from < CHUNK ? stop - from : CHUNK, s, units,
+                        &call->out[0]);
+        }
+    }
+}
+
+static ds_status paged_run(const ds_kernel_call *call)
+{
+    const layout l = layout_of(call, 0, UINT32_MAX);
+    DS_TRY(ref_check_tokens(call, 6, call->in[5].meta.shape.dims[0], (int64_t)l.t));
+    dsi_ref_for(call, (int64_t)(l.h * l.t), paged_heads);
     return DS_OK;
 }
 
@@ -480,4 +516,5 @@ static bool supports(const ds_kernel_sig *sig)
 
 DSI_SIMD_KERNEL(delta_rule, supports, forward_work, delta_run);
 DSI_SIMD_KERNEL(delta_rule_step, supports, forward_work, step_run);
+DSI_SIMD_KERNEL(paged_delta_rule, supports, forward_work, paged_run);
 DSI_SIMD_KERNEL(delta_rule_backward, supports, backward_work, backward_run);

@@ -35,6 +35,7 @@
     X(delta_rule)                                                                                  \
     X(delta_rule_backward)                                                                         \
     X(delta_rule_step)                                                                             \
+    X(paged_delta_rule)                                                                            \
     X(paged_attention)                                                                             \
     X(slot_adapter)                                                                                \
     X(adam)                                                                                        \
