@@ -18,16 +18,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 WAIT = re.compile(r"^\s*(__syncthreads\(\);|__syncwarp\(\);|dsc_copy_wait\(\d\);)")
 CUDA = "src/accel/cuda"
-OPERATORS = {  # that run the kernels of a file
+OPERATORS = {  # whose cases run the barriers of a file
     "norm.cu": "layer_norm_backward rms_norm_backward",
     "gradnorm.cu": "sum_squares sum_parts abs_max max_of clip_factor",
-    "linear.cu": "linear_cross_entropy",
+    "linear.cu": "linear",
     "linear_dw.cu": "linear_dw",
-    "attention.cu": "attention_backward",
+    "attention.cu": "attention attention_backward",
     "lamb.cu": "lamb_sums lamb",
     "muon.cu": "unit_matrix",
     "exact_bins.h": "sum_squares lamb_sums unit_matrix",
-    "cuda_device.h": "layer_norm_backward rms_norm_backward softmax_backward linear_cross_entropy sum_squares",
+    "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
 }
 SANITIZED = re.compile(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c|src/base/pool\.c))$")
 
