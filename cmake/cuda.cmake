@@ -12,6 +12,8 @@ add_library(ds_cuda_kernels OBJECT ${DS_CUDA_KERNELS} ${DS_CUDA_HOST}/host_layer
 target_link_libraries(ds_cuda_kernels PUBLIC ds_flags)
 add_library(ds_cuda_host OBJECT ${DS_CUDA_GLUE} ${DS_CUDA_HOST}/launch_host.c)
 target_link_libraries(ds_cuda_host PUBLIC ds_flags)
+# Blocks have several items in the small cases of the operator harness, too.
+target_compile_definitions(ds_cuda_host PRIVATE DSC_MOST_BLOCKS=3)
 # The sanitizers are told of fibers; the layer itself stands outside of what the thread sanitizer watches.
 if(DS_SANITIZE MATCHES "thread")
   target_compile_definitions(ds_cuda_kernels PRIVATE DSC_TSAN=1)

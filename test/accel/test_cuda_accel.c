@@ -140,7 +140,21 @@ typedef struct row {
     dsi_residency states, params;
 } row;
 
-static result train(const ds_model *model, ds_dtype dtype, const row *r)
+static void take_optimizer(dsi_engine_spec *spec, ds_optimizer_kind kind, ds_dtype dtype)
+{
+    spec->train.optimizer = kind;
+    if (kind == DS_OPTIMIZER_LAMB) {
+        spec->train.max_coeff = 10.0;
+        spec->train.min_coeff = 0.01;
+    }
+    if (kind == DS_OPTIMIZER_MUON) {
+        spec->train.muon = (dsi_muon_spec){true, dtype};
+        spec->muon_lr = 0.02;
+        spec->muon_momentum = 0.95;
+    }
+}
+
+static result train(const ds_model *model, ds_dtype dtype, ds_optimizer_kind kind, const row *r)
 {
     result got = {0};
     ds_engine *engine = NULL;
@@ -149,6 +163,7 @@ static result train(const ds_model *model, ds_dtype dtype, const row *r)
     const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
     spec.accel = choose(r->accel);
     spec.train.max_norm = 0.1;
+    take_optimizer(&spec, kind, dtype);
     spec.zero = (dsi_zero_spec){.stage = r->stage,
                                 .reduce_each = true,
                                 .comm_dtype = dtype,
@@ -173,7 +188,8 @@ static result train(const ds_model *model, ds_dtype dtype, const row *r)
     return got;
 }
 
-static void one_result(const char *config, ds_dtype dtype, double tolerance)
+static void one_result(const char *config, ds_dtype dtype, ds_optimizer_kind kind, uint32_t every,
+                       double tolerance)
 {
     static const row rows[] = {
         {"cuda", 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE},
@@ -188,13 +204,13 @@ static void one_result(const char *config, ds_dtype dtype, double tolerance)
     };
     ds_model *model = small_model(ctx, folder, config);
     const row on_cpu = {"cpu", 0, DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE};
-    const result wanted = train(model, dtype, &on_cpu);
+    const result wanted = train(model, dtype, kind, &on_cpu);
     result first = {0};
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i += every) {
         char order[64];
         (void)snprintf(order, sizeof order, "seed=%zu,turn=%u", i + 1, 16u << (2 * (i % 5)));
         standin.set(order);
-        const result got = train(model, dtype, &rows[i]);
+        const result got = train(model, dtype, kind, &rows[i]);
         first = i == 0 ? got : first;
         if (got.hash != first.hash || memcmp(got.losses, first.losses, sizeof got.losses) != 0) {
             fail_msg("row %zu of %s: not the bits of row 0", i, ds_dtype_name(dtype));
@@ -212,11 +228,24 @@ static void one_result(const char *config, ds_dtype dtype, double tolerance)
 static void stages_and_residencies_have_one_result(void **state)
 {
     (void)state;
-    one_result(gpt2, DS_DTYPE_F32, 2e-4);
-    one_result(llama, DS_DTYPE_BF16, 2e-2);
+    one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, 1, 2e-4);
+    one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, 1, 2e-2);
     if (getenv("DS_CUDA_ALL") != NULL) {
-        one_result(llama, DS_DTYPE_F32, 2e-4);
-        one_result(gpt2, DS_DTYPE_BF16, 2e-2);
+        one_result(llama, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, 1, 2e-4);
+        one_result(gpt2, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, 1, 2e-2);
+    }
+}
+
+/* Rows 0, 4, 8: nothing; ZeRO 3; ZeRO 3 with all on the host. */
+static void other_optimizers_have_one_result(void **state)
+{
+    const uint32_t every = getenv("DS_CUDA_ALL") != NULL ? 1 : 4;
+    (void)state;
+    one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_LAMB, every, 2e-4);
+    one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_MUON, every, 2e-2);
+    if (getenv("DS_CUDA_ALL") != NULL) {
+        one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, every, 2e-2);
+        one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_MUON, every, 2e-4);
     }
 }
 
@@ -288,11 +317,11 @@ static void what_has_no_kernel_is_refused_by_name(void **state)
     const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
     (void)state;
     spec.accel = choose("cuda");
-    spec.train.optimizer = DS_OPTIMIZER_LAMB;
-    spec.train.max_coeff = 10.0;
-    spec.train.min_coeff = 0.01;
+    spec.train.optimizer = DS_OPTIMIZER_SCHEDULE_FREE;
+    spec.train.schedule_free =
+        (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
     CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
-                "no kernel of lamb");
+                "no kernel of schedule_free");
     ds_model_destroy(&model);
 }
 
@@ -302,6 +331,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(it_is_found_and_says_what_there_is),
         cmocka_unit_test(memory_is_the_devices),
         cmocka_unit_test(stages_and_residencies_have_one_result),
+        cmocka_unit_test(other_optimizers_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
         cmocka_unit_test(a_failed_step_says_what_the_device_reports),
         cmocka_unit_test(what_has_no_kernel_is_refused_by_name),

@@ -117,6 +117,70 @@ static void a_missing_barrier_is_found(void **state)
 #endif
 }
 
+/* What no order of threads need show. */
+static void found_by_the_sanitizer(void (*what)(void))
+{
+    char message[4096];
+    const int status = in_child(what, message, sizeof message);
+    assert_true(WIFEXITED(status));
+#ifdef __SANITIZE_THREAD__
+    assert_int_equal(WEXITSTATUS(status), TSAN_EXIT);
+    assert_non_null(strstr(message, "data race"));
+#else
+    assert_int_equal(WEXITSTATUS(status), 0);
+#endif
+}
+
+/* Threads that run one after the other to their ends are not ordered by that. */
+DSC_INLINE void turn_alone(const args *a)
+{
+    __shared__ float all[N];
+    all[threadIdx.x] = (float)threadIdx.x;
+    a->out[threadIdx.x] = all[N - 1 - threadIdx.x];
+}
+DSC_KERNEL(alone, args, turn_alone(a))
+
+static void race_alone(void)
+{
+    float out[N];
+    run(dsc_kernel_alone, "alone", N, &(args){.out = out}, 0);
+}
+
+static void no_barrier_at_all_is_found(void **state)
+{
+    (void)state;
+    found_by_the_sanitizer(race_alone);
+}
+
+/* Lanes that exchange meet, but what they wrote before is not ordered by it. */
+DSC_INLINE void turn_by_shuffle(const args *a, bool with_barrier)
+{
+    __shared__ float all[32];
+    all[threadIdx.x] = (float)threadIdx.x;
+    const float one = dsc_shfl_f32(0xffffffffu, 1.0f, 0);
+    if (with_barrier) {
+        __syncwarp();
+    }
+    a->out[threadIdx.x] = one * all[31 - threadIdx.x];
+}
+DSC_KERNEL(by_shuffle, args, turn_by_shuffle(a, true))
+DSC_KERNEL(by_shuffle_racing, args, turn_by_shuffle(a, false))
+
+static void race_by_shuffle(void)
+{
+    float out[32];
+    run(dsc_kernel_by_shuffle_racing, "by_shuffle", 32, &(args){.out = out}, 1);
+}
+
+static void a_shuffle_is_no_barrier(void **state)
+{
+    (void)state;
+    float out[32];
+    found_by_the_sanitizer(race_by_shuffle);
+    run(dsc_kernel_by_shuffle, "by_shuffle", 32, &(args){.out = out}, 1);
+    assert_true(out[0] == 31.0f && out[31] == 0.0f);
+}
+
 /* ---- what ends the process ---------------------------------------------------------------- */
 
 DSC_INLINE void half_at_barrier(void)
@@ -141,6 +205,21 @@ DSC_KERNEL(few, args, (void)a; shuffle_of_few())
 static void few(void)
 {
     run(dsc_kernel_few, "few", 32, &(args){0}, 0);
+}
+
+DSC_INLINE void lanes_part(void)
+{
+    if (threadIdx.x < 16) {
+        __syncwarp();
+    } else {
+        (void)dsc_shfl_f32(0xffffffffu, 1.0f, 0);
+    }
+}
+DSC_KERNEL(parted, args, (void)a; lanes_part())
+
+static void parted(void)
+{
+    run(dsc_kernel_parted, "parted", 32, &(args){0}, 0);
 }
 
 DSC_INLINE void forgotten_copy(const args *a)
@@ -173,6 +252,7 @@ static void what_is_undefined_ends_the_process(void **state)
     dies_with(lonely, "kernel lonely, block (0,0,0)");
     dies_with(lonely, "a barrier that not every thread reaches");
     dies_with(few, "a shuffle of some lanes");
+    dies_with(parted, "lanes of one warp at a barrier and at an exchange");
     dies_with(forgotten, "an asynchronous copy that nothing waited for");
 }
 
@@ -298,8 +378,11 @@ static void copies_are_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers_order_a_block),
+        /* first: in a child of a process with fibers the thread sanitizer looks at nothing */
         cmocka_unit_test(a_missing_barrier_is_found),
+        cmocka_unit_test(no_barrier_at_all_is_found),
+        cmocka_unit_test(a_shuffle_is_no_barrier),
+        cmocka_unit_test(barriers_order_a_block),
         cmocka_unit_test(what_is_undefined_ends_the_process),
         cmocka_unit_test(lanes_exchange),
         cmocka_unit_test(mma_multiplies),

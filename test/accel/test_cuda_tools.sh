@@ -32,8 +32,8 @@ if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver
     env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" | grep -v "^planned in" > "$nowhere/without"
     "${with[@]}" DS_CUBLASLT_STANDIN=none "${elsewhere[@]}" | grep -v "^planned in" | cmp - "$nowhere/without"
 fi
-check 1 "no kernel of lamb" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --deepspeed_config <(
-    echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"Lamb","params":{"lr":0.001}}}')
+check 1 "no kernel of schedule_free" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --deepspeed_config <(
+    echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamWScheduleFree","params":{"lr":0.001}}}')
 if ! ldconfig -p | grep -q libcuda.so.1; then
     check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
 fi

@@ -160,13 +160,29 @@ static uint32_t place_of(const graph *g, uint32_t t)
     return s == g->moved ? t - s + g->to : s > g->moved && s <= g->to ? t - 1 : t;
 }
 
+/* Whether the host has waited for all between the two: it does before it writes a micro-batch and
+ * before it writes the rates. */
+static bool host_between(const graph *g, plan_order_pair p)
+{
+    const dsi_plan *plan = g->plan;
+    const uint32_t first = plan->steps[p.before % g->n].phase;
+    bool found = p.before < g->n && p.behind >= g->n;
+    for (uint32_t phase = first + 1; phase <= plan->steps[p.behind % g->n].phase; ++phase) {
+        const ds_phase like = plan->phases.items[phase].like;
+        found = found || like == DS_PHASE_FORWARD || like == DS_PHASE_STEP;
+    }
+    return found;
+}
+
 /* Whether two steps that touch the same bytes are without order. */
 bool plan_order_is_racy(plan_order *g)
 {
     find_known(g);
     for (size_t i = 0; i < g->n_pairs; ++i) {
         const pair p = g->pairs[i];
-        if (!is_known(g, place_of(g, p.before), place_of(g, p.behind))) {
+        if (!(g->arrives && host_between(g, p)) &&
+            !is_known(g, place_of(g, p.before), place_of(g, p.behind))) {
+            g->racy = p;
             return true;
         }
     }

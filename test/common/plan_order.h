@@ -22,13 +22,16 @@ typedef struct plan_order {
     size_t n_pairs, room;
     uint32_t moved, to; /* the step that has gone from the one place to the other, if any */
     bool queues;        /* steps of one stream end in their order, as a device's queues have it */
+    plan_order_pair racy;
+    bool arrives; /* the host waits for all before micro-batches and updates */
 } plan_order;
 
 void *plan_order_must(void *memory);
 /* Fills in the pairs. The caller frees with plan_order_free. */
 plan_order plan_order_make(const dsi_plan *plan, bool queues);
 void plan_order_free(plan_order *g);
-/* Whether two steps that touch the same bytes are without order, as the plan is now. */
+/* Whether two steps that touch the same bytes are without order, as the plan is now; g->racy: they.
+ */
 bool plan_order_is_racy(plan_order *g);
 
 #endif

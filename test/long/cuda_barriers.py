@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes every barrier and every wait for a copy out of the CUDA kernels, one at a time, and runs them over the operator
 harness on the host layer with the thread sanitizer: each must be missed. One that is not, and is not marked with a comment
-`redundant: why` on its line, fails.
+`redundant: why` on its line, fails; so does a report about the kernels as they are.
 
-cuda_barriers.py BUILD [--only FILE:LINE] [--jobs N]; BUILD is a build by ninja with the thread sanitizer."""
+cuda_barriers.py BUILD [--only FILE[:LINE]] [--jobs N]; BUILD is any build by ninja that has made test_cuda_kernels. The
+kernels, their launch and the library's threads are compiled again for the sanitizer, the rest is not."""
 import argparse
 import os
 import re
@@ -17,14 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 WAIT = re.compile(r"^\s*(__syncthreads\(\);|__syncwarp\(\);|dsc_copy_wait\(\d\);)")
 CUDA = "src/accel/cuda"
-OPERATORS = {  # that run the kernels of a file
+OPERATORS = {  # whose cases run the barriers of a file
     "norm.cu": "layer_norm_backward rms_norm_backward",
     "gradnorm.cu": "sum_squares sum_parts abs_max max_of clip_factor",
-    "linear.cu": "linear_cross_entropy",
+    "linear.cu": "linear",
     "linear_dw.cu": "linear_dw",
-    "attention.cu": "attention_backward",
-    "cuda_device.h": "layer_norm_backward rms_norm_backward softmax_backward linear_cross_entropy sum_squares",
+    "attention.cu": "attention attention_backward",
+    "lamb.cu": "lamb_sums lamb",
+    "muon.cu": "unit_matrix",
+    "exact_bins.h": "sum_squares lamb_sums unit_matrix",
+    "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
 }
+SANITIZED = re.compile(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c|src/base/pool\.c))$")
 
 
 def commands(build, target):
@@ -32,8 +37,8 @@ def commands(build, target):
     lines = text.splitlines()
     compiles = {}
     for line in lines:
-        found = re.search(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c))$", line)
-        if found and "ds_cuda_kernels.dir" in line:
+        found = SANITIZED.search(line)
+        if found and not ("pool.c" in found.group(1) and found.group(1) in compiles):
             words = shlex.split(line)
             if "ccache" in words[0]:
                 words = words[1:]
@@ -53,82 +58,90 @@ def places(root):
                     yield path, number, line.strip()
 
 
+def sanitized(words, tree, out, source):
+    """The command of a build, for the sanitizer; the host layer itself it must not watch (cmake/cuda.cmake)."""
+    keep = [w for w in words[1:] if w not in ("-MD", "-Werror", "-O3", "-c")][:-1]
+    for option in ("-MF", "-MT", "-o"):
+        while option in keep:
+            at = keep.index(option)
+            del keep[at:at + 2]
+    watched = [] if source.endswith("host_layer.c") else ["-fsanitize=thread"]
+    return [words[0], "-I", os.path.join(tree, "src"), *keep, "-O1", "-g1", "-DDSC_TSAN=1", *watched, "-o", out, "-c", source]
+
+
 class Bench:
     """A copy of the kernels' sources, what it takes to build the test from it, and the objects of the sources as they are."""
 
-    def __init__(self, root, build, folder):
-        self.root, self.build, self.folder = root, build, folder
+    def __init__(self, root, build, folder, jobs):
+        self.root, self.build, self.folder, self.jobs = root, build, folder, jobs
         self.compiles, self.link = commands(build, "test_cuda_kernels")
-        self.sound = self.objects(None)
+        self.sound = {}
+        self.sound = self.objects(None, self.compiles)
+        self.sound_program = self.program(self.sound, "sound")
 
-    def objects(self, wait):
-        """Compiles all sources, or those that the mutated file is part of. Returns object by source."""
-        name = "sound" if wait is None else f"{wait[0]}:{wait[1]}".replace("/", "_")
-        tree = os.path.join(self.folder, name)
-        shutil.copytree(os.path.join(self.root, CUDA), os.path.join(tree, "src/accel/cuda"))
+    def objects(self, wait, sources):
+        """Compiles these sources, without the wait. Returns object by source; of the others the sound one."""
+        tree = os.path.join(self.folder, "sound" if wait is None else f"{wait[0]}:{wait[1]}".replace("/", "_"))
+        shutil.copytree(os.path.join(self.root, CUDA), os.path.join(tree, CUDA))
         if wait is not None:
             path = os.path.join(tree, wait[0])
             lines = open(path, encoding="utf-8").read().split("\n")
             lines[wait[1] - 1] = WAIT.sub("", lines[wait[1] - 1])
             open(path, "w", encoding="utf-8").write("\n".join(lines))
-        made = {} if wait is None else dict(self.sound)
-        for source, words in self.compiles.items():
-            own = os.path.join(tree, os.path.relpath(source, self.root))
-            if wait is not None and wait[0].endswith(".cu") and not own.endswith(wait[0]):
-                continue
-            out = os.path.join(tree, os.path.basename(source) + ".o")
-            keep = [w for w in words[1:-4] if w not in ("-MD", "-Werror")]
-            if "-MF" in keep:
-                at = keep.index("-MF")
-                del keep[at - 2 if keep[at - 2] == "-MT" else at:at + 2]
-            while "-MT" in keep:
-                at = keep.index("-MT")
-                del keep[at:at + 2]
-            if "-o" in keep:
-                at = keep.index("-o")
-                del keep[at:at + 2]
-            run = [words[0], "-I", os.path.join(tree, "src"), *keep, "-o", out, "-c", own]
-            subprocess.run(run, check=True, cwd=self.build)
-            made[source] = out
+        made = dict(self.sound)
+        runs = []
+        for source in sources:
+            part = os.path.relpath(source, self.root)
+            made[source] = os.path.join(tree, os.path.basename(source) + ".o")
+            own = os.path.join(tree, part) if part.startswith(CUDA) else source
+            runs.append(sanitized(self.compiles[source], tree, made[source], own))
+        with ThreadPoolExecutor(self.jobs) as pool:
+            list(pool.map(lambda run: subprocess.run(run, check=True, cwd=self.build), runs))
         return made
 
-    def passes(self, wait):
-        made = self.objects(wait)
-        program = os.path.join(self.folder, f"{wait[0]}:{wait[1]}".replace("/", "_"), "test")
+    def program(self, made, name):
+        program = os.path.join(self.folder, name, "test")
         by_end = {os.path.relpath(s, self.root) + ".o": o for s, o in made.items()}
-        words = []
-        skip = False
-        for word in self.link:
-            if skip:
-                words.append(program)
-                skip = False
-                continue
-            end = word.split("ds_cuda_kernels.dir/")[-1]
-            words.append(by_end.get(end, word) if "ds_cuda_kernels.dir/" in word else word)
-            skip = word == "-o"
+        words = [by_end.get(re.split(r"ds_cuda_\w+\.dir/", w)[-1], w) for w in self.link]
+        words[words.index("-o") + 1] = program
+        pool = next(o for s, o in made.items() if s.endswith("pool.c"))
+        words[words.index("-o"):words.index("-o")] = ["-fsanitize=thread", pool]
         subprocess.run(words, check=True, cwd=self.build)
+        return program
+
+    def run(self, program, operators):
         try:
             done = subprocess.run([program], cwd=self.build, capture_output=True, text=True, timeout=3600, errors="replace",
                                   env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0",
-                                       "DS_CUDA_OPS": OPERATORS[os.path.basename(wait[0])]})
+                                       "DS_CUDA_OPS": operators})
         except subprocess.TimeoutExpired:
             return False, "did not end"
         text = done.stdout + done.stderr
-        how = "race" if "WARNING: ThreadSanitizer" in text else "result" if done.returncode else ""
+        how = "race" if "WARNING: ThreadSanitizer" in text else "result"
         return done.returncode == 0, how if done.returncode else text.strip().splitlines()[-1]
+
+    def passes(self, wait):
+        part = [s for s in self.compiles
+                if (s.endswith(".cu") if wait[0].endswith(".h") else s.endswith("/" + os.path.basename(wait[0])))]
+        name = f"{wait[0]}:{wait[1]}".replace("/", "_")
+        return self.run(self.program(self.objects(wait, part), name), OPERATORS[os.path.basename(wait[0])])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build")
-    parser.add_argument("--only", help="FILE:LINE, of this one alone")
+    parser.add_argument("--only", help="FILE or FILE:LINE, of this one alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
     root = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
     bad = 0
     with tempfile.TemporaryDirectory(prefix="cuda_barriers.", dir=given.build) as folder:
-        bench = Bench(root, os.path.realpath(given.build), os.path.realpath(folder))
-        waits = [w for w in places(root) if given.only in (None, f"{w[0]}:{w[1]}")]
+        bench = Bench(root, os.path.realpath(given.build), os.path.realpath(folder), given.jobs)
+        waits = [w for w in places(root) if given.only in (None, w[0], f"{w[0]}:{w[1]}")]
+        for operators in sorted({OPERATORS[os.path.basename(w[0])] for w in waits}):
+            passed, how = bench.run(bench.sound_program, operators)
+            if not passed:
+                sys.exit(f"the kernels as they are fail ({how}): {operators}")
         with ThreadPoolExecutor(given.jobs) as pool:
             for wait, (passed, how) in zip(waits, pool.map(bench.passes, waits)):
                 marked = "redundant:" in wait[2]

@@ -28,12 +28,7 @@ static size_t squares_work(const ds_kernel_sig *sig)
 static ds_status sum_squares_run(const ds_kernel_call *call)
 {
     const int64_t n = ds_shape_count(call->in[0].meta.shape);
-    const int64_t blocks = (n + DSC_SUM_THREADS - 1) / DSC_SUM_THREADS;
-    const dsc_shape many = {{(uint32_t)(blocks < 1                ? 1
-                                        : blocks < DSC_SUM_BLOCKS ? blocks
-                                                                  : DSC_SUM_BLOCKS),
-                             1, 1},
-                            {DSC_SUM_THREADS, 1, 1}};
+    const dsc_shape many = dsc_sum_blocks(n);
     const dsc_shape one = {{1, 1, 1}, {DSC_SUM_THREADS, 1, 1}};
     const dsc_squares_args args = {.x = dsc_in(call, 0),
                                    .top = has_top(call->sig) ? dsc_in(call, 1) : NULL,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The glue's lists, and which kernel a step gets. */
 #include "accel/cuda/cuda_launch.h"
+#include "accel/cuda/kernels/bin_layout.h"
 
 #include <string.h>
 
@@ -37,6 +38,13 @@ dsc_shape dsc_block_an_item(int64_t n, int64_t width)
     const int64_t blocks = n < 1 ? 1 : n < DSC_MOST_BLOCKS ? n : DSC_MOST_BLOCKS;
     const int64_t warps = width < 1 ? 1 : width < DSC_BLOCK ? (width + 31) / 32 : DSC_BLOCK / 32;
     return (dsc_shape){{(uint32_t)blocks, 1, 1}, {(uint32_t)warps * 32, 1, 1}};
+}
+
+dsc_shape dsc_sum_blocks(int64_t n)
+{
+    const int64_t blocks = (n + DSC_SUM_THREADS - 1) / DSC_SUM_THREADS;
+    const int64_t some = blocks < 1 ? 1 : blocks < DSC_SUM_BLOCKS ? blocks : DSC_SUM_BLOCKS;
+    return (dsc_shape){{(uint32_t)some, 1, 1}, {DSC_SUM_THREADS, 1, 1}};
 }
 
 bool dsc_is_act(ds_dtype dtype)

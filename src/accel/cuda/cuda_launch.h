@@ -8,7 +8,11 @@
 #include "op/ops.h"
 #include <deepspeed/accel.h>
 
-enum { DSC_BLOCK = 256, DSC_MOST_BLOCKS = 4096 };
+#ifndef DSC_MOST_BLOCKS /* so few for tests that a block has several items */
+#define DSC_MOST_BLOCKS 4096
+#endif
+
+enum { DSC_BLOCK = 256 };
 
 typedef struct dsc_shape {
     uint32_t grid[3], block[3];
@@ -25,6 +29,8 @@ struct dsc_fault *dsc_fault_of(const ds_kernel_call *call);
  * of warps enough for `width` threads, at most DSC_BLOCK. */
 dsc_shape dsc_over_items(int64_t n);
 dsc_shape dsc_block_an_item(int64_t n, int64_t width);
+/* Of an exact sum over n elements (kernels/bin_layout.h): its blocks leave a part each. */
+dsc_shape dsc_sum_blocks(int64_t n);
 
 /* The kernel that DSC_KERNEL_ACT made for a dtype; first: the one of f32. */
 dsc_fn dsc_of_dtype(dsc_fn first, ds_dtype dtype);
@@ -85,6 +91,8 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(activation)                                                                                  \
     X(linear)                                                                                      \
     X(optimizer)                                                                                   \
+    X(lamb)                                                                                        \
+    X(muon)                                                                                        \
     X(rows)                                                                                        \
     X(attention)                                                                                   \
     X(cross_entropy)                                                                               \

@@ -50,6 +50,15 @@
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
     X(adagrad)                                                                                     \
+    X(lamb_moments)                                                                                \
+    X(lamb_sums)                                                                                   \
+    X(lamb_sums_join)                                                                              \
+    X(lamb)                                                                                        \
+    X(first_moment)                                                                                \
+    X(unit_sums)                                                                                   \
+    X(unit_norms)                                                                                  \
+    X(unit_matrix)                                                                                 \
+    X(muon)                                                                                        \
     XA(tree_sum)                                                                                   \
     X(tree_sum_whole)
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-standin standin_all = {.lock = PTHREAD_MUTEX_INITIALIZER, .turn_bytes = 4096, .major = 9};
+standin standin_all = {
+    .lock = PTHREAD_MUTEX_INITIALIZER, .turn_bytes = 4096, .major = 9, .host_waits = true};
 
 struct CUctx_st {
     int unused;
@@ -28,17 +29,16 @@ void standin_set(const char *options)
     static const struct {
         const char *key;
         uint64_t *value;
-    } rows[] = {{"seed=", &standin_all.random},
-                {"turn=", &standin_all.turn_bytes},
-                {"ignore=", &standin_all.ignore},
-                {"least=", &standin_all.major},
-                {"broken=", &standin_all.broken}};
+    } rows[] = {{"seed=", &standin_all.random},   {"turn=", &standin_all.turn_bytes},
+                {"ignore=", &standin_all.ignore}, {"least=", &standin_all.major},
+                {"broken=", &standin_all.broken}, {"late=", &standin_all.late}};
     (void)pthread_mutex_lock(&standin_all.lock);
     standin_all.n_waits = 0;
     standin_all.ignore = 0;
     standin_all.ignored = false;
     standin_all.n_syncs = 0;
     standin_all.broken = 0;
+    standin_all.late = 0;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         const char *at = options != NULL ? strstr(options, rows[i].key) : NULL;
         if (at != NULL) {

@@ -133,15 +133,58 @@ static void draw_starved(void)
     standin_all.starved_for = standin_draw(1000);
 }
 
+static bool is_late(uint32_t stream)
+{
+    return stream + 1 == standin_all.late;
+}
+
+/* A late stream has begun with its copy: what it writes holds anything until it is done, also where
+ * the same bytes were. */
+static void begin_late_copy(void)
+{
+    struct CUstream_st *s = standin_all.late <= standin_all.n_streams && standin_all.late > 0
+                                ? standin_all.streams[standin_all.late - 1]
+                                : NULL;
+    if (s == NULL || s->n == 0) {
+        return;
+    }
+    work *w = &s->queue[s->head];
+    const bool apart = w->to + w->bytes <= w->from || w->from + w->bytes <= w->to;
+    if (w->kind == COPY && !w->begun && apart) {
+        standin_protect(true);
+        memset(w->to, 0xa5, w->bytes);
+        w->begun = true;
+    }
+}
+
+/* Whether nothing else can run, but for calls of libraries that may wait for another process. */
+static bool late_has_turn(void)
+{
+    bool calls = false;
+    for (uint32_t i = 0; i < standin_all.n_streams; ++i) {
+        const struct CUstream_st *s = standin_all.streams[i];
+        if (!is_late(i) && can_run(s)) {
+            if (s->queue[s->head].kind != CALL) {
+                return false;
+            }
+            calls = true;
+        }
+    }
+    return standin_all.host_waits && (!calls || standin_draw(8) == 0);
+}
+
 bool standin_turn(void)
 {
     struct CUstream_st *can[MOST_STREAMS];
     uint32_t n = 0;
+    const bool late_too = standin_all.late == 0 || late_has_turn();
     draw_starved();
+    begin_late_copy();
     for (int second = 0; second < 2 && n == 0; ++second) {
         for (uint32_t i = 0; i < standin_all.n_streams; ++i) {
             struct CUstream_st *s = standin_all.streams[i];
-            if (can_run(s) && (second == 1 || s != standin_all.starved)) {
+            if (can_run(s) && (second == 1 || s != standin_all.starved) &&
+                (late_too || !is_late(i))) {
                 can[n++] = s;
             }
         }
@@ -155,7 +198,9 @@ bool standin_turn(void)
 void standin_early(void)
 {
     uint32_t early = standin_draw(4) == 0 ? standin_draw(8) : 0;
+    standin_all.host_waits = false;
     while (early > 0 && standin_turn()) {
         early -= 1;
     }
+    standin_all.host_waits = true;
 }

@@ -3,7 +3,9 @@
  *
  * This file is compiled without the thread sanitizer and tells it what orders fibers: a thread that
  * comes to a barrier releases it, one that leaves acquires it. Barriers take turns between two
- * objects: a thread that leaves late must not see what others did behind the barrier.
+ * objects: a thread that leaves late must not see what others did behind the barrier. What lanes
+ * exchange (shuffles, mma) makes them meet and orders no memory: CUDA makes no barrier of a
+ * shuffle.
  */
 #include "accel/cuda/host/host_layer.h"
 #include "accel/cuda/host/sanitizers.h"
@@ -36,14 +38,18 @@ typedef struct fiber {
     dsc_place place;
     state state;
     uint32_t n_warp, n_block; /* barriers passed: which of two objects the next one is */
+    uint32_t n_exchange;
     uint64_t exchanged[2][6]; /* what this lane gives to its warp */
     copy copies[COPIES];
     uint32_t n_copies, group, oldest;
 } fiber;
 
+typedef enum meeting { BARRIER, EXCHANGE } meeting;
+
 typedef struct warp {
-    uint32_t n, n_waiting, n_ended;
-    char order[2]; /* addresses for the sanitizer */
+    uint32_t n, n_waiting;
+    meeting meeting; /* of those that wait */
+    char order[2];   /* addresses for the sanitizer */
 } warp;
 
 /* A block that runs on this thread. */
@@ -55,7 +61,7 @@ typedef struct runner {
     warp warps[MOST_THREADS / WARP];
     uint32_t order[MOST_THREADS];
     uint32_t n, n_waiting, n_ended;
-    char sync[2], block_order;
+    char sync[2], begun, ended; /* two: who begins late is not behind who has ended */
     const dsc_host_grid *grid;
     dsc_host_kernel kernel;
     const void *args;
@@ -121,20 +127,28 @@ const dsc_place *dsc_here(void)
 
 /* ---- fibers ------------------------------------------------------------------------------- */
 
-static __attribute__((noinline)) void go_to(mark to)
+/* Between the call of such a function and its return other fibers run: it keeps no register that a
+ * call may change, whatever the compiler sees of its body. */
+#ifdef __clang__
+#define SWITCHES __attribute__((noinline))
+#else
+#define SWITCHES __attribute__((noipa))
+#endif
+
+static SWITCHES void go_to(mark to)
 {
     __builtin_longjmp(to, 1);
 }
 
 /* Leaves this stack, to be gone on with by a change to `from`. */
-static __attribute__((noinline)) void change(mark from, mark to)
+static SWITCHES void change(mark from, mark to)
 {
     if (__builtin_setjmp(from) == 0) {
         go_to(to);
     }
 }
 
-static __attribute__((noinline)) void begin(mark from, const ucontext_t *to)
+static SWITCHES void begin(mark from, const ucontext_t *to)
 {
     if (__builtin_setjmp(from) == 0) {
         (void)setcontext(to);
@@ -157,12 +171,12 @@ static void fiber_main(void)
     dsc_after_switch(NULL, &r->saved);
     fiber *f = here(r);
     for (;;) {
-        dsc_acquire(&r->block_order);
+        dsc_acquire(&r->begun);
         r->kernel(r->args);
         if (f->n_copies > 0) {
             give_up(r, "it ends with an asynchronous copy that nothing waited for");
         }
-        dsc_release(&r->block_order);
+        dsc_release(&r->ended);
         f->state = ENDED;
         to_scheduler(r);
     }
@@ -191,6 +205,7 @@ static void start_fiber(runner *r, uint32_t i, const dsc_host_grid *g, uint64_t 
     f->state = READY;
     f->n_warp = 0;
     f->n_block = 0;
+    f->n_exchange = 0;
     f->n_copies = 0;
     f->group = 0;
     f->oldest = 0;
@@ -258,18 +273,27 @@ void __syncthreads(void)
     dsc_acquire(object);
 }
 
-void __syncwarp(void)
+/* Until all lanes of the warp have come. */
+static void meet(runner *r, meeting what)
 {
-    runner *r = this_runner();
-    fiber *f = here(r);
     const uint32_t w = r->current / WARP;
-    char *object = &r->warps[w].order[f->n_warp++ % 2];
-    dsc_release(object);
-    f->state = AT_WARP;
+    if (r->warps[w].n_waiting > 0 && r->warps[w].meeting != what) {
+        give_up(r, "lanes of one warp at a barrier and at an exchange");
+    }
+    r->warps[w].meeting = what;
+    here(r)->state = AT_WARP;
     if (++r->warps[w].n_waiting == r->warps[w].n) {
         free_warp(r, w);
     }
     to_scheduler(r);
+}
+
+void __syncwarp(void)
+{
+    runner *r = this_runner();
+    char *object = &r->warps[r->current / WARP].order[here(r)->n_warp++ % 2];
+    dsc_release(object);
+    meet(r, BARRIER);
     dsc_acquire(object);
 }
 
@@ -280,12 +304,12 @@ void __syncwarp(void)
 static uint32_t give(runner *r, const void *words, size_t bytes)
 {
     fiber *f = here(r);
-    const uint32_t set = f->n_warp % 2;
+    const uint32_t set = f->n_exchange++ % 2;
     if (r->warps[r->current / WARP].n != WARP) {
         give_up(r, "lanes exchange in a warp of less than 32 threads");
     }
     memcpy(f->exchanged[set], words, bytes);
-    __syncwarp();
+    meet(r, EXCHANGE);
     return set;
 }
 
@@ -480,7 +504,7 @@ void dsc_host_run_block(const dsc_host_grid *g, dsc_host_kernel kernel, const vo
     }
     draw_order(r, g->seed == 0 ? 0 : g->seed + (uint32_t)block);
     r->scheduler_sanitizer = dsc_fiber_current();
-    dsc_release(&r->block_order);
+    dsc_release(&r->begun);
     run_all(r);
-    dsc_acquire(&r->block_order);
+    dsc_acquire(&r->ended);
 }

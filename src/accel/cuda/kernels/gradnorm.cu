@@ -2,89 +2,24 @@
 /* The global norm of gradients by the exact sum of base/exact_bins.h, whose operations these are
  * one by one: the bits are the processor's, in any split of the work. */
 #include "accel/cuda/cuda_device.h"
+#include "accel/cuda/kernels/exact_bins.h"
 #include "accel/cuda/kernels/gradnorm.h"
-
-/* 2^exponent, of a normal double. */
-DSC_INLINE double power_of_two(int exponent)
-{
-    union {
-        uint64_t bits;
-        double value;
-    } p;
-    p.bits = (uint64_t)(exponent + 1023) << 52;
-    return p.value;
-}
-
-DSC_INLINE void carry(double bins[DSC_WIDE])
-{
-    for (int i = 0; i + 1 < DSC_BINS; ++i) {
-        const double above = power_of_two(DSC_BIN_LEAST + DSC_BIN_STEP * (i + 1));
-        const double moved = floor(bins[i] / above) * above;
-        bins[i] -= moved;
-        bins[i + 1] += moved;
-    }
-}
-
-DSC_INLINE void add_square(double bins[DSC_WIDE], float x)
-{
-    union {
-        float value;
-        uint32_t bits;
-    } f;
-    f.value = x;
-    const int biased = (int)(f.bits >> 23 & 255);
-    if (biased == 255) {
-        bins[DSC_BINS] += fabs((double)x);
-        return;
-    }
-    double rest = (double)x * (double)x;
-    for (int i = (2 * (biased - 126) - DSC_BIN_LEAST) / DSC_BIN_STEP;
-         i >= 0 && biased > 0 && rest != 0.0; --i) {
-        const double magic = 1.5 * power_of_two(52 + DSC_BIN_LEAST + DSC_BIN_STEP * i);
-        const double part = (rest + magic) - magic;
-        bins[i] += part;
-        rest -= part;
-    }
-}
-
-/* Bins of the block's threads, to one. A thread has few enough elements for one carry. */
-DSC_INLINE void join_block(double bins[DSC_WIDE], double all[DSC_SUM_THREADS][DSC_WIDE],
-                           double *out)
-{
-    for (int i = 0; i < DSC_WIDE; ++i) {
-        all[threadIdx.x][i] = bins[i];
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (uint32_t t = 1; t < blockDim.x; ++t) {
-            for (int i = 0; i < DSC_WIDE; ++i) {
-                bins[i] += all[t][i];
-            }
-            carry(bins);
-        }
-        for (int i = 0; i < DSC_WIDE; ++i) {
-            out[i] = bins[i];
-        }
-    }
-    __syncthreads();
-}
 
 DSC_INLINE void squares_all(const dsc_squares_args *a)
 {
     __shared__ double all[DSC_SUM_THREADS][DSC_WIDE];
     double bins[DSC_WIDE];
     int64_t added = 0;
-    for (int i = 0; i < DSC_WIDE; ++i) {
-        bins[i] = 0.0;
-    }
+    dsc_bins_clear(bins);
     for (int64_t i = dsc_index(); i < a->n; i += dsc_stride()) {
-        add_square(bins, dsc_get(a->x, a->x_dtype, i));
+        dsc_bins_add(bins, dsc_get(a->x, a->x_dtype, i));
         if (++added % DSC_BIN_BLOCK == 0) {
-            carry(bins);
+            dsc_bins_carry(bins);
         }
     }
-    carry(bins);
-    join_block(bins, all, a->parts + (int64_t)blockIdx.x * DSC_WIDE);
+    dsc_bins_carry(bins);
+    dsc_bins_block(bins, all);
+    dsc_bins_store(bins, a->parts + (int64_t)blockIdx.x * DSC_WIDE);
 }
 
 /* One block. */
@@ -92,10 +27,9 @@ DSC_INLINE void squares_join_all(const dsc_squares_args *a)
 {
     __shared__ double all[DSC_SUM_THREADS][DSC_WIDE];
     double bins[DSC_WIDE];
-    for (int i = 0; i < DSC_WIDE; ++i) {
-        bins[i] = threadIdx.x < a->n_parts ? a->parts[(int64_t)threadIdx.x * DSC_WIDE + i] : 0.0;
-    }
-    join_block(bins, all, a->sum);
+    dsc_bins_load(bins, a->parts, a->n_parts);
+    dsc_bins_block(bins, all);
+    dsc_bins_store(bins, a->sum);
 }
 
 /* ---- where the largest magnitude is known: two grids, as base/exact_sum.h has them ------------
@@ -125,9 +59,9 @@ DSC_INLINE grid grid_of(float top)
             }
         }
         g.empty = 0;
-        g.q1 = power_of_two(2 * exponent - 17);
-        g.coarse = 1.5 * power_of_two(52 + 2 * exponent - 17);
-        g.fine = g.coarse * power_of_two(-34);
+        g.q1 = dsc_power_of_two(2 * exponent - 17);
+        g.coarse = 1.5 * dsc_power_of_two(52 + 2 * exponent - 17);
+        g.fine = g.coarse * dsc_power_of_two(-34);
     }
     return g;
 }
@@ -266,10 +200,7 @@ DSC_INLINE void clip_all(const dsc_clip_args *a)
         for (int i = 0; i < DSC_WIDE; ++i) {
             bins[i] = a->sum[i];
         }
-        carry(bins);
-        for (int i = 0; i < DSC_WIDE; ++i) {
-            sum += bins[i];
-        }
+        sum = dsc_bins_total(bins);
     }
     const float top = a->top != NULL ? *a->top : (float)a->sum[DSC_BINS];
     float norm = top;

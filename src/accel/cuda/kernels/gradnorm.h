@@ -3,20 +3,11 @@
 #ifndef DSC_GRADNORM_H
 #define DSC_GRADNORM_H
 
+#include "accel/cuda/kernels/bin_layout.h"
+
 #include <stdint.h>
 
-/* As base/exact_bins.h has them, which the glue compares. */
-enum {
-    DSC_BINS = 18,
-    DSC_WIDE = DSC_BINS + 1,
-    DSC_BIN_STEP = 34,
-    DSC_BIN_LEAST = -306,
-    DSC_BIN_BLOCK = 1 << 18,
-    DSC_GRID_RUN = 1 << 19, /* of base/exact_sum.h */
-    DSC_MOST_PARTS = 16,
-    DSC_SUM_THREADS = 128,
-    DSC_SUM_BLOCKS = 64
-};
+enum { DSC_GRID_RUN = 1 << 19 /* of base/exact_sum.h */, DSC_MOST_PARTS = 16 };
 
 typedef struct dsc_squares_args {
     const void *x;

@@ -100,7 +100,8 @@ DSC_INLINE void copy_rows(const dsc_linear_args *a, const void *t, int64_t n, in
     }
 }
 
-/* Both tiles of k0 on their way, as one group of copies. */
+/* Both tiles of k0 on their way, as one group of copies; behind the last tile an empty one: who
+ * waits for all groups but the newest has every tile. */
 DSC_INLINE void load(const dsc_linear_args *a, int64_t row, int64_t column, int64_t k0, tile x,
                      tile w)
 {
@@ -172,7 +173,6 @@ DSC_INLINE void linear_mma_body(const dsc_linear_args *a, int act)
         multiply(act, xs[now], ws[now], row0, column0, sums);
         __syncthreads();
     }
-    dsc_copy_wait(0);
     for (uint32_t i = 0; i < 32; ++i) {
         const uint32_t m = i / 16;
         const uint32_t n = i / 4 % 4;
