@@ -3,6 +3,7 @@
 #include "compile/rank_plan.h"
 #include "compile/adapter_graph.h"
 #include "compile/compress_graph.h"
+#include "compile/packed_layers.h"
 #include "compile/tensor_specs.h"
 
 #include "op/ops.h"
@@ -133,11 +134,15 @@ static bool has_chunks(const maker *m)
     return dsi_rank_chunks(&m->spec).chunk > 0;
 }
 
+static int64_t tensor_ranks(const maker *m)
+{
+    return m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
+}
+
 /* Ranks that share the heads of attention, for the trace. */
 static int64_t head_ranks(const maker *m)
 {
-    const uint32_t tp = m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
-    const int64_t ranks = (int64_t)tp * (is_ring(m) ? 1 : sequence_ranks(m));
+    const int64_t ranks = tensor_ranks(m) * (is_ring(m) ? 1 : sequence_ranks(m));
     return ranks > 1 ? ranks : 0;
 }
 
@@ -745,6 +750,9 @@ static ds_status shard_layers(maker *m, const ds_graph *graph)
     free(allowed);
     if (status >= 0 && specs != NULL) {
         status = dsi_tensor_specs_hold(specs, type, parts, m->tensor);
+    }
+    if (status >= 0) {
+        status = dsi_packed_layers_check(parts->cells, m->tensor, (uint32_t)tensor_ranks(m));
     }
     if (status >= 0 && !shares_layers(parts, m->tensor)) {
         status = ds_fail(
