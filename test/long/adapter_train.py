@@ -97,6 +97,7 @@ class Case:
         os.makedirs(self.folder)
         self.make_model()
         self.fields = self.make_fields()
+        self.problem = rng.choice(("", "regression", "multi_label_classification")) if self.kind == "sequence" else ""
 
     def make_model(self):
         rng, more = self.rng, {}
@@ -171,7 +172,9 @@ class Case:
         for _ in range(ROWS):
             words = [rng.choice(LETTERS) for _ in range(rng.randint(4, 12))]
             if self.kind == "sequence":
-                rows.append({"text": " ".join(words), "label": rng.randrange(self.n_labels)})
+                label = {"": lambda: rng.randrange(self.n_labels), "regression": lambda: [round(rng.uniform(-2, 2), 3) for _ in range(self.n_labels)],
+                         "multi_label_classification": lambda: [rng.randrange(2) for _ in range(self.n_labels)]}[self.problem]()
+                rows.append({"text": " ".join(words), "label": label})
             elif self.kind == "token":
                 rows.append({"tokens": words, "tags": [rng.choice([-100] + list(range(self.n_labels))) for _ in words]})
             else:
@@ -194,6 +197,9 @@ class Case:
     def loss(self, model, rows):
         """Each row by itself: no padding, which does not exist there."""
         total, count = 0.0, 0
+        if self.problem:  # transformers' loss, a mean over rows
+            model.config.problem_type = model.get_base_model().config.problem_type = self.problem
+            return sum(model(input_ids=torch.tensor([self.ids(row)[0]]), labels=torch.tensor([row["label"]], dtype=torch.float32)).loss for row in rows) / len(rows)
         for row in rows:
             ids, labels = self.ids(row)
             out = model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels]) if self.kind == "pairs" else None).logits
@@ -242,6 +248,7 @@ class Case:
             begin = ["--adapter", self.folder + "/start"]
         if self.kind in ("sequence", "token"):
             begin += ["--objective", "classes" if self.kind == "sequence" else "tags", "--num_labels", str(self.n_labels)]
+            begin += ["--problem_type", self.problem] if self.problem else []
         else:
             begin += ["--tokenizer", "bytes", "--packing", "false"]
         command = [BUILD + "/ds_train", "--model", self.folder + "/model", "--data", self.folder + "/rows.jsonl", "--seq_length", str(LENGTH), "--steps", str(STEPS),
@@ -267,7 +274,7 @@ class Case:
 
     def run(self):
         rows = self.rows()
-        said = f"{self.family} {self.task} {'tied' if self.config.tie_word_embeddings else 'untied'} {json.dumps(self.fields)}"
+        said = f"{self.family} {self.task} {self.problem} {'tied' if self.config.tie_word_embeddings else 'untied'} {json.dumps(self.fields)}"
         model, want, why = self.theirs(rows)
         if model is None:
             return "refused by PEFT", why[:90], said
