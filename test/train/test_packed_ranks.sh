@@ -40,7 +40,7 @@ near() {
 for bits in 4bit 8bit fp8; do
     for method in lora dora; do
         [ $bits$method != fp8dora ] || continue
-        flags=(--load_in_$bits --lora_method $method --steps 3)
+        flags=(--load_in_"$bits" --lora_method "$method" --steps 3)
         run $bits.$method.one 1 one "${flags[@]}"
         run $bits.$method.tp 2 tp "${flags[@]}"
         near $bits.$method.one $bits.$method.tp
