@@ -6,6 +6,7 @@
 #include "common/output.h"
 #include "common/sentence_folder.h"
 #include "data/schema/schema.h"
+#include "model/adapter_problem.h"
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
@@ -102,7 +103,9 @@ static ds_status open_adapter(session *s)
         s->task = task;
         s->n_classes = n_classes;
     }
-    return DS_OK;
+    return task == DS_TASK_SEQUENCE_CLASSES
+               ? dsi_adapter_problem_read(s->ctx, s->o->adapter, s->config)
+               : DS_OK;
 }
 
 static ds_status open_session(session *s)

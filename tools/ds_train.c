@@ -8,6 +8,7 @@
 #include "common/train.h"
 #include "config/config_values.h"
 #include "io/file.h"
+#include "model/adapter_problem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,10 @@ static ds_status finish_adapter(train_run *run)
     DS_TRY(train_best_load(run));
     DS_TRY(ds_engine_save_adapter(run->engine, o->output));
     if (ds_comm_rank(run->comm) == 0) {
+        if (train_task(o) == DS_TASK_SEQUENCE_CLASSES) {
+            DS_TRY(dsi_adapter_problem_write(run->ctx, o->output, ds_model_config_text(run->model),
+                                             run->task_params.problem != DS_PROBLEM_CLASSES));
+        }
         DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
         ds_log(run->ctx, DS_LOG_JOB, "adapter: %s", o->output);
     }

@@ -35,6 +35,8 @@ int64_t dsi_rank_token_ranks(const dsi_rank_maker *m);
 /* Ranks that share the experts: those along ep, those that share a sequence as well, and those
  * along tp over which they are folded. */
 int64_t dsi_rank_expert_ranks(const dsi_rank_maker *m);
+/* Ranks that share layers. */
+int64_t dsi_rank_tensor_ranks(const dsi_rank_maker *m);
 /* Ranks that share the heads of attention, for the trace; 0: none. */
 int64_t dsi_rank_head_ranks(const dsi_rank_maker *m);
 /* Whether keys and values travel among the ranks that share a sequence; and in halves. */

@@ -65,9 +65,14 @@ bool dsi_rank_has_chunks(const dsi_rank_maker *m)
     return dsi_rank_chunks(&m->spec).chunk > 0;
 }
 
+int64_t dsi_rank_tensor_ranks(const dsi_rank_maker *m)
+{
+    return m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
+}
+
 int64_t dsi_rank_head_ranks(const dsi_rank_maker *m)
 {
-    const uint32_t tp = m->spec.no_shards ? 1 : m->spec.zero.mesh.size[DSI_AXIS_TP];
-    const int64_t ranks = (int64_t)tp * (dsi_rank_is_ring(m) ? 1 : dsi_rank_sequence_ranks(m));
+    const int64_t ranks =
+        dsi_rank_tensor_ranks(m) * (dsi_rank_is_ring(m) ? 1 : dsi_rank_sequence_ranks(m));
     return ranks > 1 ? ranks : 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From model and configuration to what a rank runs. See rank_plan.h. */
+#include "compile/packed_layers.h"
 #include "compile/rank_maker.h"
 #include "compile/tensor_specs.h"
 
@@ -163,6 +164,10 @@ static ds_status shard_layers(dsi_rank_maker *m, const ds_graph *graph)
     free(allowed);
     if (status >= 0 && specs != NULL) {
         status = dsi_tensor_specs_hold(specs, type, parts, m->tensor);
+    }
+    if (status >= 0) {
+        status =
+            dsi_packed_layers_check(parts->cells, m->tensor, (uint32_t)dsi_rank_tensor_ranks(m));
     }
     if (status >= 0 && !shares_layers(parts, m->tensor)) {
         status = ds_fail(

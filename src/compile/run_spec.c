@@ -379,20 +379,6 @@ static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_
                                    "the loss of embeddings beside %s is not built", other);
 }
 
-/* A packed matrix is not shared by tensor-parallel ranks. */
-static ds_status check_packing(ds_ctx *ctx, const ds_engine_params *params,
-                               const dsi_engine_spec *spec)
-{
-    const ds_packing packing = dsi_adapter_packing(params->adapter);
-    if (packing != DS_PACKING_NONE && spec->zero.tp > 1) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "tensor_parallel.autotp_size %u with a model in few bits (%s): packed "
-                       "weights are not shared by ranks; set it to 1 and zero_optimization.stage 3",
-                       spec->zero.tp, ds_packing_name(packing));
-    }
-    return DS_OK;
-}
-
 /* What an optimizer does not go with. */
 static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
 {
@@ -529,7 +515,6 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "PEFT's task_type is SEQ_CLS or TOKEN_CLS (--objective classes or tags); "
                        "train the model itself");
     }
-    DS_TRY(check_packing(ctx, params, spec));
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));

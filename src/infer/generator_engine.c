@@ -6,6 +6,7 @@
  */
 #include "infer/generator.h"
 #include "io/convert.h"
+#include "train/engine_packed.h"
 #include "train/engine_same.h"
 
 #include <stdio.h>
@@ -39,7 +40,7 @@ static ds_status copy_packed(ds_generator *g, ds_cell c, void *data, void *user)
 {
     const char *name = ds_cells_get(g->cells, c)->name;
     (void)user;
-    return dsi_engine_whole(g->engine, ds_cells_find(g->engine->cells, DS_CELL_PARAM, name), data);
+    return dsi_engine_packed(g->engine, ds_cells_find(g->engine->cells, DS_CELL_PARAM, name), data);
 }
 
 static ds_status take(ds_generator *g, float *scratch)

@@ -6,6 +6,7 @@
  * the next id is theirs, and each id and shape printed must be the one that comes out. So whatever
  * is accepted is a graph that could have been traced, and prints as the same text.
  */
+#include "base/packed_parts.h"
 #include "ir/graph.h"
 #include "ir/text_scan.h"
 
@@ -186,7 +187,9 @@ static ds_status take_packed(parser *p, const ds_meta *meta, ds_packed *packed)
     DS_TRY(dsi_text_int(&p->scan, "a number of columns", &packed->columns));
     packed->transposed = dsi_text_try(&p->scan, ",transposed");
     if (packed->rows < 1 || packed->columns < 1 || meta->dtype != DS_DTYPE_U8 ||
-        ds_packed_bytes(packed) != ds_meta_bytes(*meta)) {
+        !ds_shape_equal(
+            meta->shape,
+            dsi_packed_shape(packed, meta->shape.n_dims == 2 ? meta->shape.dims[0] : 1))) {
         p->scan = before;
         return dsi_text_expected(&p->scan, "a packed matrix of the bytes of the cell");
     }

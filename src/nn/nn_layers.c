@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layers of nn.h: each a few operators with their parameters. */
 #include "base/blocks.h"
+#include "base/packed_parts.h"
 #include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
@@ -23,6 +24,16 @@ static ds_value apply2(ds_nn *nn, const ds_op *op, const void *attrs, ds_value a
     return ds_nn_apply(nn, op, attrs, in, 2);
 }
 
+/* Ranks that share the features of layers, not those that share sequences by heads. */
+static int64_t tensor_ranks(const ds_nn *nn)
+{
+    const ds_trace *t = &nn->trace;
+    const bool by_heads = t->sequence_ranks > 1 && t->sequence_form == DS_SEQUENCE_HEADS;
+    return t->mode == DS_TRACE_GENERATE || t->head_ranks <= 1
+               ? 1
+               : t->head_ranks / (by_heads ? t->sequence_ranks : 1);
+}
+
 /* The same of a weight in few bits, which has no gradient. */
 static ds_value packed_linear(ds_nn *nn, ds_value x, ds_value bias, const ds_linear_params *params)
 {
@@ -30,14 +41,13 @@ static ds_value packed_linear(ds_nn *nn, ds_value x, ds_value bias, const ds_lin
     const int64_t n_in = ds_shape_last(ds_nn_meta(nn, x).shape);
     const ds_packed packed = {nn->trace.packing, params->transposed, params->n_out, n_in};
     dsi_nn_path(nn, "weight", path, sizeof path);
-    const ds_cell_info info = {
-        .name = path,
-        .kind = DS_CELL_PARAM,
-        .meta = {DS_DTYPE_U8, ds_shape_1d((int64_t)ds_packed_bytes(&packed))},
-        .init = normal(params->init_std),
-        .of = DS_NONE,
-        .frozen = true,
-        .packed = packed};
+    const ds_cell_info info = {.name = path,
+                               .kind = DS_CELL_PARAM,
+                               .meta = {DS_DTYPE_U8, dsi_packed_shape(&packed, tensor_ranks(nn))},
+                               .init = normal(params->init_std),
+                               .of = DS_NONE,
+                               .frozen = true,
+                               .packed = packed};
     const dsi_linear_packed_attrs attrs = {.format = packed.format,
                                            .rows = packed.rows,
                                            .columns = packed.columns,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_packed, a product with a frozen matrix in few bits: rules. See ops.h for what it computes.
  * The matrix is unpacked inside of the product, a part at a time; nobody holds it whole. */
+#include "op/op_packed.h"
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -24,6 +25,15 @@ static ds_status check_attrs(const ds_infer *call, const dsi_linear_packed_attrs
     return DS_OK;
 }
 
+ds_status dsi_op_need_packed(const ds_infer *call, uint32_t i, size_t bytes)
+{
+    const ds_meta meta = dsi_op_in(call, i);
+    if (meta.dtype == DS_DTYPE_U8 && meta.shape.n_dims == 2 && ds_meta_bytes(meta) >= bytes) {
+        return DS_OK;
+    }
+    return dsi_op_need(call, i, "w", DS_DTYPE_U8, ds_shape_1d((int64_t)bytes));
+}
+
 static ds_status packed_infer(ds_infer *call)
 {
     const dsi_linear_packed_attrs *a = call->attrs;
@@ -41,7 +51,7 @@ static ds_status packed_infer(ds_infer *call)
     if (ds_shape_last(x.shape) != k) {
         return dsi_op_bad(call, 0, "x", "%s[..,%lld]", ds_dtype_name(x.dtype), (long long)k);
     }
-    DS_TRY(dsi_op_need(call, 1, "w", DS_DTYPE_U8, ds_shape_1d((int64_t)bytes)));
+    DS_TRY(dsi_op_need_packed(call, 1, bytes));
     DS_TRY(dsi_op_may(call, 2, "bias", x.dtype, ds_shape_1d(o)));
     call->out[0] = dsi_meta_of(a->out_dtype != 0 ? (ds_dtype)a->out_dtype : x.dtype,
                                dsi_shape_with_last(x.shape, o));
@@ -86,6 +96,26 @@ static void packed_cost(const ds_infer *call, ds_cost *cost_out)
     cost_out->bytes = dsi_op_bytes(call);
 }
 
+/* Ranks share the matrix where its cell is one for several. x·w goes the other way. */
+static void adapt_packed(ds_place_case *c)
+{
+    const dsi_linear_packed_attrs *a = c->attrs;
+    if (c->in_meta[1].shape.n_dims != 2) {
+        dsi_place_drop(c->split, 'o');
+        dsi_place_drop(c->split, 'k');
+    } else if (a->transposed != 0) {
+        dsi_place_swap_dims(c->in[1]);
+    }
+}
+
+static void local_packed(const ds_infer *local, void *attrs)
+{
+    dsi_linear_packed_attrs *a = attrs;
+    const int64_t k = ds_shape_last(local->in[0].shape), o = ds_shape_last(local->out[0].shape);
+    a->rows = a->transposed != 0 ? k : o;
+    a->columns = a->transposed != 0 ? o : k;
+}
+
 static const ds_attr packed_attrs[] = {
     DSI_ATTR_INT(dsi_linear_packed_attrs, format),
     DSI_ATTR_INT(dsi_linear_packed_attrs, rows),
@@ -100,8 +130,10 @@ const ds_op dsi_op_linear_packed = {
     .op_class = DS_CLASS_LINEAR,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "*_ _ _", .out = "*_", .split = "*", .linear = "02"),
-    .doc = "x (..,K), w u8 (N), a matrix in few bits, [bias (O)] → y (..,O): x·wᵀ + bias or, "
+    .place = DSI_PLACE(.in = "*k ok o", .out = "*o<01+2", .split = "*ok", .sums = "k",
+                       .linear = "02", .adapt = adapt_packed, .local = local_packed),
+    .doc = "x (..,K), w u8 (N), or (R,E) of R ranks, a matrix in few bits, [bias (O)] → y (..,O): "
+           "x·wᵀ + bias or, "
            "transposed, x·w, the elements of w rounded to x's dtype; w has no gradient.",
     .n_in_min = 2,
     .n_in_max = 3,

@@ -2,6 +2,7 @@
 /* weight_norms, squared lengths of the rows of an adapted weight (DoRA): rules. See ops.h. Squares,
  * since those of parts of a row add up. The gradient stops here: the lengths are taken as constants
  * (Liu et al., "DoRA", 2024, section 4.3). */
+#include "op/op_packed.h"
 #include "op/op_place.h"
 #include "op/op_util.h"
 
@@ -20,7 +21,7 @@ static ds_status norms_infer(ds_infer *call)
     }
     DS_TRY(dsi_op_need_float(call, 1, "a", 2));
     if (packed) {
-        DS_TRY(dsi_op_need(call, 0, "w", DS_DTYPE_U8, ds_shape_1d((int64_t)ds_packed_bytes(&p))));
+        DS_TRY(dsi_op_need_packed(call, 0, ds_packed_bytes(&p)));
     } else if (w.dtype != a.dtype || w.shape.n_dims != 2) {
         return dsi_op_bad(call, 0, "w", "%s of two dims", ds_dtype_name(a.dtype));
     }
@@ -53,15 +54,24 @@ static const ds_attr norms_attrs[] = {
     DSI_ATTR_INT(dsi_weight_norms_attrs, columns),
 };
 
-/* A packed weight is cut nowhere. */
+/* A packed weight is cut where its cell is one for several ranks. */
 static void adapt_norms(ds_place_case *c)
 {
     const dsi_weight_norms_attrs *at = c->attrs;
-    if (at->format != DS_PACKING_NONE) {
+    if (c->in_meta[0].shape.n_dims != 2) {
         dsi_place_drop(c->split, 'o');
         dsi_place_drop(c->split, 'k');
     } else if (at->transposed != 0) {
         dsi_place_swap_dims(c->in[0]);
+    }
+}
+
+static void local_norms(const ds_infer *local, void *attrs)
+{
+    dsi_weight_norms_attrs *at = attrs;
+    if (at->format != DS_PACKING_NONE) {
+        at->rows = local->out[0].shape.dims[0];
+        at->columns = ds_shape_last(local->in[1].shape);
     }
 }
 
@@ -71,8 +81,8 @@ const ds_op dsi_op_weight_norms = {
     .op_class = DS_CLASS_REDUCE,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place =
-        DSI_PLACE(.in = "ok _k o_", .out = "o", .split = "ok", .sums = "k", .adapt = adapt_norms),
+    .place = DSI_PLACE(.in = "ok _k o_", .out = "o", .split = "ok", .sums = "k",
+                       .adapt = adapt_norms, .local = local_norms),
     .doc = "w (O,K), (K,O) or u8 (N), a (R,K), b (O,R) → f32 (O): squared lengths of the rows of "
            "w + scale·b·a; no gradient goes through them.",
     .n_in_min = 3,

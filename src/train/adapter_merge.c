@@ -14,9 +14,11 @@
 #include "compile/train_graph.h"
 #include "io/convert.h"
 #include "io/file.h"
+#include "io/json_load.h"
 #include "ir/graph.h"
 #include "model/adapter.h"
 #include "model/adapter_experts.h"
+#include "model/adapter_problem.h"
 #include "op/ops.h"
 
 #include <deepspeed/hf_export.h>
@@ -474,10 +476,30 @@ static ds_tensor_source source_of_tensor(const merger *m, const ds_safetensor *t
     return (ds_tensor_source){.name = tensor->name, .meta = tensor->meta, .data = tensor->data};
 }
 
-static ds_status write_folder(const merger *m, const ds_adapter_merge_params *params)
+/* The model's config.json, with what the adapter's folder says of its classes. */
+static ds_status config_of(const merger *m, char **text_out)
+{
+    const char *text = ds_model_config_text(m->model);
+    json_error_t error;
+    json_t *root = m->adapter->task == DS_TASK_SEQUENCE_CLASSES
+                       ? dsi_json_parse(text, strlen(text), 0, &error)
+                       : NULL;
+    const ds_status status =
+        root != NULL ? dsi_adapter_problem_read(m->ctx, dsi_adapter_folder(m->adapter), root)
+                     : DS_OK;
+    *text_out = root != NULL && json_object_get(root, "problem_type") != NULL
+                    ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17))
+                    : strdup(text);
+    json_decref(root);
+    return status < 0 || *text_out != NULL ? status
+                                           : ds_fail(m->ctx, DS_ERR_NOMEM, "no memory to merge");
+}
+
+static ds_status write_tensors(const merger *m, const ds_adapter_merge_params *params,
+                               const char *config)
 {
     const ds_hf_export_params how = {.folder = params->folder,
-                                     .config_json = ds_model_config_text(m->model),
+                                     .config_json = config,
                                      .dtype = params->dtype,
                                      .max_shard_bytes = params->max_shard_bytes,
                                      .task = m->adapter->task,
@@ -513,6 +535,15 @@ static ds_status write_folder(const merger *m, const ds_adapter_merge_params *pa
         return status;
     }
     return ds_hf_export_finish(&export);
+}
+
+static ds_status write_folder(const merger *m, const ds_adapter_merge_params *params)
+{
+    char *config = NULL;
+    ds_status status = config_of(m, &config);
+    status = status < 0 ? status : write_tensors(m, params, config);
+    free(config);
+    return status;
 }
 
 static void close_all(merger *m)

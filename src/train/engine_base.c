@@ -10,7 +10,7 @@
 #include "io/json_load.h"
 #include "model/adapter.h"
 #include "nn/nn.h"
-#include "train/engine.h"
+#include "train/engine_packed.h"
 
 #include <deepspeed/op.h>
 #include <inttypes.h>
@@ -75,18 +75,46 @@ static ds_status hash_run(ds_engine *engine, ds_cell c, const dsi_run *run, hash
     return DS_OK;
 }
 
+/* A packed matrix that ranks along tp share: as one rank would hold it, counted by the first rank
+ * alone. Collective. */
+static ds_status hash_shared(ds_engine *engine, ds_cell c, hash_job *job, uint64_t *sum)
+{
+    const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+    const size_t bytes = ds_packed_bytes(&cell->packed);
+    unsigned char *packed = malloc(bytes + 1);
+    if (packed == NULL) {
+        dsi_comm_abort(engine->comm, "out of memory for a digest");
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a digest");
+    }
+    const ds_status status = dsi_engine_packed(engine, c, packed);
+    for (size_t at = 0; at < bytes && status >= 0 && ds_comm_rank(engine->comm) == 0; at += PIECE) {
+        job->count = bytes - at < PIECE ? bytes - at : PIECE;
+        job->first = (uint32_t)at;
+        job->data = packed + at;
+        const uint32_t n = (uint32_t)((job->count + BLOCK - 1) / BLOCK);
+        ds_parallel(engine->ctx, hash_block, job, n);
+        for (uint32_t i = 0; i < n; ++i) {
+            *sum += job->sums[i];
+        }
+    }
+    free(packed);
+    return status;
+}
+
 /* Of what this rank is the first to hold. */
 static ds_status hash_own(ds_engine *engine, hash_job *job, unsigned char *room, uint64_t *sum)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (!dsi_engine_is_base(engine, cell) || !dsi_engine_is_first(engine, c)) {
+        const bool shared = cell->packed.format != DS_PACKING_NONE && cell->meta.shape.n_dims == 2;
+        if (!dsi_engine_is_base(engine, cell) || (!shared && !dsi_engine_is_first(engine, c))) {
             continue;
         }
         const dsi_part own = dsi_engine_part(engine, c);
         job->width = ds_dtype_bytes(cell->meta.dtype);
         job->site = (uint32_t)XXH3_64bits(cell->name, strlen(cell->name));
-        for (dsi_run run = {0}; dsi_part_next_run(&own, cell->meta.shape, &run);) {
+        DS_TRY(shared ? hash_shared(engine, c, job, sum) : DS_OK);
+        for (dsi_run run = {0}; !shared && dsi_part_next_run(&own, cell->meta.shape, &run);) {
             DS_TRY(hash_run(engine, c, &run, job, room, sum));
         }
     }

@@ -123,7 +123,26 @@ refused "are of --objective embeddings" --data topics.jsonl --objective classes 
 refused "is of --objective classes" --data topics.jsonl --objective mlm --problem_type regression
 refused "classes are 2 or more" --data pairs.jsonl --objective classes --labels a --problem_type single_label_classification
 refused 'expected "negative", a string' --data topics.jsonl --objective embeddings --column_map anchor=query --negatives 1
-# an adapter's folder cannot say that its numbers are no classes
-refused "beside an adapter" --data many.jsonl --objective classes --labels x y --problem_type multi_label_classification --lora 4 --modules_to_save pooler
+# what an adapter learnt stands in the config.json beside it: ds_encode, further training and merging read it there
+adapter() { # NAME STEPS FLAGS
+    local name=$1 steps=$2
+    shift 2
+    # shellcheck disable=SC2086
+    "$build/ds_train" --model base --data "$name.jsonl" $common --learning_rate 3e-3 --micro_batch 8 --steps "$steps" --objective classes --output "$name.adapter" \
+        "$@" > "$name.log" 2>&1 || fail "adapter of $name" "$name.log"
+    sed -E 's/, "label".*/}/' "new-$name.jsonl" > rows.jsonl
+    "$build/ds_encode" --model base --adapter "$name.adapter" --file rows.jsonl > "$name.said" 2> said.log || fail "ds_encode --adapter of $name" said.log
+    "$build/ds_checkpoint" merge base "$name.adapter" "$name.merged" > merge.log 2>&1 || fail "merge of $name" merge.log
+    "$build/ds_encode" --model "$name.merged" --file rows.jsonl > "$name.merged.said" 2> said.log || fail "ds_encode of $name, merged" said.log
+    cmp <(sed -E 's/(\.[0-9]{3})[0-9]*/\1/g; s/"scores".*//' "$name.said") <(sed -E 's/(\.[0-9]{3})[0-9]*/\1/g; s/"scores".*//' "$name.merged.said") ||
+        fail "$name says another thing when it is merged"
+}
+adapter many 50 --labels x y --problem_type multi_label_classification --lora 8 --modules_to_save pooler
+grep -q '"problem_type": "multi_label_classification"' many.merged/config.json || fail "the merged config.json" many.merged/config.json
+[ "$(grep -c '^{"labels":\[' many.said)" = "$(grep -c . rows.jsonl)" ] || fail "many labels by an adapter" many.said
+refused "learnt multi_label_classification" --data many.jsonl --objective classes --labels x y --problem_type regression --adapter many.adapter
+"$build/ds_train" --model base --data many.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 2 --objective classes --labels x y --adapter many.adapter \
+    --output many.more > more.log 2>&1 || fail "further training of many labels" more.log
+grep -q '"problem_type": "multi_label_classification"' many.more/config.json || fail "what further training learns"
 refused "an adapter (--lora) is not built" --data topics.jsonl --objective embeddings --column_map anchor=query --lora 4 --micro_batch 4
 echo "of 100 new rows $pairs pairs and $many of many labels are right, numbers have R2 $numbers, $before and then $after of 20 questions find their answer"

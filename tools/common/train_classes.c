@@ -2,6 +2,7 @@
 /* ds_train's part of classes, --objective classes and tags: how many there are and what they are
  * called, whether they are numbers or many, and the config.json that says so. See train.h. */
 #include "common/train.h"
+#include "model/adapter_problem.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -76,6 +77,26 @@ static ds_status find_problem(train_run *run, json_t *root)
     const char *said = json_string_value(json_object_get(root, "problem_type"));
     const bool by_flag = strcmp(given, "auto") != 0;
     const bool whole = train_task(run->options) == DS_TASK_SEQUENCE_CLASSES;
+    const char *folder = run->options->adapter.folder;
+    if (whole && folder != NULL) {
+        json_t *own = json_object();
+        const ds_status status = dsi_adapter_problem_read(run->ctx, folder, own);
+        json_t *was = json_object_get(own, "problem_type");
+        const bool other = was != NULL && by_flag && strcmp(json_string_value(was), given) != 0;
+        char text[40];
+        (void)snprintf(text, sizeof text, "%s", was != NULL ? json_string_value(was) : "");
+        if (was != NULL) {
+            (void)json_object_set(root, "problem_type", was);
+            said = json_string_value(was);
+        }
+        json_decref(own);
+        DS_TRY(status);
+        if (other) {
+            return ds_fail(run->ctx, DS_ERR_ARG,
+                           "--problem_type %s, and the adapter in %s learnt %s (its config.json)",
+                           given, folder, text);
+        }
+    }
     const char *name = by_flag ? given : said;
     const bool one = whole && run->n_classes == 1;
     uint32_t problem = one ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES;
@@ -95,17 +116,6 @@ static ds_status find_problem(train_run *run, json_t *root)
             "classes are 2 or more, and %u is there (--labels, --num_labels, or id2label "
             "in config.json)",
             run->n_classes);
-    }
-    const bool beside = run->options->adapter.rank > 0 || run->options->adapter.folder != NULL;
-    const bool as_read = said != NULL
-                             ? strcmp(problems[problem], said) == 0
-                             : problem == (one ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES);
-    if (whole && beside && !as_read) {
-        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
-                       "--problem_type %s beside an adapter (--lora, --adapter), whose folder says "
-                       "no \"problem_type\": write it into the model's config.json, or train the "
-                       "model itself",
-                       problems[problem]);
     }
     run->task_params.problem = problem;
     if (by_flag || problem != DS_PROBLEM_CLASSES) {
