@@ -173,7 +173,7 @@ typedef struct ds_trace {
                             that share heads, adapters); default 0: what they are made of, once */
     const ds_routing *routing; /* borrowed for the life of the tracer; default NULL: as the model's
                                   configuration says */
-    int64_t data_ranks;  /* TRAIN, EVAL: ranks that have samples of their own; default 0: one */
+    int64_t data_ranks; /* TRAIN, EVAL: ranks that have samples of their own; default 0: one */
     DS_RESERVED(1);
 } ds_trace;
 

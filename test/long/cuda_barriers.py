@@ -26,7 +26,7 @@ OPERATORS = {  # whose cases run the barriers of a file
     "attention.cu": "attention attention_backward",
     "lamb.cu": "lamb_sums lamb",
     "muon.cu": "unit_matrix",
-    "exact_bins.h": "sum_squares lamb_sums unit_matrix",
+    "kernel_bins.h": "sum_squares lamb_sums unit_matrix",
     "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
 }
 SANITIZED = re.compile(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c|src/base/pool\.c))$")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* LAMB's three steps: the operations of docs/internals/optim.md one by one, so that the bits are the
  * processor's, in any split of the work. */
-#include "accel/cuda/kernels/exact_bins.h"
+#include "accel/cuda/kernels/kernel_bins.h"
 #include "accel/cuda/kernels/lamb.h"
 #include "accel/cuda/kernels/update.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* first_moment, unit_matrix and muon: the operations of docs/internals/optim.md one by one, so that
  * the bits are the processor's. Muon's products are those of linear.cu. */
-#include "accel/cuda/kernels/exact_bins.h"
+#include "accel/cuda/kernels/kernel_bins.h"
 #include "accel/cuda/kernels/muon.h"
 #include "accel/cuda/kernels/update.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The exact sum of base/exact_bins.h, for kernel sources: its operations one by one, so that the
  * bits are the processor's in any split of the work. */
-#ifndef DSC_EXACT_BINS_H
-#define DSC_EXACT_BINS_H
+#ifndef DSC_KERNEL_BINS_H
+#define DSC_KERNEL_BINS_H
 
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/bin_layout.h"
