@@ -117,8 +117,8 @@ static ds_status finish_adapter(train_run *run)
     DS_TRY(ds_engine_save_adapter(run->engine, o->output));
     if (ds_comm_rank(run->comm) == 0) {
         if (train_task(o) == DS_TASK_SEQUENCE_CLASSES) {
-            DS_TRY(dsi_adapter_problem_write(run->ctx, o->output, ds_model_config_text(run->model),
-                                             run->task_params.problem != DS_PROBLEM_CLASSES));
+            DS_TRY(
+                dsi_adapter_problem_write(run->ctx, o->output, ds_model_config_text(run->model)));
         }
         DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
         ds_log(run->ctx, DS_LOG_JOB, "adapter: %s", o->output);
@@ -160,7 +160,7 @@ static ds_status finish(train_run *run)
     DS_TRY(copy_generation(run));
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     if (train_task(o) == DS_TASK_CONTRAST) {
-        DS_TRY(sentence_folder_write(run->ctx, o->output, &run->form,
+        DS_TRY(sentence_folder_write(run->ctx, o->output, o->model, &run->form,
                                      ds_model_get_info(run->model)->hidden_size));
     }
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);

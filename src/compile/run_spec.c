@@ -167,7 +167,7 @@ static size_t sub_group_bytes(const ds_config_values *v)
 {
     const int64_t most = (int64_t)1 << 40;
     const int64_t n = v->zero.sub_group_size < most ? v->zero.sub_group_size : most;
-    return (size_t)n * 16;
+    return (size_t)n * (v->optimizer.kind == DS_OPTIMIZER_ADEMAMIX ? 20 : 16);
 }
 
 static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folders)

@@ -8,6 +8,7 @@
 #include "grad/grad.h"
 #include "ir/graph.h"
 #include "model/adapter.h"
+#include "nn/nn.h"
 #include "place/localize.h"
 
 #include <stdio.h>
@@ -703,12 +704,23 @@ ds_trace dsi_train_trace(const dsi_train_spec *spec, ds_trace_mode mode)
                           spec->preference.loss != DS_PREFERENCE_NONE ? &spec->preference : NULL};
 }
 
+/* Whether a node routes tokens, by a weight of the model itself and not of its teacher. */
+static bool routes_own(const ds_graph *g, const dsi_node_info *node)
+{
+    const ds_value logits = node->op == &dsi_op_route ? dsi_node_in(g, node)[0] : DS_NONE;
+    const ds_node made = logits != DS_NONE ? g->values[logits].producer : DS_NONE;
+    const bool linear = made != DS_NONE && g->nodes[made].op == &dsi_op_linear;
+    const ds_value w = linear ? dsi_node_in(g, &g->nodes[made])[1] : DS_NONE;
+    const ds_cell cell = w != DS_NONE ? g->values[w].cell : DS_NONE;
+    return logits != DS_NONE && (cell == DS_NONE || !dsi_nn_is_teacher(&g->cells->items[cell]));
+}
+
 /* Routing is of some router. */
 static ds_status check_routing(const builder *b)
 {
     bool routes = dsi_train_routing(b->spec) == NULL;
     for (uint32_t i = 0; i < b->graph->n_nodes && !routes; ++i) {
-        routes = b->graph->nodes[i].op == &dsi_op_route;
+        routes = routes_own(b->graph, &b->graph->nodes[i]);
     }
     return routes ? DS_OK
                   : ds_fail(b->ctx, DS_ERR_CONFIG,

@@ -111,14 +111,20 @@ void *dsi_exec_host_view(const dsi_exec *exec, ds_cell cell)
 size_t dsi_exec_resident_of(const dsi_exec *exec, ds_cell cell)
 {
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
-    const dsi_residency residency = dsi_exec_residency_of(exec, cell).where;
-    const void *view = residency == DSI_RESIDENCY_HOST ? dsi_swap_host(exec->swap, cell, 0)
-                                                       : dsi_exec_host_view(exec, cell);
+    const dsi_cell_residency residency = dsi_exec_residency_of(exec, cell);
+    size_t sum = 0;
+    if (residency.where == DSI_RESIDENCY_HOST) {
+        for (uint32_t slot = 0; slot < (residency.per_slot ? exec->n_slots : 1); ++slot) {
+            sum += dsi_resident_bytes(dsi_swap_host(exec->swap, cell, slot), bytes);
+        }
+        return sum;
+    }
+    const void *view = dsi_exec_host_view(exec, cell);
     if (view != NULL) {
         return dsi_resident_bytes(view, bytes);
     }
-    return residency == DSI_RESIDENCY_DEVICE ? bytes
-                                             : 0; /* what the host cannot see is all there */
+    return residency.where == DSI_RESIDENCY_DEVICE ? bytes
+                                                   : 0; /* what the host cannot see is all there */
 }
 
 ds_status dsi_exec_write_real(dsi_exec *exec, ds_cell cell, double value)

@@ -53,10 +53,12 @@ ds_status dsi_adapter_problem_read(ds_ctx *ctx, const char *folder, json_t *conf
     return status;
 }
 
-ds_status dsi_adapter_problem_write(ds_ctx *ctx, const char *folder, const char *config_json,
-                                    bool needed)
+ds_status dsi_adapter_problem_write(ds_ctx *ctx, const char *folder, const char *config_json)
 {
     char *path = dsi_path_join(folder, "config.json");
+    json_t *root = json_loads(config_json, 0, NULL);
+    const bool needed = json_is_string(json_object_get(root, "problem_type"));
+    json_decref(root);
     if (path == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a path");
     }

@@ -266,7 +266,7 @@ static ds_value experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_ro
 ds_value ds_model_experts(ds_nn *nn, ds_value x, const ds_experts_params *p, ds_router_load *load)
 {
     const ds_routing *routing = ds_nn_trace(nn)->routing;
-    if (routing == NULL) {
+    if (routing == NULL || dsi_nn_teaches(nn)) {
         return experts(nn, x, p, load);
     }
     const ds_experts_params other = routed(routing, p);

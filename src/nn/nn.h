@@ -23,6 +23,8 @@ struct ds_nn {
     ds_value rng;     /* the random state input, DS_NONE before its first use */
 };
 
+/* Whether a teacher is being traced, for distillation. */
+bool dsi_nn_teaches(const ds_nn *nn);
 /* Whether this trace draws at random: dropout, noise. */
 bool dsi_nn_draws(const ds_nn *nn);
 /* x with noise of a kind (DSI_NOISE_*, op/ops.h); its numbers are of a site of their own. */

@@ -219,6 +219,11 @@ static ds_value random_state(ds_nn *nn)
 }
 
 /* Preferences compare log-probabilities with those of the start, which have none. */
+bool dsi_nn_teaches(const ds_nn *nn)
+{
+    return nn->teaches;
+}
+
 bool dsi_nn_draws(const ds_nn *nn)
 {
     return nn->trace.mode == DS_TRACE_TRAIN && nn->trace.preference == NULL && !nn->teaches;

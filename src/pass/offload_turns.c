@@ -102,7 +102,9 @@ static ds_status find_cell(dsi_offloader *o, ds_value v, ds_cell *cell_out)
     const ds_meta meta = g->values[v].meta;
     const ds_node last = o->turns[v].last;
     const bool spans = g->nodes[last].phase != g->nodes[g->values[v].producer].phase;
-    for (uint32_t i = 0; i < o->n_waiting; ++i) {
+    const bool shared = !spans || dsi_phases_forward(&g->phases) == 1; /* chunks of layers take
+                                                                          turns in no one order */
+    for (uint32_t i = 0; i < o->n_waiting && shared; ++i) {
         dsi_waiting_cell *w = &o->waiting[i];
         if (w->until < o->now && w->spans == spans &&
             same_meta(ds_cells_get(o->cells, w->cell)->meta, meta)) {

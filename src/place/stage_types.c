@@ -28,8 +28,9 @@ static void weigh(const ds_graph *g, const pcre2_code *code, pcre2_match_data *d
         weight[layer[n]] = all && node->region > 0 ? 1.0 : weight[layer[n]];
         for (uint32_t i = 0; i < node->n_in && node->region > 0; ++i) {
             const ds_value v = dsi_node_in(g, node)[i];
-            const bool cell = v != DS_NONE && g->values[v].producer == DS_NONE;
-            if (cell && found(code, data, g->cells->items[g->values[v].cell].name)) {
+            const bool read = v != DS_NONE && g->values[v].producer == DS_NONE;
+            const ds_cell_info *cell = read ? &g->cells->items[g->values[v].cell] : NULL;
+            if (cell != NULL && cell->kind == DS_CELL_PARAM && found(code, data, cell->name)) {
                 weight[layer[n]] = 1.0;
             }
         }

@@ -78,7 +78,12 @@ ds_status dsi_engine_packed(const ds_engine *engine, ds_cell c, void *packed)
         return no_memory(engine, cell);
     }
     ds_status status = dsi_engine_whole(engine, c, shared);
-    status = status < 0 ? status : dsi_packed_join(engine->ctx, &parts, shared, packed);
+    if (status >= 0) {
+        status = dsi_packed_join(engine->ctx, &parts, shared, packed);
+        if (status < 0) { /* the others go on to the next collective */
+            dsi_comm_abort(engine->comm, "out of memory for a whole tensor");
+        }
+    }
     free(shared);
     return status;
 }

@@ -153,17 +153,6 @@ static const char *const unnoticed[] = {"zero_optimization",
                                         "fp16.initial_scale_power",
                                         NULL};
 
-/* Of sections above: what they say of the model, which stays. */
-static const char *const kept[] = {"expert_parallel.route_norm",
-                                   "expert_parallel.route_scale",
-                                   "expert_parallel.score_func",
-                                   "expert_parallel.score_apply",
-                                   "expert_parallel.num_expert_groups",
-                                   "expert_parallel.num_limited_groups",
-                                   "expert_parallel.top_k",
-                                   "expert_parallel.routed_scaling_factor",
-                                   NULL};
-
 /* Whether a path is one of the list, or below one. */
 static bool is_below(const char *const *list, const char *path)
 {
@@ -182,17 +171,15 @@ typedef struct walk {
     char path[PATH_BYTES];
 } walk;
 
-static ds_status differs(const walk *w, const json_t *saved, const json_t *own)
+/* A line about the two values, or an error. */
+static ds_status tell(const walk *w, const json_t *saved, const json_t *own, bool line)
 {
-    if (is_below(unnoticed, w->path) && !is_below(noticed, w->path) && !is_below(kept, w->path)) {
-        return DS_OK;
-    }
     char *a = json_dumps(saved, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     char *b = json_dumps(own, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     const char *was = a != NULL ? a : "?";
     const char *is = b != NULL ? b : "?";
     ds_status status = DS_OK;
-    if (is_below(noticed, w->path)) {
+    if (line) {
         if (ds_comm_rank(w->engine->comm) == 0) {
             ds_log(w->engine->ctx, DS_LOG_WARN, "%s was saved with %s %s; from here on it is %s",
                    w->checkpoint, w->path, was, is);
@@ -207,6 +194,18 @@ static ds_status differs(const walk *w, const json_t *saved, const json_t *own)
     free(a);
     free(b);
     return status;
+}
+
+static ds_status differs(const walk *w, const json_t *saved, const json_t *own)
+{
+    const bool line = is_below(noticed, w->path);
+    return !line && is_below(unnoticed, w->path) ? DS_OK : tell(w, saved, own, line);
+}
+
+static bool same_value(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b) != 0;
 }
 
 /* Keys that both have; a key that only one has is new here, or its section is another. */
@@ -291,6 +290,36 @@ static const json_t *value_at(const json_t *config, const char *path)
     return NULL;
 }
 
+/* How tokens are routed stays; where expert_parallel is not enabled, its keys say nothing. */
+static ds_status compare_routing(const walk *w, const json_t *saved, const json_t *own)
+{
+    static const struct {
+        const char *key, *without;
+    } keys[] = {{"top_k", "\"auto\""},         {"route_norm", "null"},
+                {"route_scale", "1.0"},        {"routed_scaling_factor", "\"auto\""},
+                {"score_func", "\"auto\""},    {"score_apply", "\"auto\""},
+                {"num_expert_groups", "null"}, {"num_limited_groups", "null"}};
+    const json_t *a = json_object_get(saved, "expert_parallel");
+    const json_t *b = json_object_get(own, "expert_parallel");
+    a = json_is_true(json_object_get(a, "enabled")) ? a : NULL;
+    b = json_is_true(json_object_get(b, "enabled")) ? b : NULL;
+    ds_status status = DS_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0] && status >= 0; ++i) {
+        json_t *without = json_loads(keys[i].without, JSON_DECODE_ANY, NULL);
+        const json_t *was = json_object_get(a, keys[i].key);
+        const json_t *is = json_object_get(b, keys[i].key);
+        was = was != NULL ? was : without;
+        is = is != NULL ? is : without;
+        if (!same_value(was, is)) {
+            walk at = *w;
+            (void)snprintf(at.path, sizeof at.path, "expert_parallel.%s", keys[i].key);
+            status = tell(&at, was, is, false);
+        }
+        json_decref(without);
+    }
+    return status;
+}
+
 /* Keys of sections that one of the two may not have, where that means a value: noticed, too. */
 static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *own)
 {
@@ -306,14 +335,6 @@ static ds_status compare_defaults(walk *w, const json_t *saved, const json_t *ow
                 {"expert_parallel.enabled", "false"},
                 {"expert_parallel.autoep_size", "1"},
                 {"expert_parallel.expert_tensor_parallel_size", "null"},
-                {"expert_parallel.route_norm", "null"},
-                {"expert_parallel.route_scale", "1.0"},
-                {"expert_parallel.score_func", "\"auto\""},
-                {"expert_parallel.score_apply", "\"auto\""},
-                {"expert_parallel.num_expert_groups", "null"},
-                {"expert_parallel.num_limited_groups", "null"},
-                {"expert_parallel.top_k", "\"auto\""},
-                {"expert_parallel.routed_scaling_factor", "\"auto\""},
                 {"zero_optimization.offload_optimizer.device", "\"none\""},
                 {"zero_optimization.offload_param.device", "\"none\""},
                 {"zero_optimization.zenflow", "null"},
@@ -387,7 +408,8 @@ static ds_status check_config(const ds_engine *engine, const ds_checkpoint *ckpt
         status = compare_sections(&w, saved, own);
     }
     if (status >= 0) {
-        status = compare_defaults(&w, saved, own);
+        status = compare_routing(&w, saved, own);
+        status = status < 0 ? status : compare_defaults(&w, saved, own);
     }
     if (status >= 0) {
         status = compare_schedule(&w, saved, own, true);

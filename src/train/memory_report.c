@@ -52,7 +52,7 @@ static void sum_cells(const ds_engine *engine, dsi_memory_view *view)
         const dsi_cell_residency residency = dsi_residency_of(&engine->residencies, c);
         if (residency.parent == DS_NONE) {
             view->cells[residency.where][dsi_memory_kind_of(cell->kind)] +=
-                ds_meta_bytes(cell->meta);
+                ds_meta_bytes(cell->meta) * (residency.per_slot ? engine->train_plan->n_slots : 1);
         }
     }
 }

@@ -67,6 +67,7 @@ refused 'default_prompt_name "query" is not built' config_sentence_transformers.
 # training follows the folder, and writes one
 fresh
 cp "$golden/cls.config.json" model/1_Pooling/config.json
+echo '{"prompts": {"query": "query: ", "passage": "text: "}, "default_prompt_name": null, "similarity_fn_name": "dot"}' > model/config_sentence_transformers.json
 for i in 1 2 3 4; do
     echo '{"anchor": "a small river", "positive": "the old mill"}'
     echo '{"anchor": "children look", "positive": "fish in may"}'
@@ -77,6 +78,8 @@ encode learnt > auto.txt
 grep -q '"pooling_mode_cls_token": true' learnt/1_Pooling/config.json || fail "pooling" learnt/1_Pooling/config.json
 grep -q 'models.Normalize' learnt/modules.json || fail "Normalize" learnt/modules.json
 grep -q '"max_seq_length": 12' learnt/sentence_bert_config.json || fail "max_seq_length" learnt/sentence_bert_config.json
+grep -q '"query": "query: "' learnt/config_sentence_transformers.json && grep -q '"similarity_fn_name": "dot"' learnt/config_sentence_transformers.json ||
+    fail "prompts and similarity" learnt/config_sentence_transformers.json
 rm learnt/modules.json
 "$build/ds_encode" --model learnt --task embedding --file "$golden/texts.txt" --pooling cls --normalize --max_length 12 2> said.log |
     tr -d '{}[]":a-df-z' | sed 's/^e*//; s/,/ /g' > flags.txt

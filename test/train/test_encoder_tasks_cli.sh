@@ -141,8 +141,17 @@ adapter many 50 --labels x y --problem_type multi_label_classification --lora 8 
 grep -q '"problem_type": "multi_label_classification"' many.merged/config.json || fail "the merged config.json" many.merged/config.json
 [ "$(grep -c '^{"labels":\[' many.said)" = "$(grep -c . rows.jsonl)" ] || fail "many labels by an adapter" many.said
 refused "learnt multi_label_classification" --data many.jsonl --objective classes --labels x y --problem_type regression --adapter many.adapter
-"$build/ds_train" --model base --data many.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 2 --objective classes --labels x y --adapter many.adapter \
+refused "learnt other classes, or in another order" --data many.jsonl --objective classes --labels y x --adapter many.adapter
+"$build/ds_train" --model base --data many.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 2 --objective classes --adapter many.adapter \
     --output many.more > more.log 2>&1 || fail "further training of many labels" more.log
 grep -q '"problem_type": "multi_label_classification"' many.more/config.json || fail "what further training learns"
+grep -q '"1": "y"' many.more/config.json || fail "further training forgets the names of classes" many.more/config.json
+# one label of each text, by an adapter of a model whose config.json says many
+cp -r base base.many
+sed -i 's/^{/{"problem_type": "multi_label_classification", /' base.many/config.json
+# shellcheck disable=SC2086
+"$build/ds_train" --model base.many --data pairs.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 1 --objective classes --labels no yes --lora 4 \
+    --problem_type single_label_classification --output single.adapter > single.log 2>&1 || fail "one label of each text" single.log
+grep -q '"problem_type": "single_label_classification"' single.adapter/config.json || fail "one label: config.json says the model's" single.log
 refused "an adapter (--lora) is not built" --data topics.jsonl --objective embeddings --column_map anchor=query --lora 4 --micro_batch 4
 echo "of 100 new rows $pairs pairs and $many of many labels are right, numbers have R2 $numbers, $before and then $after of 20 questions find their answer"

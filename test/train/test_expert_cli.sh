@@ -131,10 +131,15 @@ same top1 key1 || fail "top_k 1 is not what a model of one expert a token does"
 ! near one key1 || fail "top_k 1 changes nothing"
 ! train 2 ep2.json key1 --model_config model.json --steps 3 --resume || fail "resumed with other experts a token"
 grep -q 'was saved with expert_parallel.top_k 1, this run has "auto"' key1.log || fail "resumed with other experts a token" key1.log
+sed 's/"enabled": true/"enabled": false/' key.json > off.json
+! train 1 off.json key1 --model_config model.json --steps 3 --resume || fail "resumed with the section off"
+grep -q 'was saved with expert_parallel.top_k 1, this run has "auto"' key1.log || fail "resumed with the section off" key1.log
 ! train 2 key.json key3 --model_config dense.json --steps 1 || fail "routing of a model without experts was accepted"
 sed 's/"autoep_size": 2/"autoep_size": 1, "top_k": 1/' ep2.json > alone.json
 ! train 1 alone.json key4 --model_config dense.json --steps 1 || fail "routing of a model without experts was accepted"
 grep -q 'how tokens are routed, but the model has no experts' key4.log || fail "routing without experts" key4.log
+! train 1 alone.json key6 --model_config dense.json --teacher dp2.model --steps 1 || fail "routing of a teacher was accepted"
+grep -q 'how tokens are routed, but the model has no experts' key6.log || fail "routing of a teacher" key6.log
 key '"top_k": 5'
 ! train 2 key.json key5 --model_config model.json --steps 1 || fail "top_k 5 of 4 experts was accepted"
 grep -q 'expert_parallel.top_k: expected at most the 4 experts of a layer, found 5' key5.log || fail "top_k 5" key5.log

@@ -25,6 +25,8 @@ static const struct {
     [DS_POOL_WEIGHTED] = {"weighted", "pooling_mode_weightedmean_tokens", "weightedmean"},
 };
 
+#define ABOUT "config_sentence_transformers.json"
+
 static ds_status load(ds_ctx *ctx, const char *folder, const char *name, json_t **json_out)
 {
     char path[2 * PATH_BYTES];
@@ -184,11 +186,11 @@ static ds_status check_prompt(ds_ctx *ctx, const char *folder)
 {
     char path[PATH_BYTES];
     json_t *config = NULL;
-    (void)snprintf(path, sizeof path, "%s/config_sentence_transformers.json", folder);
+    (void)snprintf(path, sizeof path, "%s/" ABOUT, folder);
     if (access(path, F_OK) != 0) {
         return DS_OK;
     }
-    DS_TRY(load(ctx, folder, "config_sentence_transformers.json", &config));
+    DS_TRY(load(ctx, folder, ABOUT, &config));
     const char *name = json_string_value(json_object_get(config, "default_prompt_name"));
     const ds_status status =
         name == NULL ? DS_OK
@@ -255,8 +257,34 @@ static json_t *pooling_json(const sentence_form *form, int64_t width)
     return root;
 }
 
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const sentence_form *form,
-                                int64_t width)
+/* config_sentence_transformers.json, with what the source's says of prompts and similarity. */
+static ds_status write_about(ds_ctx *ctx, const char *folder, const char *source)
+{
+    static const char *const kept[] = {"prompts", "similarity_fn_name"};
+    char path[PATH_BYTES];
+    json_t *was = NULL;
+    json_t *about = json_pack("{s:{}, s:n, s:s}", "prompts", "default_prompt_name",
+                              "similarity_fn_name", "cosine");
+    (void)snprintf(path, sizeof path, "%s/" ABOUT, source != NULL ? source : "");
+    if (source != NULL && access(path, F_OK) == 0) {
+        const ds_status status = load(ctx, source, ABOUT, &was);
+        if (status < 0) {
+            json_decref(about);
+            return status;
+        }
+    }
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) {
+        json_t *value = json_object_get(was, kept[i]);
+        if (value != NULL && !json_is_null(value)) {
+            (void)json_object_set(about, kept[i], value);
+        }
+    }
+    json_decref(was);
+    return put(ctx, folder, ABOUT, about);
+}
+
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *source,
+                                const sentence_form *form, int64_t width)
 {
     char path[PATH_BYTES];
     json_t *modules = json_array();
@@ -275,8 +303,6 @@ ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const sentence_
     DS_TRY(dsi_folder_make(ctx, path));
     DS_TRY(put(ctx, folder, "1_Pooling/config.json", pooling_json(form, width)));
     DS_TRY(put(ctx, folder, "sentence_bert_config.json", transformer));
-    DS_TRY(put(ctx, folder, "config_sentence_transformers.json",
-               json_pack("{s:{}, s:n, s:s}", "prompts", "default_prompt_name", "similarity_fn_name",
-                         "cosine")));
+    DS_TRY(write_about(ctx, folder, source));
     return put(ctx, folder, "modules.json", modules);
 }

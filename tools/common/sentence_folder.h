@@ -29,8 +29,9 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling,
 int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model_info *info);
 
 /* Writes those files into a model folder, for sentence-transformers. width: numbers of a vector.
- * Errors: ERR_IO, ERR_NOMEM. */
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const sentence_form *form,
-                                int64_t width);
+ * source: the folder that was trained, whose named prompts and similarity stay; NULL: none.
+ * Errors: ERR_IO, ERR_NOMEM, ERR_FORMAT. */
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *source,
+                                const sentence_form *form, int64_t width);
 
 #endif

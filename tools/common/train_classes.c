@@ -70,6 +70,47 @@ static const char *const problems[DS_PROBLEMS] = {
     [DS_PROBLEM_REGRESSION] = "regression",
     [DS_PROBLEM_MULTI_LABEL] = "multi_label_classification"};
 
+static bool has_names(const train_run *run, const json_t *labels)
+{
+    bool same = json_object_size(labels) == run->n_classes;
+    for (uint32_t i = 0; i < run->n_classes && same; ++i) {
+        char key[24];
+        (void)snprintf(key, sizeof key, "%u", i);
+        const char *name = json_string_value(json_object_get(labels, key));
+        same = name != NULL && strcmp(name, run->classes[i]) == 0;
+    }
+    return same;
+}
+
+/* What the adapter that is trained further has learnt, over what the model says; flags may repeat
+ * it. own: empty. */
+static ds_status read_adapter(const train_run *run, json_t *root, json_t *own)
+{
+    const train_options *o = run->options;
+    if (train_task(o) != DS_TASK_SEQUENCE_CLASSES || o->adapter.folder == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_adapter_problem_read(run->ctx, o->adapter.folder, own));
+    (void)json_object_update(root, own);
+    const char *was = json_string_value(json_object_get(own, "problem_type"));
+    return was == NULL || strcmp(o->problem_type, "auto") == 0 || strcmp(o->problem_type, was) == 0
+               ? DS_OK
+               : ds_fail(run->ctx, DS_ERR_ARG,
+                         "--problem_type %s, and the adapter in %s learnt %s (its config.json)",
+                         o->problem_type, o->adapter.folder, was);
+}
+
+static ds_status check_names(const train_run *run, const json_t *own)
+{
+    const json_t *labels = json_object_get(own, "id2label");
+    return labels == NULL || has_names(run, labels)
+               ? DS_OK
+               : ds_fail(run->ctx, DS_ERR_ARG,
+                         "--labels or --num_labels: the adapter in %s learnt other classes, or in "
+                         "another order (id2label of its config.json)",
+                         run->options->adapter.folder);
+}
+
 /* As transformers decides it, but that numbers are asked for by name where there are several. */
 static ds_status find_problem(train_run *run, json_t *root)
 {
@@ -77,26 +118,6 @@ static ds_status find_problem(train_run *run, json_t *root)
     const char *said = json_string_value(json_object_get(root, "problem_type"));
     const bool by_flag = strcmp(given, "auto") != 0;
     const bool whole = train_task(run->options) == DS_TASK_SEQUENCE_CLASSES;
-    const char *folder = run->options->adapter.folder;
-    if (whole && folder != NULL) {
-        json_t *own = json_object();
-        const ds_status status = dsi_adapter_problem_read(run->ctx, folder, own);
-        json_t *was = json_object_get(own, "problem_type");
-        const bool other = was != NULL && by_flag && strcmp(json_string_value(was), given) != 0;
-        char text[40];
-        (void)snprintf(text, sizeof text, "%s", was != NULL ? json_string_value(was) : "");
-        if (was != NULL) {
-            (void)json_object_set(root, "problem_type", was);
-            said = json_string_value(was);
-        }
-        json_decref(own);
-        DS_TRY(status);
-        if (other) {
-            return ds_fail(run->ctx, DS_ERR_ARG,
-                           "--problem_type %s, and the adapter in %s learnt %s (its config.json)",
-                           given, folder, text);
-        }
-    }
     const char *name = by_flag ? given : said;
     const bool one = whole && run->n_classes == 1;
     uint32_t problem = one ? DS_PROBLEM_REGRESSION : DS_PROBLEM_CLASSES;
@@ -154,9 +175,15 @@ ds_status train_classes_open(train_run *run)
         return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
                        "config.json: whole numbers beyond 64 bits beside classes: %s", error.text);
     }
+    json_t *own = json_object(); /* of the adapter */
     const bool given = run->options->labels.n > 0 || run->options->num_labels > 0;
-    ds_status status = !given && names_of(root, run) ? DS_OK : name_classes(run);
+    ds_status status = read_adapter(run, root, own);
+    if (status >= 0 && (given || !names_of(root, run))) {
+        status = name_classes(run);
+    }
+    status = status < 0 ? status : check_names(run, own);
     status = status < 0 ? status : find_problem(run, root);
+    json_decref(own);
     status = status < 0 ? status : say_classes(run, root);
     char *text = status < 0 ? NULL : json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     json_decref(root);
