@@ -150,7 +150,7 @@ grep -q '"1": "y"' many.more/config.json || fail "further training forgets the n
 cp -r base base.many
 sed -i 's/^{/{"problem_type": "multi_label_classification", /' base.many/config.json
 # shellcheck disable=SC2086
-"$build/ds_train" --model base.many --data pairs.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 1 --objective classes --labels no yes --lora 4 \
+"$build/ds_train" --model base.many --data pairs.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 1 --objective classes --labels no yes --lora 4 --modules_to_save pooler \
     --problem_type single_label_classification --output single.adapter > single.log 2>&1 || fail "one label of each text" single.log
 grep -q '"problem_type": "single_label_classification"' single.adapter/config.json || fail "one label: config.json says the model's" single.log
 refused "an adapter (--lora) is not built" --data topics.jsonl --objective embeddings --column_map anchor=query --lora 4 --micro_batch 4
