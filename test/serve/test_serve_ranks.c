@@ -222,10 +222,12 @@ static void same_bits_in(ds_ctx *ctx, const char *name, uint32_t n_ranks, ds_dty
             continue;
         }
         answer *own = got + (i == 0 ? 0 : CROWD_REQUESTS);
-        crowd c = {.w = &ways[i], .a = a, .got = own};
+        way w = ways[i];
+        w.sizes.no_prefix_cache = w.sizes.no_prefix_cache || carries; /* they have none */
+        crowd c = {.w = &w, .a = a, .got = own};
         job j = {.name = name,
                  .dtype = dtype,
-                 .params = ways[i].sizes,
+                 .params = w.sizes,
                  .drafts = strncmp(ways[i].name, "draft model", 11) == 0,
                  .lead = serve_crowd,
                  .user = &c,
