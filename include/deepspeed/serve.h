@@ -13,7 +13,9 @@
  *     ds_serve_submit(server, &request, &uid);
  *     while (ds_serve_step(server, events, room, &n) == DS_OK && n …) …
  *
- * or a batch at a time by put, query and flush, as in DeepSpeed's InferenceEngineV2. A step
+ * or a batch at a time by put, query and flush, as in DeepSpeed's InferenceEngineV2. Where layers
+ * carry a state (ds_serve_needs.states), a sequence of put holds one until its flush: requests that
+ * find none left wait for that, and steps meanwhile end without events. A step
  * allocates nothing; submit and put allocate what a sequence needs. One thread calls a server.
  */
 #ifndef DEEPSPEED_SERVE_H

@@ -380,13 +380,17 @@ ds_status ds_serve_put(ds_server *s, size_t n, const uint64_t *uids, const uint3
     DS_TRY(check_put(s, n, uids, ids, lengths));
     for (size_t i = 0; i < n; ++i) {
         DS_TRY(find_or_begin(s, uids[i], &q));
+        if (!dsi_sequence_take_state(s, q)) { /* it was begun by a call that failed */
+            return ds_fail(s->ctx, DS_ERR_LIMIT,
+                           "ds_serve_put: no state is left for sequence %llu; flush others",
+                           (unsigned long long)uids[i]);
+        }
     }
     dsi_batch_begin(s);
     for (size_t i = 0; i < n; ids += lengths[i], ++i) {
         DS_TRY(find_or_begin(s, uids[i], &q));
         memcpy(q->ids + q->n_ids, ids, lengths[i] * sizeof *ids);
         q->n_ids += (int64_t)lengths[i];
-        (void)dsi_sequence_take_state(s, q);
         (void)dsi_sequence_grow(s, q, (int64_t)lengths[i]);
         dsi_batch_add(s, q, (int64_t)lengths[i]);
     }

@@ -237,7 +237,7 @@ static void break_all(engine *e, const ds_server *server, const ds_ctx *ctx)
             job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", ds_ctx_error(ctx));
         }
     }
-    e->f->broken = e->f->broken || server == e->f->server;
+    e->f->broken = e->f->broken || server == e->f->server || e->f->comm != NULL;
     if (e->f->comm != NULL) { /* without its ranks it cannot serve again: the process ends */
         (void)kill(getpid(), SIGTERM);
     }

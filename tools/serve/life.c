@@ -98,6 +98,7 @@ static ds_status meet(ds_ctx *ctx, front *f)
     if (ds_comm_rank(f->comm) > 0) {
         (void)signal(SIGTERM, SIG_IGN);
         (void)signal(SIGINT, SIG_IGN);
+        (void)signal(SIGHUP, SIG_IGN); /* rank 0 reloads, the others with it */
     }
     return dsi_comm_gather(f->comm, &own, f->ranks, sizeof own, "who serves");
 }

@@ -120,6 +120,11 @@ ds_status lora_slots_load(front *f, served *s)
 static bool run(front *f, front_command *c, api_error *e)
 {
     (void)pthread_mutex_lock(&f->lock);
+    if (f->comm != NULL && f->loading) { /* the engine's own thread loads: nobody waits for that */
+        (void)pthread_mutex_unlock(&f->lock);
+        return api_fail(e, MHD_HTTP_CONFLICT, "conflict", "",
+                        "another model is being loaded; ask again behind that");
+    }
     f->command = c;
     (void)pthread_cond_signal(&f->wake);
     while (!c->done && (c->taken || !f->stop)) {

@@ -16,19 +16,27 @@ static ds_status check(ds_ctx *ctx, const char *path)
                          "cannot read %s: it is a device or pipe, not a regular file", path);
 }
 
-ds_status no_pipes(ds_ctx *ctx, const char *path)
+/* Files of a folder, and of the folders in it down to `depth`. */
+static ds_status look(ds_ctx *ctx, const char *path, int depth)
 {
     char file[PATH_BYTES];
     DS_TRY(check(ctx, path));
-    DIR *folder = opendir(path);
+    DIR *folder = depth >= 0 ? opendir(path) : NULL;
     ds_status status = DS_OK;
     for (const struct dirent *one = folder != NULL ? readdir(folder) : NULL;
          one != NULL && status >= 0; one = readdir(folder)) {
         const int n = snprintf(file, sizeof file, "%s/%s", path, one->d_name);
-        status = n > 0 && (size_t)n < sizeof file ? check(ctx, file) : DS_OK;
+        if (n > 0 && (size_t)n < sizeof file && one->d_name[0] != '.') {
+            status = look(ctx, file, depth - 1);
+        }
     }
     if (folder != NULL) {
         (void)closedir(folder);
     }
     return status;
+}
+
+ds_status no_pipes(ds_ctx *ctx, const char *path)
+{
+    return look(ctx, path, 1); /* 1_Pooling/config.json */
 }

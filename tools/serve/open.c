@@ -20,6 +20,7 @@ static ds_status open_draft(ds_ctx *ctx, const serve_options *o, parts *p)
     p->draft_folder = o->draft_model;
     DS_TRY(
         hub_flag_find(ctx, "draft_model", &p->draft_folder, NULL, DS_HUB_MODEL, &p->draft_found));
+    DS_TRY(no_pipes(ctx, p->draft_folder));
     (void)snprintf(path, sizeof path, "%s/config.json", p->draft_folder);
     DS_TRY(ds_model_from_config(ctx, path, &p->draft));
     const int64_t own = ds_model_get_info(p->draft)->vocab_size;
@@ -52,6 +53,8 @@ ds_status open_model(ds_ctx *ctx, serve_options *o, front *f, parts *p)
     DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
                          DS_HUB_MODEL | (o->tokenizer == NULL ? DS_HUB_TOKENIZER : 0),
                          &o->model_found));
+    DS_TRY(no_pipes(ctx, o->model)); /* the folder that a name stands for */
+    DS_TRY(o->adapter != NULL ? no_pipes(ctx, o->adapter) : DS_OK);
     (void)snprintf(path, sizeof path, "%s/config.json", o->model);
     DS_TRY(ds_model_from_config(ctx, path, &p->model));
     DS_TRY(open_draft(ctx, o, p));
@@ -155,7 +158,7 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
 
 ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
-    ds_status status = open_sentence(ctx, o, f, p);
+    ds_status status = ds_comm_agree(f->comm, ctx, open_sentence(ctx, o, f, p));
     if (status >= 0 && ds_model_get_info(p->model)->encoder) {
         return open_encoder(ctx, o, f, p);
     }

@@ -63,8 +63,11 @@ static ds_status load_again(ds_ctx *ctx, const char *path, const front *f, serve
 {
     loaded *l = calloc(1, sizeof *l);
     front made = {.options = l != NULL ? &l->o : NULL, .comm = f->comm};
-    if (l == NULL) {
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    const ds_status room = l != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory");
+    const ds_status agreed = ds_comm_agree(f->comm, ctx, room);
+    if (agreed < 0 || l == NULL) {
+        free(l);
+        return agreed;
     }
     if (f->options->deployment != NULL &&
         dsi_config_inference(f->options->deployment)->weights != NULL &&
