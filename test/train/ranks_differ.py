@@ -128,6 +128,8 @@ def a_field(case):
     field = case.rng.choice(case.tables["fields"])
     value = field.value(case.rng, MODEL.get(field.key))
     inside = "|".join(value) if isinstance(value, dict) else field.key
+    if field.key == "hidden_size":
+        inside += "|head_dim"  # which follows from it
     name = rf"\b({field.key}|{inside})\b|(folder|model_config) than rank 0.*(config|first)\.json"
     what = f"{field.key} {json.dumps(value)}"
     if case.rng.random() < 0.5:

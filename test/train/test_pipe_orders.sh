@@ -112,4 +112,4 @@ refused 'expected 1 with a schedule that is not "interleaved", found 2' 2 4 '"st
 refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 2 4 '"stages": 2, "schedule": "interleaved", "chunks": 4' gpt2
 refused 'expected 2 with "zb-v"' 2 4 "\"stages\": 2, $zv, \"chunks\": 3" gpt2
 refused 'pipeline.stages (times chunks) is 8, but the model has 6 layers' 4 4 "\"stages\": 4, $zv" gpt2
-refused 'take "uniform", which gives each as many' 2 4 '"stages": 2, "partition": "type:block"' gpt2
+refused 'no layer is of "type:blocks"' 2 4 '"stages": 2, "partition": "type:blocks"' gpt2

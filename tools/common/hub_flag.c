@@ -2,6 +2,7 @@
 /* See hub_flag.h. */
 #include "common/hub_flag.h"
 
+#include "base/context.h"
 #include "io/file.h"
 
 #include <deepspeed/context.h>
@@ -20,7 +21,13 @@ ds_status hub_flag_find(ds_ctx *ctx, const char *flag, const char **value, const
                                 : ds_fail(ctx, DS_ERR_ARG, "--%s_revision %s needs --%s ORG/NAME",
                                           flag, revision, flag);
     }
-    DS_TRY(ds_hub_find(ctx, *value, revision, needs, &folder));
+    const ds_status status = ds_hub_find(ctx, *value, revision, needs, &folder);
+    if (status < 0) {
+        char name[64];
+        (void)snprintf(name, sizeof name, "--%s", flag);
+        dsi_ctx_error_within(ctx, name);
+        return status;
+    }
     if (strcmp(folder, *value) == 0) {
         free(folder);
         return DS_OK;
