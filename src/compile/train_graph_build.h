@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files that build the training graph share. Private to train_graph.c and zenflow_graph.c.
- */
+/* What the files that build the training graph share. Private to them. */
 #ifndef DSI_COMPILE_TRAIN_GRAPH_BUILD_H
 #define DSI_COMPILE_TRAIN_GRAPH_BUILD_H
 
@@ -66,5 +65,8 @@ ds_status dsi_onebit_lamb_frozen(dsi_train_builder *b, const ds_value *own, ds_v
 /* All updates under ZenFlow. */
 ds_status dsi_zenflow_add_phases(dsi_train_builder *b);
 ds_status dsi_zenflow_build(dsi_train_builder *b, ds_value factor);
+
+/* Cells of LoCo for a parameter's gradient, which localize finds by name; none without it. */
+ds_status dsi_train_add_errors(dsi_train_builder *b, ds_cell param);
 
 #endif
