@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_plan serve: figures as text and JSON, what fits, what would (tried again with the flags it says), errors.
 set -u
 bin=$1

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # "auto" of pipeline.stages and pipeline.schedule: what is chosen is the fastest of what fits when each is planned by itself, ds_plan says
 # why, --fit writes it down, and ds_train trains with it as if it had been given.
 set -u

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # torch_autocast: the bits of bf16.enabled, and fp16 with torch's loss scaler; over ranks what is no safe module travels in fp32; a
 # resume as another precision is refused. Usage: test_autocast.sh BUILD
 set -euo pipefail

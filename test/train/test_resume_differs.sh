@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # A checkpoint is resumed by the model that it was saved from, and by the configuration that a run keeps: what differs is
 # named, with both values, and nothing of the output is touched. What may change does, with a notice. Usage: test_resume_differs.sh BUILD
 set -euo pipefail

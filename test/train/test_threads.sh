@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Losses, gradient norms and weights do not depend on the number of threads: two models, three dtypes, tiles of an odd number of
 # tokens, sequences of few tokens (products of few rows). Usage: test_threads.sh BUILD; DS_THREADS_LONG=1: more of both
 set -euo pipefail
