@@ -243,7 +243,7 @@ static const dsi_option expert_rows[] = {
       "num_limited_groups of them are chosen, and a token's experts among those; null: as the "
       "model "
       "says.",
-      MIN(1), WITH(NULLABLE)),
+      MIN(1), MAX(64), WITH(NULLABLE)),
     I("num_limited_groups", "null", IN_FORCE, "Groups that a token's experts are of.", MIN(1),
       WITH(NULLABLE)),
     I("top_k", "\"auto\"", IN_FORCE, "Experts a token goes to; \"auto\": as the model says.",

@@ -177,6 +177,26 @@ class Case:
             # the ranks, or the length, may leave a rest; n chunks in a ring are n (n + 1) / 2 rounds of messages a layer, of which few tell as much
             least = parts if self.ring is None else max(parts, self.length // 4)
             self.piece = own.choice(range(least, self.length))
+        self.routing = self.route(own, experts) if experts > 0 and own.random() < 0.5 else {}
+        if self.pp > 1 and own.random() < 0.3:
+            kind = own.choice(["uniform", "parameters", "profile", "type:block", "type:decoder", "type:attn|attention", "type:mlp"])
+            self.config.setdefault("pipeline", {"stages": self.pp})["partition"] = kind
+
+    @staticmethod
+    def route(own, experts):
+        """Keys of expert_parallel that stand in place of what the model says of its routers."""
+        keys = {}
+        groups = own.choice([n for n in range(1, experts) if experts % n == 0 and (n == 1 or experts >= 2 * n)])
+        limited = own.randint(1, groups)
+        if own.random() < 0.3:
+            keys.update(num_expert_groups=groups, num_limited_groups=limited)
+        most = limited * (experts // groups) if keys else experts
+        keys["top_k"] = own.randint(1, min(3, most))
+        for key, values in (("route_norm", (True, False)), ("route_scale", (0.5, 2.0)), ("routed_scaling_factor", (1.5, 0.25)),
+                            ("score_func", ("softmax", "sigmoid")), ("score_apply", ("pre", "post"))):
+            if own.random() < 0.4:
+                keys[key] = own.choice(values)
+        return keys
 
     def divides(self, tp):
         """Whether so many ranks can share some layer, as far as that is easily said."""
@@ -280,6 +300,8 @@ class Case:
             config["bf16"] = {"enabled": True}
         if self.precision == "fp16":
             config["fp16"] = {"enabled": True, "loss_scale": 128.0}
+        if self.routing:
+            config["expert_parallel"] = {"enabled": True, "autoep_size": 1, **self.routing}
         if not one:
             if self.quantized:
                 config["zero_optimization"] = {"stage": 3, **self.quantized}
@@ -292,7 +314,7 @@ class Case:
             if self.pp > 1:
                 config["pipeline"] = {"stages": self.pp}
             if self.ep > 1 or self.folded:
-                config["expert_parallel"] = {"enabled": True, "autoep_size": self.ep * (self.tp if self.folded else 1),
+                config["expert_parallel"] = {**self.routing, "enabled": True, "autoep_size": self.ep * (self.tp if self.folded else 1),
                                              "expert_tensor_parallel_size": 1 if self.folded else self.tp}
         return config
 
@@ -300,7 +322,7 @@ class Case:
         model = {key: value for key, value in self.model.items() if key not in ("architectures", "rms_norm_eps", "hidden_act", "rope_theta",
                                                                              "max_position_embeddings", "layer_norm_eps")}
         return (f"dp {self.dp} tp {self.tp} sp {self.sp} pp {self.pp} ep {self.ep}{' folded over tp' if self.folded else ''}, {self.precision}, {self.batch} x {self.length} x {self.accumulation} of {self.data}, "
-                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{f'chunks of {self.piece}, ' if self.piece else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.own_flags}, {self.transport}, "
+                f"{'' if self.ring is None else 'ring in halves, ' if self.ring else 'ring, '}{'domino, ' if self.domino else ''}{f'chunks of {self.piece}, ' if self.piece else ''}{self.optimizer}, clipping {self.clipping}, {self.flags}, {self.config}, {self.routing}, {self.own_flags}, {self.transport}, "
                 f"{'resumed, ' if self.resumes else ''}model {json.dumps(model)}")
 
 
@@ -377,6 +399,9 @@ FIXED = [
      {"quantized": {"zero_quantized_gradients": True, "zeropp_loco_param": {"err_beta": 0.8, "reset_T": 2}, "zero_hpz_partition_size": 2}}),
     ((4, 1, 1, 1), 1, 14, 2, {**ROUTED, "num_hidden_layers": 1, "ep": 2},
      {"quantized": {"zero_quantized_gradients": True, "zeropp_loco_param": {"err_beta": 0.5, "reset_T": 8}}}),
+    # routers as expert_parallel says, on stages and in groups
+    ((2, 1, 1, 2), 2, 16, 2, {**ROUTED, "ep": 2}, {"routing": {"top_k": 1, "score_func": "sigmoid", "score_apply": "post", "num_expert_groups": 2,
+                                                              "num_limited_groups": 1, "routed_scaling_factor": 1.5}}),
 ]
 
 
@@ -392,6 +417,7 @@ def fixed_case(i):
     case.precision, case.data, case.transport, case.resumes = "fp32", "text.txt", "shm", False
     case.flags = {"--loss_average": "micro_batches", **flags}
     case.quantized = case.flags.pop("quantized", {})
+    case.routing = case.flags.pop("routing", {})
     case.optimizer = case.flags.pop("optimizer", "AdamW")
     case.order = case.flags.pop("schedule", "1f1b")
     case.data = case.flags.pop("data", case.data)
