@@ -160,16 +160,51 @@ static bool blocks_twice(const dsi_placing *w, uint32_t i, dsi_axis axis, const 
     return twice;
 }
 
+/* Whether an operand would be cut in blocks by this axis and an earlier one, or by another axis
+ * than the one of as many ranks that an earlier one's blocks are for. */
+static bool breaks_blocks(const dsi_placing *w, const dsi_placement *at, dsi_axis axis,
+                          dsi_place_on to)
+{
+    bool breaks = false;
+    bool between = false; /* an axis that takes those blocks already */
+    for (uint32_t a = (uint32_t)axis; a-- > 0 && to.kind == DSI_SHARD;) {
+        const dsi_place_on on = at->on[a];
+        const bool same = on.kind == DSI_SHARD && on.dim == to.dim;
+        if (on.kind == DSI_SHARD && on.blocks > 0) {
+            const bool each = to.blocks == 0 && w->node->mesh->size[axis] == on.blocks && !between;
+            breaks = breaks || to.blocks > 0 || (same && !each);
+        } else {
+            between = between || same;
+            breaks = breaks || (same && to.blocks > 0);
+        }
+    }
+    return breaks;
+}
+
+static bool has_broken_blocks(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
+{
+    bool breaks = false;
+    for (uint32_t i = 0; i < w->node->n_in; ++i) {
+        breaks = breaks || breaks_blocks(w, &w->p->need[i].at, axis, s->in[i]);
+    }
+    for (uint32_t o = 0; o < w->node->n_out; ++o) {
+        breaks = breaks || breaks_blocks(w, &w->p->out[o].at, axis, s->out[o]);
+    }
+    return breaks;
+}
+
 static price price_of(const dsi_placing *w, dsi_axis axis, const dsi_strategy *s)
 {
     price p = {.allowed = true};
+    const bool broken = has_broken_blocks(w, axis, s);
     for (uint32_t i = 0; i < w->node->n_in; ++i) {
         const bool from_flat = (w->was_flat[i] >> axis & 1u) != 0;
         const dsi_place_on from = w->node->in[i].at.on[axis];
         if (!dsi_placing_has(w, i)) {
             continue;
         }
-        const bool breaks = breaks_sum(w, i, axis, s->in[i]) || blocks_twice(w, i, axis, s);
+        const bool breaks =
+            broken || breaks_sum(w, i, axis, s->in[i]) || blocks_twice(w, i, axis, s);
         p.uneven = p.uneven || is_uneven(w, axis, s->in[i], &w->p->need[i].at, w->node->in_meta[i]);
         if (dsi_place_on_equal(from, s->in[i]) && !from_flat && !breaks) {
             continue;
@@ -361,11 +396,14 @@ static uint32_t cut_before(const dsi_placing *w, uint32_t i, dsi_axis axis, dsi_
     const dsi_placement *at = &w->node->in[i].at;
     const dsi_place_on from = at->on[axis];
     uint32_t ranks = 0;
+    uint32_t n = 0;
     for (uint32_t a = (uint32_t)axis + 1; a < DSI_AXIS_COUNT; ++a) {
         const bool cuts = at->on[a].kind == DSI_SHARD && at->on[a].dim == to.dim &&
                           at->on[a].blocks == 0 && w->node->mesh->size[a] > 1;
         ranks = cuts ? w->node->mesh->size[a] : ranks;
+        n += cuts ? 1 : 0;
     }
+    ranks = n == 1 ? ranks : 0;
     const bool comes = from.kind == DSI_SHARD && (from.dim != to.dim || from.blocks == ranks);
     return to.kind == DSI_SHARD && to.blocks == 0 && comes && ranks <= DSI_PART_MOST_BLOCKS ? ranks
                                                                                             : 0;
@@ -379,14 +417,11 @@ static void cut_inside(const dsi_placing *w, dsi_axis axis, dsi_strategy *s)
         const uint32_t n = dsi_placing_has(w, i) ? cut_before(w, i, axis, s->in[i]) : 0;
         ranks = n > 0 ? n : ranks;
     }
-    const int64_t parts = (int64_t)ranks * w->node->mesh->size[axis];
-    s->inside = ranks > 1;
+    s->inside = ranks > 1 &&
+                dsi_rule_cuts_evenly(&w->p->rule, s->letter, ranks * w->node->mesh->size[axis]);
     for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
         const dsi_place_on on = k < w->node->n_in ? s->in[k] : s->out[k - w->node->n_in];
-        const ds_meta *meta =
-            k < w->node->n_in ? &w->node->in_meta[k] : &w->node->out_meta[k - w->node->n_in];
-        s->inside =
-            on.kind != DSI_SHARD || (on.blocks == 0 && meta->shape.dims[on.dim] % parts == 0);
+        s->inside = on.kind != DSI_SHARD || on.blocks == 0;
     }
     for (uint32_t k = 0; k < w->node->n_in + w->node->n_out && s->inside; ++k) {
         dsi_place_on *on = k < w->node->n_in ? &s->in[k] : &s->out[k - w->node->n_in];

@@ -51,6 +51,9 @@ uint32_t dsi_rule_strategies(const ds_place_case *c, const dsi_mesh *mesh, dsi_a
                              const dsi_place_policy *policy, uint32_t blocks,
                              dsi_strategy list_out[DSI_RULE_STRATEGIES]);
 
+/* Whether the letter may be cut into so many equal parts more, between heads where it has some. */
+bool dsi_rule_cuts_evenly(const ds_place_case *c, char letter, uint32_t n_parts);
+
 /* Attributes of the node for a rank's part, into attrs_out (op->attrs_bytes): heads and shapes are
  * the local ones. need: the inputs' placements, out: the outputs'. */
 void dsi_rule_local_attrs(const ds_place_case *c, const dsi_mesh *mesh, const dsi_placement *need,

@@ -207,6 +207,11 @@ static bool can_cut(const ds_place_case *c, char letter, uint32_t size, bool eve
     return (first + total - 1) / total * (total - 1) < first;
 }
 
+bool dsi_rule_cuts_evenly(const ds_place_case *c, char letter, uint32_t n_parts)
+{
+    return can_cut(c, letter, n_parts, true);
+}
+
 static dsi_place_on cut_at(const char *label, char letter, uint8_t blocks)
 {
     const char *at = strchr(label, letter);
