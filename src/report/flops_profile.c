@@ -253,13 +253,16 @@ static void print_summary(profile *p)
                            "iter latency: fwd and bwd of all micro-batches, and step\n\n");
     count(p, "world size: ", r->n_ranks);
     count(p, "data parallel size: ", r->n_data_ranks);
-    line(p, "model parallel size: ", "1");
+    const double n_same = (double)(r->n_ranks / r->n_data_ranks); /* ranks of the same samples */
+    (void)snprintf(w, sizeof w, "%g", n_same);
+    line(p, "model parallel size: ", w);
     count(p, "batch size per GPU: ", (uint64_t)r->micro_batch);
-    line(p, "params per GPU: ", number(model->params, "B", "", w));
-    line(p, "params of model = params per GPU * mp_size: ", number(model->params, "B", "", w));
+    line(p, "params per GPU: ", number(r->rank_params, "B", "", w));
+    line(p, "params of model: ", number(model->params, "B", "", w));
     line(p, "fwd MACs per GPU: ", number(model->macs, "G", "MACs", w));
     line(p, "fwd flops per GPU: ", number(model->flops, "G", "", w));
-    line(p, "fwd flops of model = fwd flops per GPU * mp_size: ", number(model->flops, "G", "", w));
+    line(p, "fwd flops of model = fwd flops per GPU * mp_size: ",
+         number(model->flops * n_same, "G", "", w));
     line(p, "fwd latency: ", duration(r->forward, w));
     line(p, "fwd FLOPS per GPU = fwd flops per GPU / fwd latency: ",
          number(rate(model->flops, r->forward), "G", "FLOPS", w));

@@ -11,6 +11,7 @@
 typedef struct dsi_flops_run {
     const double *seconds;          /* of each step of the plan, one micro-batch */
     double forward, backward, step; /* seconds of the phases */
+    double rank_params;             /* elements of parameters that a rank computes with */
     uint64_t global_step;
     uint32_t n_ranks, n_data_ranks;
     int64_t micro_batch, accumulation;

@@ -74,6 +74,27 @@ static double step_seconds(const ds_engine *engine)
     return seconds;
 }
 
+/* Elements of parameters that this rank computes with: what ZeRO cuts is whole there. */
+static double rank_params(const ds_engine *engine)
+{
+    const dsi_mesh *mesh = &engine->spec.zero.mesh;
+    double sum = 0.0;
+    for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
+        const ds_cell_info *cell = ds_cells_get(engine->cells, c);
+        dsi_placement at = {0};
+        if (cell->kind != DS_CELL_PARAM) {
+            continue;
+        }
+        at.on[DSI_AXIS_TP] = engine->places[c].at.on[DSI_AXIS_TP];
+        at.on[DSI_AXIS_EP] = engine->places[c].at.on[DSI_AXIS_EP];
+        const dsi_part part =
+            dsi_placement_part(mesh, &at, cell->meta.shape, ds_comm_rank(engine->comm));
+        sum += (double)ds_shape_count(ds_cell_unpacked(cell, DS_DTYPE_F32).shape) *
+               (double)part.count / (double)ds_shape_count(cell->meta.shape);
+    }
+    return sum;
+}
+
 ds_status dsi_engine_report_flops(ds_engine *engine)
 {
     const double share = 1.0 / (double)engine->spec.train.accumulation;
@@ -92,6 +113,7 @@ ds_status dsi_engine_report_flops(ds_engine *engine)
                                .step = step_seconds(engine),
                                .global_step = engine->global_steps - 1,
                                .n_ranks = ds_comm_size(engine->comm),
+                               .rank_params = rank_params(engine),
                                .n_data_ranks = dsi_mesh_data_size(&engine->spec.zero.mesh),
                                .micro_batch = engine->spec.train.batch,
                                .accumulation = engine->spec.train.accumulation,

@@ -72,6 +72,24 @@ sed 's/"profile_step": 2/"profile_step": 4/' ds.json > late.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config late.json --steps 4 --threads 1 > log 2>&1
 grep -q "profile_step 4: this run has 0 optimizer steps behind it and ends with 4; nothing is profiled" log || { cat log; exit 1; }
 
+# ranks that share layers: each has half of what is cut, and together they do what one does
+numbers() { sed -nE "s/^$1: +([0-9.]+) ([KM]) *$/\1/p" report.txt; }
+for n in 1 2; do
+    rm -f report.txt
+    sed "s/\"bf16\"/\"tensor_parallel\": {\"autotp_size\": $n}, \"bf16\"/" ds.json > tp.json
+    "$build/deepspeed" --num_gpus $n "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt \
+        --deepspeed_config tp.json --steps 4 --threads 1 > log 2>&1 || { cat log; exit 1; }
+    [ "$(sed -nE 's/^model parallel size: +//p' report.txt | tr -d ' ')" = $n ] || fail "model parallel size of tp $n"
+    numbers "params of model" > "params_$n"
+    numbers "fwd flops of model = fwd flops per GPU \* mp_size" > "flops_$n"
+    numbers "params per GPU" > "own_$n"
+done
+cmp params_1 params_2 || fail "tp 2: another model"
+awk -v one="$(cat flops_1)" -v two="$(cat flops_2)" 'BEGIN {exit !(one > 0 && two >= one && two < 1.1 * one)}' || fail "tp 2: other operations than one rank's $(cat flops_1)"
+# by hand: halved are the products' 2·12·64², the biases of c_attn and c_fc and the vocabulary's table
+[ "$(cat own_1)" = "$(cat params_1)" ] || fail "params per GPU of one rank"
+[ "$(cat own_2)" = 62.78 ] || fail "tp 2: params per GPU are $(cat own_2)"
+
 # its folder is made; a report that cannot be written ends the run before its first step
 sed -i 's/report.txt/made\/here\/report.txt/' ds.json
 "$build/ds_train" --model_config gpt.json --tokenizer bytes --data text.txt --deepspeed_config ds.json --steps 4 --threads 1 > log 2>&1 || cat log
