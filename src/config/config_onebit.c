@@ -31,6 +31,12 @@ void dsi_config_onebit(dsi_eval *eval)
                        ": signs are of ranks with samples of their own; change one of them",
                        name, v->sequence_parallel);
     }
+    if (v->expert_parallel > 1) {
+        dsi_item_error(eval, dsi_item_find(eval, "expert_parallel.autoep_size"),
+                       "expected 1 with optimizer.type %s, found %" PRIu32
+                       ": signs are of tensors that all ranks have; change one of them",
+                       name, v->expert_parallel);
+    }
     if (v->gradient_sum) {
         dsi_item_error(eval, dsi_item_find(eval, "gradient_allreduce_op"),
                        "expected \"mean\" with optimizer.type %s, found \"sum\"; change one of "

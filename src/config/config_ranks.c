@@ -165,6 +165,10 @@ static void shards_divide(dsi_eval *eval, const char *path, bool clamp)
 {
     const int64_t ranks = eval->values->zero_ranks;
     int64_t size = dsi_item_int(eval, path, 0);
+    if (clamp && ranks > 1 && size > ranks) {
+        dsi_item_notice(eval, dsi_item_find(eval, path),
+                        "there are %" PRId64 " ranks: groups are of all of them", ranks);
+    }
     size = clamp && size > ranks ? ranks : size;
     if (ranks != 0 && size > 1 && ranks % size != 0) {
         dsi_item_error(eval, dsi_item_find(eval, path),
@@ -426,9 +430,31 @@ static void chunks(dsi_eval *eval)
     }
 }
 
+/* What says how ranks share sequences, where they do not, or not in that way. */
+static void sequences(dsi_eval *eval)
+{
+    const dsi_item *attention = dsi_item_find(eval, "sequence_parallel.attention");
+    const dsi_item *balance = dsi_item_find(eval, "sequence_parallel.load_balance");
+    const ds_config_values *v = eval->values;
+    if (eval->world_size == 0) {
+        return;
+    }
+    if (dsi_item_given(attention) && v->sequence_parallel < 2) {
+        dsi_item_notice(eval, attention,
+                        "no effect with " SP_KEY " %" PRIu32 ": no ranks share a sequence",
+                        v->sequence_parallel);
+    } else if (dsi_item_given(balance) &&
+               (v->sequence_parallel < 2 || v->sequence_attention == 0)) {
+        dsi_item_notice(eval, balance,
+                        "no effect without " SP_KEY
+                        " of 2 or more and sequence_parallel.attention \"ring\"");
+    }
+}
+
 void dsi_config_ranks(dsi_eval *eval)
 {
     chunks(eval);
+    sequences(eval);
     experts(eval);
     reduction(eval);
     overlap(eval);

@@ -48,7 +48,7 @@ static const dsi_option pipeline_rows[] = {
 const dsi_section dsi_section_pipeline = {
     .path = "pipeline",
     .doc = "Pipeline parallelism.",
-    .flags = DSI_SECTION_OPEN | DSI_SECTION_FEATURE,
+    .flags = DSI_SECTION_FEATURE,
     DSI_SECTION_ROWS(pipeline_rows),
 };
 

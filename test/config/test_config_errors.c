@@ -172,6 +172,7 @@ static const bad table[] = {
     {"optimizer: {type: 'Adam', params: {max_grad_norm: 1.0}}", "gradient_clipping"},
     {"scheduler: {type: 'StepLR'}", "scheduler.type: not available"},
     {"pipeline: {stages: 2}", "pipeline.stages: expected a divisor of the world size, 1, found 2"},
+    {"pipeline: {stage: 2}", "pipeline.stage: unknown key; did you mean \"stages\"?"},
     {"pipeline: {partition: 'type:'}",
      "pipeline.partition: expected \"best\", \"parameters\", \"uniform\", \"profile\" or"},
     {"sequence_parallel_size: 2",
