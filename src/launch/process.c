@@ -129,8 +129,10 @@ static void child_stop(const child_ends *ends, int error)
 static void child_signals(bool ignores_end)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    struct sigaction hangup = {0};
+    const bool stays = sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
     for (int i = 1; i < NSIG; ++i) {
-        (void)signal(i, SIG_DFL);
+        (void)signal(i, i == SIGHUP && stays ? SIG_IGN : SIG_DFL); /* nohup is the job's too */
     }
     for (size_t i = 0; ignores_end && i < sizeof ends / sizeof ends[0]; ++i) {
         (void)signal(ends[i], SIG_IGN);

@@ -228,9 +228,13 @@ ds_status dsi_supervise(ds_ctx *ctx, const dsi_supervise_params *params, dsi_out
     }
     sigset_t mask, before;
     (void)sigemptyset(&mask);
-    static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
+    static const int taken[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCHLD};
+    struct sigaction hangup = {0};
     for (size_t i = 0; i < sizeof taken / sizeof taken[0]; ++i) {
         (void)sigaddset(&mask, taken[i]);
+    }
+    if (sigaction(SIGHUP, NULL, &hangup) != 0 || hangup.sa_handler != SIG_IGN) { /* no nohup */
+        (void)sigaddset(&mask, SIGHUP);
     }
     (void)sigprocmask(SIG_BLOCK, &mask, &before);
     (void)prctl(PR_SET_CHILD_SUBREAPER, 1);

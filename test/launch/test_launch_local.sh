@@ -202,6 +202,15 @@ signal 0 TERM 'trap "echo saved $RANK; exit 0" TERM; while :; do sleep 0.05; don
 prints 'saved 0'
 prints '\[rank 1\] saved 1'
 signal 143 'TERM TERM' 'trap "" TERM; while :; do sleep 0.05; done'
+signal 129 HUP 'exec sleep 50'
+signal 0 HUP 'trap "echo saved $RANK; exit 0" HUP; while :; do sleep 0.05; done'
+prints 'saved 0'
+(
+    trap '' HUP # as nohup does: the job goes on
+    signal 0 HUP 'sleep 0.8; echo went on'
+    prints 'went on'
+    exit $failed
+) || failed=1
 signal 0 USR1 'trap "echo got it; exit 0" USR1; while :; do sleep 0.05; done'
 prints 'got it'
 prints '\[rank 1\] got it'

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals at random moments of every tool's long work; see test_signals.sh, which makes what it starts from.
 
-A second after SIGINT or SIGTERM the process has ended, by the signal, with 128 + its number or with 130 (interrupted), or has said why it goes on."""
+A second after SIGINT, SIGTERM or SIGHUP the process has ended, by the signal, with 128 + its number or with 130 (interrupted), or has said why it goes on."""
 import os, random, signal, subprocess, sys, time
 
 BIN, ROOT = os.environ["bin"], os.environ["root"]
@@ -35,13 +35,13 @@ JOBS = {
 
 def heed_all():
     """A test in the background inherits SIGINT ignored, and its child would, too."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 def one(name, rng, case):
     argv = JOBS[name]
-    number = rng.choice([signal.SIGINT, signal.SIGTERM])
+    number = rng.choice([signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     moment = rng.choice([rng.uniform(0, 0.1), rng.uniform(0, 1.2)])
     log = open("log%d" % case, "wb")
     program = argv if argv[0] == "env" else [BIN + "/" + argv[0]] + argv[1:]

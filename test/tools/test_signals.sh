@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow waits
-# SIGINT and SIGTERM at random moments of every tool's long work, and pipes that nobody writes to: said after a second.
+# SIGINT, SIGTERM and SIGHUP at random moments of every tool's long work, and pipes that nobody writes to: said after a second.
 # DS_SIGNAL_CASES (18) and DS_SIGNAL_SEED (1) choose how many and which.
 set -u
 bin=$(realpath "$1")

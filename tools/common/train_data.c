@@ -271,8 +271,12 @@ static ds_status create_loader(const train_run *run, const train_datasets *set,
                                const double *weights, const ds_loader_params *params,
                                ds_loader **out)
 {
-    return ds_loader_create_mixed(run->ctx, (const ds_dataset *const *)set->items, weights, set->n,
-                                  params, out);
+    const ds_status status = ds_loader_create_mixed(run->ctx, (const ds_dataset *const *)set->items,
+                                                    weights, set->n, params, out);
+    return status >= 0
+               ? DS_OK
+               : ds_fail(run->ctx, status, "--%s: %s",
+                         set == &run->eval_data ? "eval_data" : "data", ds_ctx_error(run->ctx));
 }
 
 static const ds_preference *preference_of(const train_run *run)

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static volatile sig_atomic_t
-    n_signals; /* SIGINT and SIGTERM seen; a handler can reach nothing else */
+    n_signals; /* SIGINT, SIGTERM and SIGHUP seen; a handler can reach nothing else */
 
 static volatile sig_atomic_t speaks; /* rank 0: the handler says that it was heard */
 
@@ -35,12 +35,16 @@ static void on_signal(int number)
 static void catch_signals(bool is_speaker)
 {
     struct sigaction action = {0};
+    struct sigaction before = {0};
     speaks = is_speaker;
     action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART;
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) { /* no nohup */
+        (void)sigaction(SIGHUP, &action, NULL);
+    }
     (void)signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of the write */
 }
 

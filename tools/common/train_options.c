@@ -18,7 +18,9 @@ static const char about[] =
     "a folder that transformers loads, with DeepSpeed-style checkpoints beside it.";
 
 static const char after[] =
-    "Ctrl-C finishes the step, saves, and prints how to go on; a second Ctrl-C ends at once.\n\n"
+    "Ctrl-C, SIGTERM or a closed terminal finishes the step, saves, and prints how to go on; a "
+    "second "
+    "Ctrl-C ends at once.\n\n"
     "Examples:\n"
     "  ds_train --model_config gpt.json --tokenizer bytes --data book.txt \\\n"
     "      --eval_fraction 0.1 --steps 1000 --deepspeed_config ds.json --output out\n"
