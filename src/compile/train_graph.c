@@ -9,6 +9,7 @@
 #include "ir/graph.h"
 #include "model/adapter.h"
 #include "nn/nn.h"
+#include "op/constants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,6 +177,19 @@ static ds_status fold(builder *b, const ds_op *op, ds_value *values, uint32_t n,
     return DS_OK;
 }
 
+/* What a stage without gradients has to add: the map of a zero. */
+static ds_status map_nothing(builder *b, const ds_op *map, ds_value extra, ds_value *value_out)
+{
+    const dsi_constants_attrs zero = {.n = 1};
+    ds_value in[2] = {DS_NONE, extra};
+    ds_value result[DS_MAX_OUT];
+    DS_TRY(dsi_train_apply(b, &dsi_op_constants, &zero, NULL, 0, result));
+    in[0] = result[0];
+    DS_TRY(dsi_train_apply(b, map, NULL, in, extra == DS_NONE ? 1 : 2, result));
+    *value_out = result[0];
+    return DS_OK;
+}
+
 ds_status dsi_train_map_fold(builder *b, const ds_value *gradients, const ds_op *map,
                              ds_value extra, const ds_op *combine, ds_value *out)
 {
@@ -199,11 +213,8 @@ ds_status dsi_train_map_fold(builder *b, const ds_value *gradients, const ds_op 
             parts[n++] = result[0];
         }
         b->graph->stage = most > 1 ? stage + 1 : 0;
-        if (status >= 0 && n == 0) {
-            status = ds_fail(b->ctx, DS_ERR_CONFIG,
-                             "pipeline.stages is %u, but stage %u has no trainable parameter; "
-                             "take fewer stages",
-                             most, stage);
+        if (status >= 0 && n == 0) { /* all of it is frozen */
+            status = map_nothing(b, map, extra, &parts[n++]);
         }
         status = status >= 0 ? fold(b, combine, parts, n, &whole[stage]) : status;
     }

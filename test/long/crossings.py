@@ -20,6 +20,9 @@ EXPECTED = {  # family, variant: part of the message
     ("olmoe", "tp"): "no rule of the operator fits",  # norms of whole q and k behind clip_qkv
     ("olmoe", "lora tp"): "no rule of the operator fits",
     ("olmoe", "ep pp tp"): "no rule of the operator fits",
+    # states of linear attention go on from position to position
+    **{(family, variant): "linear attention, whose state goes on" for family in ("qwen3_next", "packed_qwen3_next")
+       for variant in ("sp", "ep pp sp", "lora sp", "qlora sp")},
 }
 PP, TP, SP = {"pipeline": {"stages": 2}}, {"tensor_parallel": {"autotp_size": 2}}, {"sequence_parallel_size": 2}
 EP = {"expert_parallel": {"enabled": True, "autoep_size": 2}}

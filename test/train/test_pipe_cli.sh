@@ -72,6 +72,8 @@ case_is llama2 llama 4 1 2 2 ', "bf16": {"enabled": true}, "activation_checkpoin
 case_is tp llama 4 1 3 2 ', "tensor_parallel": {"autotp_size": 2}'
 case_is sp gpt2 4 1 1 2 ', "sequence_parallel_size": 2'
 case_is ep mixtral 4 1 3 2 ', "expert_parallel": {"enabled": true, "autoep_size": 2}'
+# a stage without a trainable parameter
+case_is frozen llama 4 1 3 2 '' --freeze 'model.layers.0.*' --freeze 'model.layers.1.*' --freeze 'model.layers.2.*' --freeze 'model.embed*'
 case_is skips gpt2 2 1 0 2 ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' skips.log || fail "no step was skipped" skips.log
 
