@@ -212,7 +212,7 @@ static ds_value encode(ds_nn *nn, const ds_t5_config *c, ds_value x, ds_value fi
 static void head(ds_nn *nn, const ds_t5_config *c, ds_value x, ds_value table)
 {
     const bool generates = ds_nn_trace(nn)->mode == DS_TRACE_GENERATE;
-    x = c->tied ? ds_nn_scale(nn, x, 1.0 / sqrt((double)c->hidden_size)) : x;
+    x = c->scaled ? ds_nn_scale(nn, x, 1.0 / sqrt((double)c->hidden_size)) : x;
     ds_model_head(nn, x,
                   &(ds_head_params){.embedding = c->tied ? table : DS_NONE,
                                     .name = "lm_head.weight",
@@ -337,4 +337,5 @@ const ds_family ds_family_t5 = {
     .ignores = ds_t5_ignores,
     .trace = t5_trace,
     .print = ds_t5_print,
+    .set_tied = ds_t5_set_tied,
 };

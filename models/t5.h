@@ -13,14 +13,17 @@ typedef struct ds_t5_config {
     double dropout, norm_eps, init_factor;
     ds_activation activation;
     bool gated;
-    bool tied; /* the output projection is the embedding, and reads x / √hidden_size */
+    bool tied;   /* the output projection is the embedding */
+    bool scaled; /* it reads x / √hidden_size */
     int64_t pad_id, start_id;
     /* read, and resolved into the others */
     int64_t own_layers;
-    bool is_tied, is_scaled;
+    bool is_scaled;
 } ds_t5_config;
 
 ds_status ds_t5_read(const ds_reader *reader, void *config, ds_model_info *info);
+/* See ds_family.set_tied. */
+void ds_t5_set_tied(const void *config, json_t *json, bool tied);
 /* What the decoder has, which the encoder alone leaves out. */
 bool ds_t5_ignores(const void *config, const char *name);
 void ds_t5_print(const char *model_type, const void *config, FILE *out);

@@ -35,7 +35,7 @@ static const ds_field fields[] = {
     APPLIED("dropout_rate", DS_FIELD_NUMBER, dropout, 0.1, 0.0, DS_BELOW_ONE),
     APPLIED("layer_norm_epsilon", DS_FIELD_REAL, norm_eps, 1e-6, 0.0, HUGE_VAL),
     APPLIED("initializer_factor", DS_FIELD_REAL, init_factor, 1.0, 0.0, HUGE_VAL),
-    APPLIED("tie_word_embeddings", DS_FIELD_BOOL, is_tied, true, 0, 1),
+    APPLIED("tie_word_embeddings", DS_FIELD_BOOL, tied, true, 0, 1),
     APPLIED("scale_decoder_outputs", DS_FIELD_BOOL, is_scaled, true, 0, 1),
     TOKEN("pad_token_id", pad_id, 0),
     TOKEN("decoder_start_token_id", start_id, NO_INT),
@@ -101,16 +101,20 @@ static ds_status check_token(const ds_reader *reader, const ds_t5_config *c, con
                : ds_field_bad(reader, key, "a token: decoders begin with it");
 }
 
-/* T5 1.1 has an output projection of its own, and no factor before it; transformers says the one by
- * the other, and whether they are tied by what the files hold. */
-static ds_status resolve_head(const ds_reader *reader, ds_t5_config *c)
+/* T5 1.1 has no factor before the output projection. Where a file does not say so, transformers
+ * goes by whether the projection is tied, as the first files of T5 1.1 said it. */
+static void resolve_head(const ds_reader *reader, ds_t5_config *c)
 {
     const bool says_scale = json_object_get(reader->json, "scale_decoder_outputs") != NULL;
-    c->tied = says_scale ? c->is_scaled : c->is_tied;
-    if (says_scale && c->is_scaled && !c->is_tied) {
-        return ds_field_bad(reader, "tie_word_embeddings", "true with scale_decoder_outputs");
-    }
-    return DS_OK;
+    c->scaled = says_scale ? c->is_scaled : c->tied;
+}
+
+/* Both keys, so that neither is read off the other. */
+void ds_t5_set_tied(const void *opaque, json_t *json, bool tied)
+{
+    const ds_t5_config *c = opaque;
+    (void)json_object_set_new(json, "tie_word_embeddings", json_boolean(tied));
+    (void)json_object_set_new(json, "scale_decoder_outputs", json_boolean(c->scaled));
 }
 
 static ds_status resolve(const ds_reader *reader, ds_t5_config *c)
@@ -129,7 +133,8 @@ static ds_status resolve(const ds_reader *reader, ds_t5_config *c)
     DS_TRY(resolve_derived(reader, c));
     DS_TRY(check_token(reader, c, "pad_token_id", c->pad_id));
     DS_TRY(check_token(reader, c, "decoder_start_token_id", c->start_id));
-    return resolve_head(reader, c);
+    resolve_head(reader, c);
+    return DS_OK;
 }
 
 ds_status ds_t5_read(const ds_reader *reader, void *opaque, ds_model_info *info)
@@ -189,6 +194,6 @@ void ds_t5_print(const char *model_type, const void *opaque, FILE *out)
     const ds_t5_config *c = opaque;
     (void)model_type;
     ds_fields_print(fields, N_FIELDS, c, out);
-    (void)fprintf(out, "activation: %d, gated: %d, tied: %d\n", (int)c->activation, (int)c->gated,
-                  (int)c->tied);
+    (void)fprintf(out, "activation: %d, gated: %d, scaled: %d\n", (int)c->activation, (int)c->gated,
+                  (int)c->scaled);
 }

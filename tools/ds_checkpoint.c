@@ -8,6 +8,7 @@
 #include "common/deepspeed_folder.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
+#include "common/sentence_folder.h"
 #include "common/size_text.h"
 #include "io/file.h"
 
@@ -308,6 +309,10 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
     }
     if (status == DS_OK) {
         status = ds_checkpoint_export(c, &params, &info);
+    }
+    const char *embeddings = status == DS_OK ? ds_checkpoint_state(c, "embeddings") : NULL;
+    if (embeddings != NULL) {
+        status = sentence_folder_write(ctx, out, embeddings);
     }
     if (status == DS_OK) {
         (void)printf("%s: %llu tensors, %llu elements as %s\n", shown(out),

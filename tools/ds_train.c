@@ -9,6 +9,7 @@
 #include "config/config_values.h"
 #include "io/file.h"
 #include "model/adapter_problem.h"
+#include "train/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,8 +161,7 @@ static ds_status finish(train_run *run)
     DS_TRY(copy_generation(run));
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     if (train_task(o) == DS_TASK_CONTRAST) {
-        DS_TRY(sentence_folder_write(run->ctx, o->output, o->model, &run->form,
-                                     ds_model_get_info(run->model)->hidden_size));
+        DS_TRY(sentence_folder_write(run->ctx, o->output, run->engine->embeddings));
     }
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {

@@ -18,6 +18,9 @@ typedef struct ds_family {
     bool (*ignores)(const void *config, const char *name);
     /* Writes config as it is resolved, a line "key: value" each. */
     void (*print)(const char *model_type, const void *config, FILE *out);
+    /* Writes into the config.json of config that the output projection is tied, or is not. NULL:
+     * tie_word_embeddings says it. With it the weights beside a config.json decide, not the key. */
+    void (*set_tied)(const void *config, json_t *json, bool tied);
 } ds_family;
 
 /* A model of the first of the families that knows config.json's "model_type"; the list must outlive

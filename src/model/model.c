@@ -2,6 +2,7 @@
 /* Finds a model's family by config.json and holds its hyperparameters. */
 #include "model/custom.h"
 #include "model/family.h"
+#include "model/stored_head.h"
 
 #include "base/half.h"
 #include "base/reserved.h"
@@ -195,6 +196,38 @@ static ds_status make(ds_ctx *ctx, const ds_families *families, json_t *json, bo
     return DS_OK;
 }
 
+/* The model as the weights beside its config.json have it. */
+static ds_status fit_head(const char *path, ds_model **model)
+{
+    const ds_model *from = *model;
+    ds_model *made = NULL;
+    bool tied = from->info.tied_embeddings;
+    if (from->family->set_tied == NULL) {
+        return DS_OK;
+    }
+    dsi_stored_head(from->ctx, &from->info, path, &tied);
+    if (tied == from->info.tied_embeddings) {
+        return DS_OK;
+    }
+    json_t *json = json_loads(from->text, JSON_REJECT_DUPLICATES, NULL);
+    if (json == NULL) {
+        return ds_fail(
+            from->ctx, DS_ERR_UNSUPPORTED,
+            "%s has whole numbers beyond 64 bits, and is to be changed: "
+            "\"tie_word_embeddings\" is %s, the weights have it otherwise; take them out",
+            path, tied ? "false" : "true");
+    }
+    from->family->set_tied(from->config, json, tied);
+    char *text = json_dumps(json, JSON_INDENT(2));
+    const ds_status status = make(from->ctx, from->families, json, false, text, &made);
+    if (status < 0) {
+        return status;
+    }
+    ds_model_destroy(model);
+    *model = made;
+    return DS_OK;
+}
+
 ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *path,
                          ds_model **model_out)
 {
@@ -206,7 +239,15 @@ ds_status dsi_model_read(ds_ctx *ctx, const ds_families *families, const char *p
         json_decref(json);
         return status;
     }
-    return make(ctx, families, json, integers_vanish, text, model_out);
+    ds_model *model = NULL;
+    DS_TRY(make(ctx, families, json, integers_vanish, text, &model));
+    const ds_status fitted = fit_head(path, &model);
+    if (fitted < 0) {
+        ds_model_destroy(&model);
+        return fitted;
+    }
+    *model_out = model;
+    return DS_OK;
 }
 
 ds_status dsi_model_parse(ds_ctx *ctx, const ds_families *families, const char *text,
@@ -238,7 +279,9 @@ static ds_status change_text(const ds_model *model, const ds_model_changes *chan
     if (changes->vocab_size > 0) {
         (void)json_object_set_new(json, "vocab_size", json_integer(changes->vocab_size));
     }
-    if (changes->untie) {
+    if (changes->untie && model->family->set_tied != NULL) {
+        model->family->set_tied(model->config, json, false);
+    } else if (changes->untie) {
         (void)json_object_set_new(json, "tie_word_embeddings", json_false());
     }
     *text_out = json_dumps(json, JSON_INDENT(2));

@@ -97,6 +97,7 @@ struct ds_engine {
     uint32_t train_id, eval_id;   /* in the executor */
     ds_cell rng[2];               /* of train and eval; DS_NONE when not used */
     char *config_text;            /* resolved configuration, for checkpoints; may be NULL */
+    char *embeddings;             /* for checkpoints: dsi_engine_set_embeddings; may be NULL */
     ds_checkpoint_saver *saver;   /* NULL: saves are written at once */
     ds_engine_save_info saved;    /* of a save that was written at once */
     uint32_t keep_last;           /* checkpoints that stay after a save; 0: all */
@@ -152,6 +153,9 @@ ds_status dsi_engine_check(ds_ctx *ctx, const ds_engine_params *params, uint32_t
 ds_status dsi_engine_agree(const ds_engine *engine);
 /* engine_room.c: spec.room, before there is a plan (collective). */
 ds_status dsi_engine_find_room(ds_engine *engine, const ds_engine_params *params);
+/* What checkpoints hold from now on as their state "embeddings": how vectors are made of what the
+ * model gives, as JSON, for whoever exports them. Copied. Errors: ERR_NOMEM. */
+ds_status dsi_engine_set_embeddings(ds_engine *engine, const char *json);
 char *dsi_engine_frozen(const ds_engine *engine); /* for a checkpoint; free() */
 ds_status dsi_engine_check_frozen(const ds_engine *engine, const ds_checkpoint *ckpt);
 ds_status dsi_engine_check_config(const ds_engine *engine, const ds_checkpoint *ckpt);

@@ -283,6 +283,7 @@ void ds_engine_destroy(ds_engine **engine_inout)
     free(engine->step_seconds);
     free(engine->memory);
     free(engine->config_text);
+    free(engine->embeddings);
     free(engine->compression);
     free(engine->compress);
     free(engine);

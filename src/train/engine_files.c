@@ -208,6 +208,17 @@ static ds_status add_model_state(ds_engine *engine, ds_checkpoint_writer *writer
     return status;
 }
 
+ds_status dsi_engine_set_embeddings(ds_engine *engine, const char *json)
+{
+    char *copy = strdup(json);
+    if (copy == NULL) {
+        return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the files of embeddings");
+    }
+    free(engine->embeddings);
+    engine->embeddings = copy;
+    return DS_OK;
+}
+
 static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, const char *data_state)
 {
     static const char *const sections[] = {"engine", "loss_scaler", "random"};
@@ -253,6 +264,9 @@ static ds_status add_states(ds_engine *engine, ds_checkpoint_writer *writer, con
     status = status >= 0 ? dsi_engine_add_teacher(engine, writer) : status;
     if (status >= 0 && ds_model_config_text(engine->model) != NULL) {
         status = add_model_state(engine, writer);
+    }
+    if (status >= 0 && engine->embeddings != NULL) {
+        status = ds_checkpoint_writer_state(writer, "embeddings", engine->embeddings);
     }
     if (status >= 0 && data_state != NULL) {
         status = ds_checkpoint_writer_state(writer, "data", data_state);

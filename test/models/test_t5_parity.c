@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const variants[] = {"t5", "t5_untied", "t5_start"};
+static const char *const variants[] = {"t5", "t5_untied", "t5_start", "t5_shared"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, N_STEPS = 20, N_NEW = 24 };
 
 static ds_ctx *ctx;
@@ -182,6 +182,175 @@ static void export_is_what_was_read(void **state)
     }
 }
 
+/* The weights of `base` with the output projection of `head` (JSON null: none) in a folder. */
+static void write_head(const char *base, const json_t *head, const char *folder)
+{
+    char path[PARITY_PATH];
+    ds_safetensors *st = NULL;
+    ds_tensor_source tensors[128];
+    float *made = NULL;
+    size_t n = 0;
+    golden_path(path, sizeof path, "t5/%s", base);
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, path, &st));
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        if (strcmp(t->name, "lm_head.weight") != 0) {
+            assert_true(n < sizeof tensors / sizeof *tensors - 1);
+            tensors[n++] = (ds_tensor_source){.name = t->name, .meta = t->meta, .data = t->data};
+        }
+        if (strcmp(t->name, "shared.weight") == 0 && json_is_string(head)) {
+            const size_t count = (size_t)ds_shape_count(t->meta.shape);
+            made = malloc(t->bytes);
+            assert_non_null(made);
+            for (size_t k = 0; k < count; ++k) {
+                const float half = strcmp(json_string_value(head), "half") == 0 ? 0.5f : 1.0f;
+                made[k] = half * ((const float *)t->data)[k];
+            }
+            tensors[n++] =
+                (ds_tensor_source){.name = "lm_head.weight", .meta = t->meta, .data = made};
+        }
+    }
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    CHECK_OK(ctx, ds_safetensors_write(ctx, path, tensors, n, NULL));
+    free(made);
+    ds_safetensors_close(&st);
+}
+
+/* config.json of `base` where the two keys have other values; JSON null: a key is not there. */
+static void write_head_config(const char *base, const json_t *tie, const json_t *scale,
+                              const char *folder)
+{
+    char path[PARITY_PATH];
+    json_t *config = golden_json("t5/%s/config.json", base);
+    (void)json_object_del(config, "tie_word_embeddings");
+    (void)json_object_del(config, "scale_decoder_outputs");
+    if (!json_is_null(tie)) {
+        (void)json_object_set(config, "tie_word_embeddings", (json_t *)(uintptr_t)tie);
+    }
+    if (!json_is_null(scale)) {
+        (void)json_object_set(config, "scale_decoder_outputs", (json_t *)(uintptr_t)scale);
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+}
+
+/* What is exported says both keys as they are, and has a projection where it is not tied. */
+static void check_head_export(ds_engine *engine, bool tied, bool scaled)
+{
+    char path[PARITY_PATH];
+    char *folder = scratch_make();
+    ds_safetensors *st = NULL;
+    CHECK_OK(ctx, ds_engine_save_16bit_model(engine, folder, NULL));
+    CHECK_OK(ctx, ds_safetensors_open_folder(ctx, folder, &st));
+    assert_int_equal(ds_safetensors_find(st, "lm_head.weight") == NULL, tied);
+    ds_safetensors_close(&st);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    const json_t *tie = json_object_get(config, "tie_word_embeddings");
+    const json_t *scale = json_object_get(config, "scale_decoder_outputs");
+    assert_int_equal(tie == NULL || json_is_true(tie), tied);
+    assert_int_equal(scale != NULL ? json_is_true(scale) : tied, scaled);
+    json_decref(config);
+    scratch_remove(folder);
+}
+
+static void check_head(const json_t *row)
+{
+    const char *base = json_string_value(json_object_get(row, "base"));
+    const json_t *tie = json_object_get(row, "tie");
+    const json_t *scale = json_object_get(row, "scale");
+    const json_t *head = json_object_get(row, "head");
+    const double want = json_number_value(json_object_get(row, "loss"));
+    char path[PARITY_PATH];
+    char *folder = scratch_make();
+    parity_case p;
+    parity_open_pairs(ctx, base, &p);
+    write_head(base, head, folder);
+    write_head_config(base, tie, scale, folder);
+    ds_model_destroy(&p.model);
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &p.model));
+    (void)snprintf(p.folder, sizeof p.folder, "%s", folder);
+    const dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_F32, DSI_NEEDS_AMX);
+    ds_engine *engine = parity_engine(ctx, &p, &spec);
+    CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
+    const double got = ds_engine_loss(engine);
+    if (!(fabs(got - want) <= 2e-6 * fabs(want))) {
+        char *text = json_dumps(row, 0);
+        fail_msg("%s: the loss is %.8g", text, got);
+    }
+    check_head_export(engine, !json_is_string(head) || strcmp(json_string_value(head), "same") == 0,
+                      json_is_null(scale) ? !json_is_false(tie) : json_is_true(scale));
+    ds_engine_destroy(&engine);
+    parity_close(&p);
+    scratch_remove(folder);
+}
+
+/* Every way in which config.json and the weights can say what the output projection is. */
+static void heads_like_transformers(void **state)
+{
+    json_t *rows = golden_json("t5/heads.json");
+    (void)state;
+    assert_int_equal(json_array_size(rows), 54);
+    for (size_t i = 0; i < json_array_size(rows); ++i) {
+        check_head(json_array_get(rows, i));
+    }
+    json_decref(rows);
+}
+
+/* A config.json that has no weights beside it, or is a text. */
+static void heads_without_weights(void **state)
+{
+    static const struct {
+        const char *keys, *want;
+        bool tied;
+    } rows[] = {
+        {"", "scaled: 1", true},
+        {"\"tie_word_embeddings\":false,", "scaled: 0", false},
+        {"\"tie_word_embeddings\":true,\"scale_decoder_outputs\":false,", "scaled: 0", true},
+        {"\"tie_word_embeddings\":false,\"scale_decoder_outputs\":true,", "scaled: 1", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[256];
+        char *printed = NULL;
+        ds_model *model = NULL;
+        (void)snprintf(text, sizeof text, "{%s\"model_type\":\"t5\",\"decoder_start_token_id\":0}",
+                       rows[i].keys);
+        CHECK_OK(ctx, ds_model_from_text(ctx, text, &model));
+        assert_int_equal(ds_model_get_info(model)->tied_embeddings, rows[i].tied);
+        CHECK_OK(ctx, ds_model_print(model, &printed));
+        assert_non_null(strstr(printed, rows[i].want));
+        free(printed);
+        ds_model_destroy(&model);
+    }
+    CHECK_FAILS(ctx,
+                ds_model_from_text(ctx,
+                                   "{\"scale_decoder_outputs\":null,\"model_type\":\"t5\","
+                                   "\"decoder_start_token_id\":0}",
+                                   &(ds_model *){NULL}),
+                DS_ERR_FORMAT, "scale_decoder_outputs");
+}
+
+/* An output projection that an adapter unties keeps the factor before it. */
+static void untied_keeps_its_factor(void **state)
+{
+    (void)state;
+    for (int scaled = 0; scaled < 2; ++scaled) {
+        char *printed = NULL;
+        parity_case p;
+        ds_model *made = NULL;
+        parity_open_pairs(ctx, scaled ? "t5" : "t5_shared", &p);
+        CHECK_OK(ctx, ds_model_change(p.model, &(ds_model_changes){.untie = true}, &made));
+        assert_false(ds_model_get_info(made)->tied_embeddings);
+        CHECK_OK(ctx, ds_model_print(made, &printed));
+        assert_non_null(strstr(printed, scaled ? "scaled: 1" : "scaled: 0"));
+        free(printed);
+        ds_model_destroy(&made);
+        parity_close(&p);
+    }
+}
+
 /* One generator for sources that are longer, then shorter than the one before. */
 static void greedy_like_transformers(void **state)
 {
@@ -275,7 +444,8 @@ int main(void)
         cmocka_unit_test(buckets_like_transformers),    cmocka_unit_test(logits_like_transformers),
         cmocka_unit_test(training_like_transformers),   cmocka_unit_test(export_is_what_was_read),
         cmocka_unit_test(greedy_like_transformers),     cmocka_unit_test(hidden_like_transformers),
-        cmocka_unit_test(what_is_not_built_is_refused),
+        cmocka_unit_test(what_is_not_built_is_refused), cmocka_unit_test(heads_like_transformers),
+        cmocka_unit_test(heads_without_weights),        cmocka_unit_test(untied_keeps_its_factor),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -80,6 +80,16 @@ grep -q 'models.Normalize' learnt/modules.json || fail "Normalize" learnt/module
 grep -q '"max_seq_length": 12' learnt/sentence_bert_config.json || fail "max_seq_length" learnt/sentence_bert_config.json
 grep -q '"query": "query: "' learnt/config_sentence_transformers.json && grep -q '"similarity_fn_name": "dot"' learnt/config_sentence_transformers.json ||
     fail "prompts and similarity" learnt/config_sentence_transformers.json
+# a folder that is made of the checkpoint is the same
+"$build/ds_checkpoint" export learnt exported --dtype fp32 --tokenizer "$golden" > export.log 2>&1 || fail "export" export.log
+for file in modules.json 1_Pooling/config.json sentence_bert_config.json config_sentence_transformers.json; do
+    cmp "learnt/$file" "exported/$file" || fail "export: another $file than training's"
+done
+[ -d exported/2_Normalize ] || fail "export: no 2_Normalize"
+encode exported > exported.txt
+cmp auto.txt exported.txt || fail "export: other vectors" said.log
+"$build/ds_checkpoint" inspect learnt --state embeddings > state.log 2>&1 || fail "the state embeddings" state.log
+grep -q '1_Pooling/config.json' state.log || fail "the state embeddings" state.log
 rm learnt/modules.json
 "$build/ds_encode" --model learnt --task embedding --file "$golden/texts.txt" --pooling cls --normalize --max_length 12 2> said.log |
     tr -d '{}[]":a-df-z' | sed 's/^e*//; s/,/ /g' > flags.txt

@@ -19,8 +19,11 @@ enum { STEPS = 10, PATH_BYTES = 1024, LENGTH = 40, MOST_NEW = 64 };
 
 static const struct {
     const char *name, *model;
-} cases[] = {
-    {"t5_lora", "t5"}, {"t5_all", "t5_untied"}, {"t5_saved", "t5_untied"}, {"t5_dora", "t5"}};
+} cases[] = {{"t5_lora", "t5"},
+             {"t5_all", "t5_untied"},
+             {"t5_saved", "t5_untied"},
+             {"t5_dora", "t5"},
+             {"t5_shared", "t5_shared"}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static const char config_text[] =

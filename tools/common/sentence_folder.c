@@ -25,7 +25,11 @@ static const struct {
     [DS_POOL_WEIGHTED] = {"weighted", "pooling_mode_weightedmean_tokens", "weightedmean"},
 };
 
-#define ABOUT "config_sentence_transformers.json"
+#define ABOUT       "config_sentence_transformers.json"
+#define MODULES     "modules.json"
+#define TRANSFORMER "sentence_bert_config.json"
+#define POOLING     "1_Pooling/config.json"
+#define NORMALIZE   "2_Normalize"
 
 static ds_status load(ds_ctx *ctx, const char *folder, const char *name, json_t **json_out)
 {
@@ -141,7 +145,7 @@ static int64_t tokenizer_length(const char *folder)
 /* What the Transformer does with a text: where it ends, and nothing else. */
 static ds_status read_transformer(ds_ctx *ctx, const char *folder, sentence_form *form)
 {
-    static const char name[] = "sentence_bert_config.json";
+    static const char name[] = TRANSFORMER;
     char path[PATH_BYTES];
     json_t *config = NULL;
     (void)snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -211,13 +215,13 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling, 
     for (int i = 0; i < DS_POOLS; ++i) {
         form->pool = strcmp(poolings[i].name, pooling) == 0 ? (ds_pool)i : form->pool;
     }
-    (void)snprintf(path, sizeof path, "%s/modules.json", folder);
+    (void)snprintf(path, sizeof path, "%s/" MODULES, folder);
     if (access(path, F_OK) != 0) {
         return DS_OK;
     }
     DS_TRY(check_prompt(ctx, folder));
     DS_TRY(read_transformer(ctx, folder, form));
-    DS_TRY(load(ctx, folder, "modules.json", &modules));
+    DS_TRY(load(ctx, folder, MODULES, &modules));
     form->normalize = false;
     for (size_t i = 0; i < json_array_size(modules) && status >= 0; ++i) {
         status = read_module(ctx, folder, json_array_get(modules, i), named, form);
@@ -228,23 +232,21 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling, 
 
 /* ---- written --------------------------------------------------------------------------------- */
 
-/* Takes the reference. NULL: no memory. */
-static ds_status put(ds_ctx *ctx, const char *folder, const char *name, json_t *json)
-{
-    char path[2 * PATH_BYTES];
-    char *text = json != NULL ? json_dumps(json, JSON_INDENT(2)) : NULL;
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    const ds_status status = text != NULL ? dsi_file_replace(ctx, path, text, strlen(text))
-                                          : ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s", path);
-    free(text);
-    json_decref(json);
-    return status;
-}
-
 static json_t *module_json(int index, const char *path, const char *kind)
 {
     return json_pack("{s:i, s:o, s:s, s:o}", "idx", index, "name", json_sprintf("%d", index),
                      "path", path, "type", json_sprintf("sentence_transformers.models.%s", kind));
+}
+
+static json_t *modules_json(const sentence_form *form)
+{
+    json_t *modules = json_array();
+    (void)json_array_append_new(modules, module_json(0, "", "Transformer"));
+    (void)json_array_append_new(modules, module_json(1, "1_Pooling", "Pooling"));
+    if (form->normalize) {
+        (void)json_array_append_new(modules, module_json(2, NORMALIZE, "Normalize"));
+    }
+    return modules;
 }
 
 static json_t *pooling_json(const sentence_form *form, int64_t width)
@@ -258,21 +260,17 @@ static json_t *pooling_json(const sentence_form *form, int64_t width)
 }
 
 /* config_sentence_transformers.json, with what the source's says of prompts and similarity. */
-static ds_status write_about(ds_ctx *ctx, const char *folder, const char *source)
+static ds_status make_about(ds_ctx *ctx, const char *source, json_t **about_out)
 {
     static const char *const kept[] = {"prompts", "similarity_fn_name"};
     char path[PATH_BYTES];
     json_t *was = NULL;
-    json_t *about = json_pack("{s:{}, s:n, s:s}", "prompts", "default_prompt_name",
-                              "similarity_fn_name", "cosine");
     (void)snprintf(path, sizeof path, "%s/" ABOUT, source != NULL ? source : "");
     if (source != NULL && access(path, F_OK) == 0) {
-        const ds_status status = load(ctx, source, ABOUT, &was);
-        if (status < 0) {
-            json_decref(about);
-            return status;
-        }
+        DS_TRY(load(ctx, source, ABOUT, &was));
     }
+    json_t *about = json_pack("{s:{}, s:n, s:s}", "prompts", "default_prompt_name",
+                              "similarity_fn_name", "cosine");
     for (size_t i = 0; i < sizeof kept / sizeof *kept; ++i) {
         json_t *value = json_object_get(was, kept[i]);
         if (value != NULL && !json_is_null(value)) {
@@ -280,29 +278,75 @@ static ds_status write_about(ds_ctx *ctx, const char *folder, const char *source
         }
     }
     json_decref(was);
-    return put(ctx, folder, ABOUT, about);
+    *about_out = about;
+    return DS_OK;
 }
 
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *source,
-                                const sentence_form *form, int64_t width)
+ds_status sentence_folder_describe(ds_ctx *ctx, const char *source, const sentence_form *form,
+                                   int64_t width, char **text_out)
 {
-    char path[PATH_BYTES];
-    json_t *modules = json_array();
+    json_t *about = NULL;
+    DS_TRY(make_about(ctx, source, &about));
     json_t *transformer = json_pack("{s:b}", "do_lower_case", 0);
-    (void)json_array_append_new(modules, module_json(0, "", "Transformer"));
-    (void)json_array_append_new(modules, module_json(1, "1_Pooling", "Pooling"));
-    if (form->normalize) {
-        (void)json_array_append_new(modules, module_json(2, "2_Normalize", "Normalize"));
-        (void)snprintf(path, sizeof path, "%s/2_Normalize", folder);
-        DS_TRY(dsi_folder_make(ctx, path));
-    }
     if (form->max_length > 0) {
         (void)json_object_set_new(transformer, "max_seq_length", json_integer(form->max_length));
     }
-    (void)snprintf(path, sizeof path, "%s/1_Pooling", folder);
-    DS_TRY(dsi_folder_make(ctx, path));
-    DS_TRY(put(ctx, folder, "1_Pooling/config.json", pooling_json(form, width)));
-    DS_TRY(put(ctx, folder, "sentence_bert_config.json", transformer));
-    DS_TRY(write_about(ctx, folder, source));
-    return put(ctx, folder, "modules.json", modules);
+    json_t *files = json_pack("{s:o, s:o, s:o, s:o}", POOLING, pooling_json(form, width),
+                              TRANSFORMER, transformer, ABOUT, about, MODULES, modules_json(form));
+    *text_out = files != NULL ? json_dumps(files, JSON_COMPACT) : NULL;
+    json_decref(files);
+    return *text_out != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for modules.json");
+}
+
+static ds_status put(ds_ctx *ctx, const char *folder, const char *name, const json_t *json)
+{
+    char path[2 * PATH_BYTES];
+    char *text = json_dumps(json, JSON_INDENT(2));
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    const ds_status status = text != NULL ? dsi_file_replace(ctx, path, text, strlen(text))
+                                          : ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s", path);
+    free(text);
+    return status;
+}
+
+static ds_status make_folder(ds_ctx *ctx, const char *folder, const char *name)
+{
+    char path[2 * PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    return dsi_folder_make(ctx, path);
+}
+
+/* These files alone, whatever else the text names. */
+static ds_status write_files(ds_ctx *ctx, const char *folder, const json_t *files)
+{
+    static const char *const names[] = {POOLING, TRANSFORMER, ABOUT, MODULES};
+    const json_t *modules = json_object_get(files, MODULES);
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        if (json_object_get(files, names[i]) == NULL) {
+            return ds_fail(ctx, DS_ERR_FORMAT, "the vectors of the model lack %s", names[i]);
+        }
+    }
+    DS_TRY(make_folder(ctx, folder, "1_Pooling"));
+    for (size_t i = 0; i < json_array_size(modules); ++i) {
+        if (strcmp(kind_of(json_array_get(modules, i)), "Normalize") == 0) {
+            DS_TRY(make_folder(ctx, folder, NORMALIZE));
+        }
+    }
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        DS_TRY(put(ctx, folder, names[i], json_object_get(files, names[i])));
+    }
+    return DS_OK;
+}
+
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text)
+{
+    json_error_t error;
+    json_t *files = json_loads(text, 0, &error);
+    if (files == NULL) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "the vectors of the model: line %d: %s", error.line,
+                       error.text);
+    }
+    const ds_status status = write_files(ctx, folder, files);
+    json_decref(files);
+    return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a folder of sentence-transformers makes one vector of a text: modules.json and what it names.
- * Called by ds_encode, ds_serve and ds_train. */
+ * Called by ds_encode, ds_serve, ds_train and
+ * ds_checkpoint. */
 #ifndef DS_TOOLS_SENTENCE_FOLDER_H
 #define DS_TOOLS_SENTENCE_FOLDER_H
 
@@ -28,10 +29,14 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling,
  * nothing), else what the folder says. */
 int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model_info *info);
 
-/* Writes those files into a model folder, for sentence-transformers. width: numbers of a vector.
- * source: the folder that was trained, whose named prompts and similarity stay; NULL: none.
- * Errors: ERR_IO, ERR_NOMEM, ERR_FORMAT. */
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *source,
-                                const sentence_form *form, int64_t width);
+/* Those files, as one text: what a checkpoint holds of them (the state "embeddings"), so that
+ * whoever makes a model folder of it writes the same. width: numbers of a vector. source: the
+ * folder that was trained, whose named prompts and similarity stay; NULL: none. The caller frees
+ * *text_out. Errors: ERR_NOMEM, ERR_FORMAT. */
+ds_status sentence_folder_describe(ds_ctx *ctx, const char *source, const sentence_form *form,
+                                   int64_t width, char **text_out);
+/* Writes the files of such a text into a model folder, for sentence-transformers. Errors: ERR_IO,
+ * ERR_NOMEM, ERR_FORMAT. */
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text);
 
 #endif

@@ -220,6 +220,8 @@ ds_status train_classes_open(train_run *run);
 void train_classes_free(train_run *run);
 /* What the task of any run has besides: run->task_params and run->form. After the model. */
 ds_status train_task_open(train_run *run);
+/* Of embeddings, with the engine: what its checkpoints hold of how vectors are made. */
+ds_status train_task_describe(train_run *run);
 /* ds_dataset_rows of the run's objective. */
 uint64_t train_rows(const train_run *run);
 

@@ -128,6 +128,9 @@ static ds_status build_engine(train_run *run)
     const train_options *o = run->options;
     const ds_engine_params params = engine_params(run);
     DS_TRY(ds_initialize(run->ctx, &params, &run->engine));
+    if (train_task(o) == DS_TASK_CONTRAST) {
+        DS_TRY(train_task_describe(run));
+    }
     ds_engine_keep_checkpoints(run->engine, (uint32_t)run->options->keep_last);
     DS_TRY(train_preference_reference(run));
     return o->resume_given || o->resume_from != NULL ? train_resume(run) : DS_OK;

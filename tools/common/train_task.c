@@ -2,9 +2,11 @@
 /* ds_train's objectives as tasks of a model and rows of data; and the vectors of --objective
  * embeddings. See train.h. */
 #include "common/train.h"
+#include "train/engine.h"
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool train_is_mlm(const train_options *o)
@@ -52,6 +54,17 @@ static ds_status open_embeddings(train_run *run)
                : ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
                          "--objective embeddings: vectors of the largest numbers (pooling max) are "
                          "not trained; give another --pooling");
+}
+
+/* For checkpoints, and the model folder at the end. */
+ds_status train_task_describe(train_run *run)
+{
+    char *text = NULL;
+    DS_TRY(sentence_folder_describe(run->ctx, run->options->model, &run->form,
+                                    ds_model_get_info(run->model)->hidden_size, &text));
+    const ds_status status = dsi_engine_set_embeddings(run->engine, text);
+    free(text);
+    return status;
 }
 
 ds_status train_task_open(train_run *run)

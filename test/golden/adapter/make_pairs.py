@@ -24,6 +24,7 @@ CASES = {
     "t5_all": ("t5_untied", dict(r=2, lora_alpha=5, target_modules="all-linear", use_rslora=True, rank_pattern={"EncDecAttention.k": 4})),
     "t5_saved": ("t5_untied", dict(r=2, lora_alpha=4, target_modules=r"decoder\..*\.(q|wi_0)", modules_to_save=["lm_head"])),
     "t5_dora": ("t5", dict(r=2, lora_alpha=4, target_modules=["q", "wi"], layers_to_transform=[0, 2], use_dora=True)),
+    "t5_shared": ("t5_shared", dict(r=2, lora_alpha=4, target_modules="all-linear")),
 }
 
 

@@ -10,19 +10,23 @@ For every variant a folder with
                                    decoding and the encoder make of them
   grads.safetensors                gradient of the loss by parameter name
   golden.json                      the loss, and those of twenty AdamW steps
+heads.json has the loss of two of them for every way in which config.json and the weights can say what the output projection is:
+keys there or not, and the projection not stored, stored with the embedding's bytes, or with half of the embedding's numbers.
 buckets.safetensors has rows of transformers' buckets for distances of -300 to 300, by their numbers in the names.
 Row 0 holds four pairs; row 1 one, and padding.
 
 Needs torch, transformers, safetensors. Deterministic. Run: make_t5.py [OUTPUT_FOLDER [VARIANT ...]]
 """
+import itertools
 import json
 import os
 import sys
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -38,6 +42,8 @@ VARIANTS = {
     "t5_untied": T5Config(**SMALL, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "t5_start": T5Config(**{**SMALL, "decoder_start_token_id": 5, "pad_token_id": 3, "layer_norm_epsilon": 1e-3,
                             "num_decoder_layers": 1, "relative_attention_num_buckets": 6}, feed_forward_proj="gated-silu"),
+    # tied and not scaled, which the first files of T5 could not say
+    "t5_shared": T5Config(**SMALL, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
 }
 PAIRS = (((0, 9, 6), (9, 4, 8), (17, 11, 11), (28, 5, 12)), ((0, 31, 17),))  # where it begins, source, target
 STEPS, N_NEW = 20, 24
@@ -166,6 +172,37 @@ def write_buckets():
     save_file(rows, "buckets.safetensors")
 
 
+def head_folder(base, tie, scale, head, folder):
+    """A model of `base`. tie, scale: the value of a key, or None: there is none. head: None, "same" or "half"."""
+    with open(f"{base}/config.json") as f:
+        config = json.load(f)
+    for key, value in (("tie_word_embeddings", tie), ("scale_decoder_outputs", scale)):
+        config.pop(key)
+        config |= {} if value is None else {key: value}
+    tensors = load_file(f"{base}/model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    if head is not None:
+        tensors["lm_head.weight"] = tensors["shared.weight"] * (1.0 if head == "same" else 0.5)
+    with open(f"{folder}/config.json", "w") as f:
+        json.dump(config, f)
+    save_file(tensors, f"{folder}/model.safetensors", metadata={"format": "pt"})
+
+
+def write_heads():
+    rows = []
+    for base in ("t5", "t5_untied"):
+        batch = {k: v.long() for k, v in load_file(f"{base}/golden.safetensors").items() if k in ("tokens", "targets")}
+        for tie, scale, head in itertools.product((None, True, False), (None, True, False), (None, "same", "half")):
+            with tempfile.TemporaryDirectory() as folder:
+                head_folder(base, tie, scale, head, folder)
+                with torch.no_grad():
+                    loss = loss_of(load(folder), batch).item()
+            rows.append(dict(base=base, tie=tie, scale=scale, head=head, loss=loss))
+    with open("heads.json", "w") as f:
+        f.write("[" + ",\n ".join(json.dumps(r) for r in rows) + "]\n")
+    print(len(rows), "heads,", len({r["loss"] for r in rows}), "losses")
+
+
 def main():
     os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__)))
     write_buckets()
@@ -174,11 +211,13 @@ def main():
             continue
         torch.manual_seed(seed)
         model = T5ForConditionalGeneration(config)
-        if not config.scale_decoder_outputs:
+        if name == "t5_untied":
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.shared.weight))
         perturb(model)
         model.save_pretrained(name)
         write(name, clear_batch(name, config, 100 + seed), seed)
+    if not sys.argv[2:] or "heads" in sys.argv[2:]:
+        write_heads()
 
 
 if __name__ == "__main__":
