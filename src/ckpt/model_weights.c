@@ -27,6 +27,8 @@ struct dsi_weights {
     unpacked_weight *unpacked;
     dsi_weight *by_cell;
     const ds_safetensor **parts; /* of all weights, one after the other */
+    bool *made;                  /* of parts: it was unpacked */
+    bool *taken;                 /* of the stored tensors: it was read for one that was unpacked */
     size_t n_parts;
     ds_safetensor longer[MOST_LONGER]; /* with a row for each token, more than are stored */
     uint32_t n_longer;
@@ -193,6 +195,13 @@ static void use(matching *m, const ds_safetensor *tensor)
     m->used[tensor - ds_safetensors_at(m->st, 0)] = true;
 }
 
+/* The same for what is unpacked. */
+static void take(matching *m, const ds_safetensor *tensor)
+{
+    use(m, tensor);
+    m->found->taken[tensor - ds_safetensors_at(m->st, 0)] = true;
+}
+
 /* Rows behind the stored ones: their mean, summed in fp64 and rounded to the dtype once. */
 static ds_status add_rows(ds_ctx *ctx, const ds_safetensor *from, int64_t n_rows, ds_safetensor *to)
 {
@@ -324,9 +333,10 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
     DS_TRY(add_unpacked(m, name, &u));
     DS_TRY(dsi_byte_unpack(m->ctx, &m->bytes, *tensor, found[0], found[1], shape, &u->tensor));
     u->tensor.name = u->name;
+    take(m, *tensor);
     for (int i = 0; i < 2; ++i) {
         if (found[i] != NULL) {
-            use(m, found[i]);
+            take(m, found[i]);
         }
     }
     *tensor = &u->tensor;
@@ -346,7 +356,7 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
                                           parts.shape};
     for (size_t i = 0; i < sizeof found / sizeof found[0]; ++i) {
         if (found[i] != NULL) {
-            use(m, found[i]);
+            take(m, found[i]);
         }
     }
     if (m->kept != NULL && dsi_int4_blocks_type(m->kept, name, shape) == cell->meta.dtype) {
@@ -385,6 +395,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         if (parts[i] == NULL) {
             DS_TRY(match_int4(m, cell, name, want.shape, &parts[i]));
             if (parts[i] != NULL) {
+                m->found->made[m->found->n_parts + (size_t)i] = true;
                 continue;
             }
         }
@@ -398,7 +409,9 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                            first != NULL ? first->path : "weights", name);
         }
         use(m, parts[i]);
+        const ds_safetensor *stored = parts[i];
         DS_TRY(match_bytes(m, name, want.shape, &parts[i]));
+        m->found->made[m->found->n_parts + (size_t)i] = parts[i] != stored;
         DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
@@ -413,7 +426,8 @@ static bool is_weight(const ds_cell_info *cell)
     return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
 }
 
-static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weights_out)
+static ds_status create(ds_ctx *ctx, const ds_cells *cells, const ds_safetensors *st,
+                        dsi_weights **weights_out)
 {
     size_t n_parts = 1;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
@@ -422,6 +436,8 @@ static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weight
     }
     dsi_weights *w = calloc(1, sizeof *w);
     if (w == NULL || (w->parts = calloc(n_parts, sizeof *w->parts)) == NULL ||
+        (w->made = calloc(n_parts, sizeof *w->made)) == NULL ||
+        (w->taken = calloc(ds_safetensors_count(st) + 1, sizeof *w->taken)) == NULL ||
         (w->by_cell = calloc((size_t)ds_cells_count(cells) + 1, sizeof *w->by_cell)) == NULL) {
         dsi_weights_destroy(&w);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
@@ -441,7 +457,7 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
                                  dsi_weights **weights_out)
 {
     matching m = {.ctx = ctx, .model = model, .st = st, .kept = kept};
-    DS_TRY(create(ctx, cells, &m.found));
+    DS_TRY(create(ctx, cells, st, &m.found));
     m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
     ds_status status =
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
@@ -489,6 +505,8 @@ void dsi_weights_destroy(dsi_weights **weights)
             u = next;
         }
         free((*weights)->parts);
+        free((*weights)->made);
+        free((*weights)->taken);
         free((*weights)->by_cell);
         free(*weights);
         *weights = NULL;
@@ -498,6 +516,16 @@ void dsi_weights_destroy(dsi_weights **weights)
 bool dsi_weights_are_unpacked(const dsi_weights *weights)
 {
     return weights->unpacked != NULL;
+}
+
+bool dsi_weights_made(const dsi_weights *weights, ds_cell cell, int64_t i)
+{
+    return weights->made[weights->by_cell[cell].parts - weights->parts + i];
+}
+
+bool dsi_weights_takes(const dsi_weights *weights, size_t i)
+{
+    return weights->taken[i];
 }
 
 bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part)

@@ -49,6 +49,10 @@ const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensor
 void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
 /* Whether some are stored in four bits (int4.h): what is read is not what the file has. */
 bool dsi_weights_are_unpacked(const dsi_weights *weights);
+/* Whether part i of a weight was made of what the file has in few bits, and whether the i-th tensor
+ * of the file was read for such a part alone. */
+bool dsi_weights_made(const dsi_weights *weights, ds_cell cell, int64_t i);
+bool dsi_weights_takes(const dsi_weights *weights, size_t i);
 /* Frees a part of a weight that was unpacked, which is not read again; false: it lies in a map. */
 bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part);
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell);
