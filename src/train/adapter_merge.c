@@ -242,16 +242,18 @@ static ds_tensor_source source_of_tensor(const dsi_merger *m, const ds_safetenso
     return (ds_tensor_source){.name = tensor->name, .meta = tensor->meta, .data = tensor->data};
 }
 
-/* Those of a parameter that the folder has in few bits. */
-static ds_status add_unpacked(const dsi_merger *m, ds_cell c, ds_hf_export *export)
+/* Those of a parameter that the folder has in few bits, or as a slice of a tensor. */
+static ds_status add_made(const dsi_merger *m, ds_cell c, ds_hf_export *export)
 {
     const dsi_weight weight = dsi_weights_of(m->stored, c);
     for (int64_t i = 0; i < weight.n; ++i) {
         const ds_safetensor *part = weight.parts[i];
-        if (!dsi_weights_made(m->stored, c, i)) {
+        const dsi_weight_origin origin = dsi_weights_origin(m->stored, c, i);
+        if (origin == DSI_WEIGHT_STORED) {
             continue;
         }
-        const ds_dtype dtype = unpacked_dtype(m, part);
+        const ds_dtype dtype =
+            origin == DSI_WEIGHT_UNPACKED ? unpacked_dtype(m, part) : dtype_of(m, part);
         dsi_adapter_sum *sum = weight.n > 1 ? expert_sum(m, part) : NULL;
         const ds_tensor_source plain = {
             .name = part->name, .meta = part->meta, .data = part->data, .stored = dtype};
@@ -276,7 +278,7 @@ static ds_status add_parameter(const dsi_merger *m, ds_cell c, ds_hf_export *exp
                                          .stored = dtype_of(m, ds_safetensors_at(m->st, 0))};
         return ds_hf_export_add(export, &source);
     }
-    return m->unpacks ? add_unpacked(m, c, export) : DS_OK;
+    return add_made(m, c, export);
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
