@@ -74,6 +74,14 @@ DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **a
  * Source: Dettmers et al., "QLoRA", 2023. */
 DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
 
+/* Another adapter of the same model, of a folder, is active beside it while it is trained, and
+ * stays as it is: PEFT's set_adapter of several, of which the first alone has gradients. What it
+ * does is added behind the first, in training with its dropout, as there. It is neither saved with
+ * the first nor merged (ds_adapter_combine and ds_adapter_merge take several). Call it before the
+ * adapter is used. Errors: those of ds_adapter_open; ERR_UNSUPPORTED naming the field (use_dora,
+ * modules_to_save, a task_type that differs). */
+DS_API ds_status ds_adapter_add_frozen(ds_adapter *adapter, const char *folder);
+
 /* The model that the adapter is of: *model itself, or in its place one that ds_model_change makes
  * of it. The vocabulary becomes as long as what the adapter's folder holds of embedding and output
  * head; where modules_to_save means one of the two, or the adapter is on the embedding, and they

@@ -64,6 +64,7 @@ static ds_status check_one(combiner *c, uint32_t i)
     static const char *const alike[] = {"layers_to_transform", "layers_pattern", "exclude_modules"};
     const ds_adapter *a = c->p->adapters[i], *first = c->p->adapters[0];
     const int64_t rank = largest_rank(a);
+    DS_TRY(dsi_adapter_check_alone(a, "ds_adapter_combine"));
     if (a->folder == NULL) {
         return ds_fail(c->ctx, DS_ERR_ARG,
                        "ds_adapter_combine: expected adapters that were opened from folders");

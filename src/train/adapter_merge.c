@@ -401,6 +401,7 @@ static ds_status find_parts(dsi_merger *m, const ds_adapter *first,
         const ds_adapter *a = i == 0 ? first : params->others[i - 1];
         const double weight = params->weights != NULL ? params->weights[i] : 1.0;
         m->parts[i] = (dsi_merge_part){.adapter = a, .weight = weight};
+        DS_TRY(dsi_adapter_check_alone(a, "ds_adapter_merge"));
         if (dsi_adapter_folder(a) == NULL) {
             return ds_fail(m->ctx, DS_ERR_ARG,
                            "ds_adapter_merge: expected an adapter that was opened from a folder");
