@@ -42,8 +42,8 @@ static const char about[] =
     "folder OUT\n"
     "  deepspeed DIR OUT [TAG]    writes one as a ZeRO folder of DeepSpeed for Python\n"
     "  universal DIR OUT [TAG]    writes one as a universal folder of it\n"
-    "  merge MODEL ADAPTER OUT    writes the model folder that an adapter makes of MODEL (PEFT's\n"
-    "                             folder, or ds_train --lora's)\n"
+    "  merge MODEL ADAPTER… OUT   writes the model folder that adapters make of MODEL (PEFT's\n"
+    "                             folders, or ds_train --lora's), one after the other\n"
     "  combine OUT ADAPTER…       writes one adapter of several, as PEFT's add_weighted_adapter "
     "does\n"
     "  unmerge MERGED OUT         writes the model that merge --reversible was given, its weights "
@@ -68,7 +68,8 @@ static const char after[] =
     "  ds_checkpoint export out/checkpoints model --dtype bf16 --tokenizer gpt2\n"
     "  ds_checkpoint deepspeed out/checkpoints ds --zero_stage 2 --ranks 8\n"
     "  ds_checkpoint deepspeed out ds --zero_stage 1 --ranks 4 --like first_save\n"
-    "  ds_checkpoint merge Qwen/Qwen2.5-0.5B tuned merged\n\n"
+    "  ds_checkpoint merge Qwen/Qwen2.5-0.5B tuned merged\n"
+    "  ds_checkpoint merge --weights 0.7,0.3 Qwen/Qwen2.5-0.5B style facts merged\n\n"
     "Exit codes: 0 right, 1 a checkpoint is broken or missing, 2 wrong usage, 3 a folder or file\n"
     "cannot be read or memory ran out.";
 
@@ -393,15 +394,14 @@ static int usage(const char *what)
     return EXIT_USAGE;
 }
 
-static ds_status merge_opened(ds_ctx *ctx, const options *o, const ds_adapter *adapter,
-                              const char *model, const char *out)
+static ds_status merge_opened(ds_ctx *ctx, const options *o, ds_adapter_merge_params *params,
+                              const ds_adapter *adapter)
 {
-    ds_adapter_merge_params params = {.model_folder = model, .folder = out};
-    DS_TRY(o->given_dtype ? dtype_of(ctx, o->dtype, &params.dtype) : DS_OK);
-    DS_TRY(size_parse(ctx, "max_shard_size", o->max_shard_size, &params.max_shard_bytes));
-    DS_TRY(output_folder_free(ctx, out, o->overwrite));
-    DS_TRY(ds_adapter_merge(ctx, adapter, &params));
-    return o->reversible ? ds_unmerge_keep(ctx, model, out) : DS_OK;
+    DS_TRY(o->given_dtype ? dtype_of(ctx, o->dtype, &params->dtype) : DS_OK);
+    DS_TRY(size_parse(ctx, "max_shard_size", o->max_shard_size, &params->max_shard_bytes));
+    DS_TRY(output_folder_free(ctx, params->folder, o->overwrite));
+    DS_TRY(ds_adapter_merge(ctx, adapter, params));
+    return o->reversible ? ds_unmerge_keep(ctx, params->model_folder, params->folder) : DS_OK;
 }
 
 /* unmerge: MERGED OUT. */
@@ -422,31 +422,48 @@ static int unmerge(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
-/* merge: MODEL ADAPTER OUT. */
+static ds_status print_merged(const ds_adapter_merge_params *p, const merge_list *list)
+{
+    for (size_t i = 0; i < list->n; ++i) {
+        char *line = NULL;
+        DS_TRY(ds_adapter_print(list->items[i], &line));
+        if (i == 0) {
+            (void)printf("%s: %s with %s\n", shown(p->folder), shown(p->model_folder), line);
+        } else {
+            (void)printf("  and with %s\n", line);
+        }
+        free(line);
+    }
+    return DS_OK;
+}
+
+/* merge: MODEL ADAPTER… OUT. */
 static int merge(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
 {
     const char *model = words->n > 1 ? words->items[1] : NULL;
-    ds_adapter *adapter = NULL;
+    merge_list list = {0};
     char *found = NULL;
-    char *line = NULL;
-    if (words->n != 4) {
-        return usage("expected: merge MODEL ADAPTER OUT");
+    if (words->n < 4) {
+        return usage("expected: merge MODEL ADAPTER… OUT");
     }
     if (o->tokenizer != NULL || o->exclude_frozen) {
         return usage("--tokenizer and --exclude_frozen_parameters belong to export");
     }
-    const char *out = words->items[3];
+    const char *out = words->items[words->n - 1];
     ds_status status = hub_flag_find(ctx, "model", &model, NULL, DS_HUB_MODEL, &found);
     status = status < 0 ? status : hub_flag_spare(ctx, found, "output", out);
-    status = status < 0 ? status : ds_adapter_open(ctx, words->items[2], &adapter);
-    status = status < 0 ? status : merge_opened(ctx, o, adapter, model, out);
-    status = status < 0 ? status : ds_adapter_print(adapter, &line);
-    if (status >= 0) {
-        (void)printf("%s: %s with %s\n", shown(out), shown(model), line);
-    }
-    free(line);
+    status = status < 0 ? status
+                        : merge_list_open(ctx, (const char *const *)words->items + 2, words->n - 3,
+                                          &o->combine.weights, &list);
+    ds_adapter_merge_params params = {.model_folder = model,
+                                      .folder = out,
+                                      .others = (const ds_adapter *const *)list.items + 1,
+                                      .n_others = (uint32_t)words->n - 4,
+                                      .weights = list.weights};
+    status = status < 0 ? status : merge_opened(ctx, o, &params, list.items[0]);
+    status = status < 0 ? status : print_merged(&params, &list);
+    merge_list_close(&list);
     free(found);
-    ds_adapter_destroy(&adapter);
     return status < 0 ? fail(ctx, status) : EXIT_RIGHT;
 }
 
@@ -482,7 +499,7 @@ static int combine(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     }
     if (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen ||
         o->reversible || deepspeed_flags_given(&o->deepspeed)) {
-        return usage("combine takes --weights, --combination and --overwrite");
+        return usage("combine takes --weights, --combination, --svd_rank and --overwrite");
     }
     ds_status status = output_folder_free(ctx, words->items[1], o->overwrite);
     status = status < 0 ? status : combine_adapters(ctx, &o->combine, words);
@@ -510,8 +527,10 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     if (is_combine) {
         return combine(ctx, o, words);
     }
-    if (combine_flags_given(&o->combine)) {
-        return usage("--weights and --combination belong to combine");
+    if (combine_flags_given(&o->combine, !is_merge)) {
+        return usage(is_merge ? "--combination and --svd_rank belong to combine"
+                              : "--weights, --combination and --svd_rank belong to combine, "
+                                "--weights to merge, too");
     }
     if (o->reversible && !is_merge) {
         return usage("--reversible belongs to merge");

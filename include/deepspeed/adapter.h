@@ -74,6 +74,14 @@ DS_API ds_status ds_adapter_open(ds_ctx *ctx, const char *folder, ds_adapter **a
  * Source: Dettmers et al., "QLoRA", 2023. */
 DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
 
+/* Another adapter of the same model, of a folder, is active beside it while it is trained, and
+ * stays as it is: PEFT's set_adapter of several, of which the first alone has gradients. What it
+ * does is added behind the first, in training with its dropout, as there. It is neither saved with
+ * the first nor merged (ds_adapter_combine and ds_adapter_merge take several). Call it before the
+ * adapter is used. Errors: those of ds_adapter_open; ERR_UNSUPPORTED naming the field (use_dora,
+ * modules_to_save, a task_type that differs). */
+DS_API ds_status ds_adapter_add_frozen(ds_adapter *adapter, const char *folder);
+
 /* The model that the adapter is of: *model itself, or in its place one that ds_model_change makes
  * of it. The vocabulary becomes as long as what the adapter's folder holds of embedding and output
  * head; where modules_to_save means one of the two, or the adapter is on the embedding, and they
@@ -91,16 +99,25 @@ DS_API ds_status ds_adapter_task(const ds_adapter *adapter, uint32_t *task_out,
 DS_API void ds_adapter_destroy(ds_adapter **adapter);
 
 typedef struct ds_adapter_merge_params {
-    const char *model_folder; /* the model that it is of; stays as it is */
-    const char *folder;       /* to be written, another one; tokenizer files are copied */
-    ds_dtype dtype;           /* default NONE: as the model's weights are stored */
-    uint64_t max_shard_bytes; /* default 0: one file whatever its size */
-    DS_RESERVED(8);
+    const char *model_folder;        /* the model that it is of; stays as it is */
+    const char *folder;              /* to be written, another one; tokenizer files are copied */
+    ds_dtype dtype;                  /* default NONE: as the model's weights are stored */
+    uint64_t max_shard_bytes;        /* default 0: one file whatever its size */
+    const ds_adapter *const *others; /* default NULL: further adapters of the model, which are added
+                                        behind the first, one after the other */
+    const double *weights; /* default NULL: 1 each; what the scales of the first and of the others
+                              are multiplied by */
+    uint32_t n_others;
+    DS_RESERVED(5);
 } ds_adapter_merge_params;
 
 /* Writes the model folder that the adapter makes of another: W + scale·B·A in fp32, rounded once.
- * adapter: opened from a folder. Errors: ERR_ARG, those of folders and of adapters that do not fit
- * the model. */
+ * adapter: opened from a folder. With others: what PEFT's merge_and_unload makes of several active
+ * adapters (DoRA scales what those in front of it have made), but rounded once. What the
+ * model's folder has in few bits, FP8 and the like, is written as real numbers: of `dtype`, or
+ * bf16 (fp16 where its scales are). Errors: ERR_ARG, ERR_UNSUPPORTED naming the field (two that
+ * trained one module of modules_to_save; a weight beside DoRA or modules_to_save), those of folders
+ * and of adapters that do not fit the model. */
 DS_API ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
                                   const ds_adapter_merge_params *params);
 
@@ -110,6 +127,8 @@ typedef enum ds_adapter_combination {
                           sum of what the adapters do */
     DS_ADAPTER_CAT,    /* A and B stand side by side: the weighted sum of what the adapters do; the
                           rank is the sum of theirs */
+    DS_ADAPTER_SVD,    /* the largest singular values of that sum, in B with their vectors: PEFT's
+                          "svd" without a clamp */
 } ds_adapter_combination;
 
 typedef struct ds_adapter_combine_params {
@@ -118,7 +137,8 @@ typedef struct ds_adapter_combine_params {
     const double *weights;             /* default NULL: 1 each; negative ones take away */
     ds_adapter_combination combination;
     const char *folder; /* to be written, another one */
-    DS_RESERVED(8);
+    int64_t rank;       /* of DS_ADAPTER_SVD; default 0: the largest of the adapters' */
+    DS_RESERVED(7);
 } ds_adapter_combine_params;
 
 /* Writes a folder with one adapter that several make: PEFT's add_weighted_adapter, by lists of

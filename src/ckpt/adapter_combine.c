@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several adapters of one model as one: PEFT's add_weighted_adapter (tuners/lora/model.py), of its
- * ways "linear" and "cat". See deepspeed/adapter.h.
+ * ways "linear", "cat" and "svd". See deepspeed/adapter.h.
  *
  * What is combined are the tensors of the folders, by their names; no model is needed. A combined
- * matrix is made whole in memory, one of each adapter beside it.
+ * matrix is made whole in memory, one of each adapter beside it; "svd" makes the sum of what the
+ * adapters add to a weight, which is as large as the weight.
  */
 #include "base/reserved.h"
+#include "ckpt/adapter_combiner.h"
 #include "io/file.h"
-#include "model/adapter.h"
 
 #include <deepspeed/safetensors.h>
 #include <math.h>
@@ -16,18 +17,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { NAME_BYTES = 1200 };
+enum { NAME_BYTES = DSI_COMBINER_NAME_BYTES };
 
-/* The folders that are read, and what is made of them. */
-typedef struct combiner {
-    ds_ctx *ctx;
-    const ds_adapter_combine_params *p;
-    ds_safetensors **st; /* per adapter */
-    int64_t rank;        /* of what is made */
-    ds_tensor_source *made;
-    float **data;
-    size_t n, room;
-} combiner;
+typedef dsi_combiner combiner;
 
 static ds_status no_memory(ds_ctx *ctx)
 {
@@ -72,6 +64,7 @@ static ds_status check_one(combiner *c, uint32_t i)
     static const char *const alike[] = {"layers_to_transform", "layers_pattern", "exclude_modules"};
     const ds_adapter *a = c->p->adapters[i], *first = c->p->adapters[0];
     const int64_t rank = largest_rank(a);
+    DS_TRY(dsi_adapter_check_alone(a, "ds_adapter_combine"));
     if (a->folder == NULL) {
         return ds_fail(c->ctx, DS_ERR_ARG,
                        "ds_adapter_combine: expected adapters that were opened from folders");
@@ -95,7 +88,11 @@ static ds_status check_one(combiner *c, uint32_t i)
                        "are combined in the linear way; take cat",
                        first->folder, (long long)c->rank, a->folder, (long long)rank);
     }
-    c->rank = i > 0 && c->p->combination == DS_ADAPTER_CAT ? c->rank + rank : rank;
+    if (c->p->combination == DS_ADAPTER_CAT) {
+        c->rank += rank;
+    } else {
+        c->rank = rank > c->rank ? rank : c->rank;
+    }
     return DS_OK;
 }
 
@@ -214,6 +211,17 @@ static ds_status add_matrix(const combiner *c, const ds_safetensor *t, matrix_si
     return status;
 }
 
+ds_status dsi_combine_make(combiner *c, const char *name, ds_shape shape, float **out)
+{
+    *out = calloc((size_t)ds_shape_count(shape) + 1, sizeof **out);
+    if (*out == NULL) {
+        return no_memory(c->ctx);
+    }
+    c->data[c->n] = *out;
+    c->made[c->n++] = (ds_tensor_source){.name = name, .meta = {DS_DTYPE_F32, shape}, .data = *out};
+    return DS_OK;
+}
+
 /* One tensor of all adapters that have it. */
 static ds_status combine_tensor(combiner *c, const ds_safetensor *first, const char *module,
                                 matrix_side side)
@@ -224,13 +232,8 @@ static ds_status combine_tensor(combiner *c, const ds_safetensor *first, const c
         return ds_fail(c->ctx, DS_ERR_SHAPE, "%s: %s is no matrix", first->path, first->name);
     }
     shape.dims[side == SIDE_A ? 0 : 1] = c->rank;
-    float *out = calloc((size_t)ds_shape_count(shape) + 1, sizeof *out);
-    if (out == NULL) {
-        return no_memory(c->ctx);
-    }
-    c->data[c->n] = out;
-    c->made[c->n++] =
-        (ds_tensor_source){.name = first->name, .meta = {DS_DTYPE_F32, shape}, .data = out};
+    float *out = NULL;
+    DS_TRY(dsi_combine_make(c, first->name, shape, &out));
     for (uint32_t i = 0; i < c->p->n_adapters; ++i) {
         const ds_safetensor *t = ds_safetensors_find(c->st[i], first->name);
         float weight = 0.0f;
@@ -243,6 +246,8 @@ static ds_status combine_tensor(combiner *c, const ds_safetensor *first, const c
     }
     return DS_OK;
 }
+
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 static ds_status combine_tensors(combiner *c)
 {
@@ -268,7 +273,11 @@ static ds_status combine_tensors(combiner *c)
                                "%s: the tensor %s is no matrix of LoRA, others are not combined",
                                t->path, t->name);
             }
-            DS_TRY(before ? DS_OK : combine_tensor(c, t, module, side));
+            if (c->p->combination == DS_ADAPTER_SVD) {
+                DS_TRY(before || side == SIDE_B ? DS_OK : dsi_combine_svd(c, t, module));
+            } else {
+                DS_TRY(before ? DS_OK : combine_tensor(c, t, module, side));
+            }
         }
     }
     return DS_OK;
@@ -337,6 +346,7 @@ static ds_status combine(combiner *c)
         free(path);
         DS_TRY(status);
     }
+    c->rank = c->p->combination == DS_ADAPTER_SVD && c->p->rank > 0 ? c->p->rank : c->rank;
     DS_TRY(combine_tensors(c));
     return write_folder(c);
 }
@@ -346,9 +356,12 @@ ds_status ds_adapter_combine(ds_ctx *ctx, const ds_adapter_combine_params *param
     combiner c = {.ctx = ctx, .p = params};
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_combine_params", params));
     if (params->n_adapters < 1 || params->folder == NULL ||
-        params->combination < DS_ADAPTER_LINEAR || params->combination > DS_ADAPTER_CAT) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "ds_adapter_combine_params: expected adapters, a folder, and a combination");
+        params->combination < DS_ADAPTER_LINEAR || params->combination > DS_ADAPTER_SVD ||
+        params->rank < 0 || (params->rank > 0 && params->combination != DS_ADAPTER_SVD)) {
+        return ds_fail(
+            ctx, DS_ERR_ARG,
+            "ds_adapter_combine_params: expected adapters, a folder, a combination, and a "
+            "rank of DS_ADAPTER_SVD alone");
     }
     for (uint32_t i = 0; i < params->n_adapters && params->weights != NULL; ++i) {
         if (!isfinite(params->weights[i])) {

@@ -52,21 +52,23 @@ static bool is_again(const ds_safetensors *st, const ds_safetensor *tensor)
 }
 
 /* The embedding or output head that an adapter is on, which PEFT writes with it. */
-static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
+static ds_cell base_of(const ds_adapter *a, const ds_cells *cells, const ds_safetensor *tensor)
 {
+    char prefix[DSI_ADAPTER_FROZEN_BYTES];
     static const char part[] = ".base_layer";
     const char *at = strstr(tensor->name, part);
     const size_t n = strlen(DSI_ADAPTER_PREFIX);
     char name[NAME_BYTES];
+    dsi_adapter_frozen_prefix(a, prefix);
     if (at == NULL || strncmp(tensor->name, DSI_ADAPTER_PREFIX, n) != 0) {
         return DS_NONE;
     }
-    (void)snprintf(name, sizeof name, "%.*s" DSI_ADAPTER_TABLE_A, (int)(at - tensor->name - (int)n),
+    const int length = (int)(at - tensor->name - (int)n);
+    (void)snprintf(name, sizeof name, "%s%.*s" DSI_ADAPTER_TABLE_A, prefix, length,
                    tensor->name + n);
     ds_cell own = ds_cells_find(cells, DS_CELL_PARAM, name);
     if (own == DS_NONE) {
-        (void)snprintf(name, sizeof name, "%.*s.lora_A.weight", (int)(at - tensor->name - (int)n),
-                       tensor->name + n);
+        (void)snprintf(name, sizeof name, "%s%.*s.lora_A.weight", prefix, length, tensor->name + n);
         own = ds_cells_find(cells, DS_CELL_PARAM, name);
     }
     return own != DS_NONE ? ds_cells_get(cells, own)->of : DS_NONE;
@@ -75,7 +77,7 @@ static ds_cell base_of(const ds_cells *cells, const ds_safetensor *tensor)
 static ds_status match_rest(const ds_adapter *a, const ds_cells *cells, const ds_safetensors *st,
                             const ds_safetensor *tensor, const ds_safetensor **by_cell)
 {
-    const ds_cell base = base_of(cells, tensor);
+    const ds_cell base = base_of(a, cells, tensor);
     if (base != DS_NONE) {
         by_cell[base] = tensor;
         return check_meta(a->ctx, ds_cells_get(cells, base), tensor);
@@ -137,7 +139,7 @@ static ds_status match(const ds_adapter *a, const ds_cells *cells, ds_safetensor
         dsi_expert_stored stored;
         const bool expert = cell->of != DS_NONE &&
                             dsi_expert_stored_of(cell, ds_cells_get(cells, cell->of), &stored);
-        const ds_cell_info as = {.name = expert ? stored.name : cell->name,
+        const ds_cell_info as = {.name = expert ? stored.name : dsi_adapter_plain_name(cell->name),
                                  .meta = expert ? stored.meta : cell->meta};
         (void)snprintf(name, sizeof name, "%s%s", DSI_ADAPTER_PREFIX, as.name);
         by_cell[c] = ds_safetensors_find(st, name);

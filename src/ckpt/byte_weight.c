@@ -39,6 +39,9 @@ static ds_status read_fp8(const dsi_quantized_config *c, dsi_byte_form *form)
     if (!dsi_quantized_is(c->own, "activation_scheme", "dynamic", "dynamic")) {
         return dsi_quantized_refuse(c, "activation_scheme", "\"dynamic\" alone is read");
     }
+    if (!dsi_quantized_is(c->own, "expert_dtype", "fp8", "fp8")) {
+        return dsi_quantized_refuse(c, "expert_dtype", "\"fp8\" alone is read");
+    }
     if (!dsi_quantized_is(c->own, "fmt", "e4m3", "e4m3")) {
         return dsi_quantized_refuse(c, "fmt", "\"e4m3\" alone is read");
     }
@@ -188,23 +191,30 @@ static float value_of(ds_dtype dtype, uint8_t byte)
     return e4m3(byte);
 }
 
+/* Exponents of powers of two, also as plain bytes, as transformers reads them. */
+static bool is_exponent(ds_dtype dtype)
+{
+    return (int)dtype == DSI_DTYPE_F8_E8M0 || dtype == DS_DTYPE_U8;
+}
+
 /* A scale in fp32; E8M0 is a power of two, 255 no number (OCP Microscaling Formats, 2023). */
 static void read_scales(const ds_safetensor *scales, float *wide, size_t n)
 {
     const uint8_t *exponents = scales->data;
-    if ((int)scales->meta.dtype != DSI_DTYPE_F8_E8M0) {
+    const bool plain = scales->meta.dtype == DS_DTYPE_U8;
+    if (!is_exponent(scales->meta.dtype)) {
         (void)dsi_convert(scales->meta.dtype, scales->data, DS_DTYPE_F32, wide, n);
         return;
     }
     for (size_t i = 0; i < n; ++i) {
-        wide[i] = exponents[i] == 255 ? NAN : ldexpf(1.0f, (int)exponents[i] - 127);
+        wide[i] = exponents[i] == 255 && !plain ? NAN : ldexpf(1.0f, (int)exponents[i] - 127);
     }
 }
 
 /* Of the matrix as real numbers. An FP8 number times a power of two is exact in bf16. */
 static ds_dtype unpacked_dtype(const ds_safetensor *scales)
 {
-    return (int)scales->meta.dtype == DSI_DTYPE_F8_E8M0 ? DS_DTYPE_BF16 : scales->meta.dtype;
+    return is_exponent(scales->meta.dtype) ? DS_DTYPE_BF16 : scales->meta.dtype;
 }
 
 typedef struct grid {
@@ -248,7 +258,8 @@ static const ds_safetensor *find_wrong(const dsi_byte_form *form, const ds_safet
     g->n_along = parts_of(g->n_in, g->columns);
     if (!is_grid(scales->meta.shape, g) ||
         (dtype != DS_DTYPE_F32 && dtype != DS_DTYPE_BF16 && dtype != DS_DTYPE_F16 &&
-         ((int)dtype != DSI_DTYPE_F8_E8M0 || form->whole_numbers))) {
+         (!is_exponent(dtype) || form->whole_numbers)) ||
+        (dtype == DS_DTYPE_U8 && strcmp(form->scale, "weight_scale_inv") != 0)) {
         return scales;
     }
     if (zeros != NULL && (zeros->meta.dtype != DS_DTYPE_I8 || !form->whole_numbers ||
@@ -258,38 +269,18 @@ static const ds_safetensor *find_wrong(const dsi_byte_form *form, const ds_safet
     return NULL;
 }
 
-static ds_status fill(ds_ctx *ctx, const ds_safetensor *weight, const ds_safetensor *scales,
-                      const ds_safetensor *zeros, const grid *g, float *wide, float *row,
-                      unsigned char *data)
-{
-    const ds_dtype dtype = unpacked_dtype(scales);
-    const size_t row_bytes = (size_t)g->n_in * ds_dtype_bytes(dtype);
-    const uint8_t *bytes = weight->data;
+struct dsi_byte_matrix {
+    ds_ctx *ctx;
+    const ds_safetensor *weight, *zeros;
+    grid g;
+    ds_dtype dtype; /* that numbers are rounded to */
     float values[256];
-    size_t overflows = 0;
-    for (int i = 0; i < 256; ++i) {
-        values[i] = value_of(weight->meta.dtype, (uint8_t)i);
-    }
-    read_scales(scales, wide, (size_t)(g->n_down * g->n_along));
-    for (int64_t o = 0; o < g->n_out; ++o) {
-        const int64_t down = o / g->rows * g->n_along;
-        for (int64_t i = 0; i < g->n_in; ++i) {
-            const int64_t at = down + i / g->columns;
-            const float zero = zeros != NULL ? (float)((const int8_t *)zeros->data)[at] : 0.0f;
-            row[i] = (values[bytes[o * g->n_in + i]] - zero) * wide[at];
-        }
-        overflows +=
-            dsi_convert(DS_DTYPE_F32, row, dtype, data + (size_t)o * row_bytes, (size_t)g->n_in);
-    }
-    return overflows == 0
-               ? DS_OK
-               : ds_fail(ctx, DS_ERR_NUMERIC, "%s: %zu values of %s are beyond the range of %s",
-                         weight->path, overflows, weight->name, ds_dtype_name(dtype));
-}
+    float *scales;
+};
 
-ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
-                          const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
-                          ds_safetensor *out)
+ds_status dsi_byte_open(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                        const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
+                        dsi_byte_matrix **matrix_out)
 {
     grid g = {0};
     const ds_safetensor *wrong = find_wrong(form, weight, scales, zeros, shape, &g);
@@ -302,16 +293,104 @@ ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safet
                        wrong->path, wrong->name, ds_meta_text(wrong->meta, got, sizeof got),
                        ds_meta_text((ds_meta){DS_DTYPE_F32, shape}, need, sizeof need));
     }
-    const ds_dtype dtype = unpacked_dtype(scales);
-    const size_t n_bytes = (size_t)(g.n_out * g.n_in) * ds_dtype_bytes(dtype);
-    unsigned char *data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
-    float *row = malloc((size_t)g.n_in * sizeof *row);
+    dsi_byte_matrix *m = calloc(1, sizeof *m);
     float *wide = malloc((size_t)(g.n_down * g.n_along) * sizeof *wide);
-    ds_status status = data != NULL && row != NULL && wide != NULL
-                           ? fill(ctx, weight, scales, zeros, &g, wide, row, data)
-                           : ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", weight->name);
+    if (m == NULL || wide == NULL) {
+        free(m);
+        free(wide);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", weight->name);
+    }
+    *m = (dsi_byte_matrix){.ctx = ctx,
+                           .weight = weight,
+                           .zeros = zeros,
+                           .g = g,
+                           .dtype = unpacked_dtype(scales),
+                           .scales = wide};
+    for (int i = 0; i < 256; ++i) {
+        m->values[i] = value_of(weight->meta.dtype, (uint8_t)i);
+    }
+    read_scales(scales, wide, (size_t)(g.n_down * g.n_along));
+    *matrix_out = m;
+    return DS_OK;
+}
+
+void dsi_byte_close(dsi_byte_matrix **matrix)
+{
+    if (*matrix != NULL) {
+        free((*matrix)->scales);
+        free(*matrix);
+        *matrix = NULL;
+    }
+}
+
+/* Elements from `first` on, not rounded. */
+static void multiply(const dsi_byte_matrix *m, int64_t first, int64_t n, float *out)
+{
+    const uint8_t *bytes = m->weight->data;
+    const int8_t *zeros = m->zeros != NULL ? m->zeros->data : NULL;
+    for (int64_t i = 0; i < n;) { /* as far as one scale goes */
+        const int64_t row = (first + i) / m->g.n_in, column = (first + i) % m->g.n_in;
+        const int64_t at = row / m->g.rows * m->g.n_along + column / m->g.columns;
+        const int64_t block = m->g.columns - column % m->g.columns, rest = m->g.n_in - column;
+        const int64_t to = i + (block < rest ? block : rest);
+        const float zero = zeros != NULL ? (float)zeros[at] : 0.0f;
+        for (; i < to && i < n; ++i) {
+            out[i] = (m->values[bytes[first + i]] - zero) * m->scales[at];
+        }
+    }
+}
+
+static ds_status overflowed(const dsi_byte_matrix *m, size_t n)
+{
+    return n == 0 ? DS_OK
+                  : ds_fail(m->ctx, DS_ERR_NUMERIC,
+                            "%s: %zu values of %s are beyond the range of "
+                            "%s",
+                            m->weight->path, n, m->weight->name, ds_dtype_name(m->dtype));
+}
+
+ds_status dsi_byte_read(const dsi_byte_matrix *m, int64_t first, int64_t n, float *out)
+{
+    enum { AT_ONCE = 1024 };
+    uint32_t rounded[AT_ONCE];
+    size_t overflows = 0;
+    multiply(m, first, n, out);
+    for (int64_t at = 0; at < n && m->dtype != DS_DTYPE_F32; at += AT_ONCE) {
+        const size_t k = (size_t)(n - at < AT_ONCE ? n - at : AT_ONCE);
+        overflows += dsi_convert(DS_DTYPE_F32, out + at, m->dtype, rounded, k);
+        (void)dsi_convert(m->dtype, rounded, DS_DTYPE_F32, out + at, k);
+    }
+    return overflowed(m, overflows);
+}
+
+static ds_status fill(const dsi_byte_matrix *m, float *row, unsigned char *data)
+{
+    const size_t row_bytes = (size_t)m->g.n_in * ds_dtype_bytes(m->dtype);
+    size_t overflows = 0;
+    for (int64_t o = 0; o < m->g.n_out; ++o) {
+        multiply(m, o * m->g.n_in, m->g.n_in, row);
+        overflows += dsi_convert(DS_DTYPE_F32, row, m->dtype, data + (size_t)o * row_bytes,
+                                 (size_t)m->g.n_in);
+    }
+    return overflowed(m, overflows);
+}
+
+ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                          const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
+                          ds_safetensor *out)
+{
+    dsi_byte_matrix *m = NULL;
+    DS_TRY(dsi_byte_open(ctx, form, weight, scales, zeros, shape, &m));
+    const size_t n_bytes = (size_t)(m->g.n_out * m->g.n_in) * ds_dtype_bytes(m->dtype);
+    unsigned char *data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+    float *row = malloc((size_t)m->g.n_in * sizeof *row);
+    const ds_dtype dtype = m->dtype;
+    const ds_status status =
+        data != NULL && row != NULL
+            ? fill(m, row, data)
+            : ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", weight->name);
     free(row);
-    free(wide);
+    dsi_byte_close(&m);
     if (status < 0) {
         free(data);
         return status;

@@ -31,6 +31,15 @@ bool dsi_byte_is_format(const json_t *quantization_config);
 /* Errors: ERR_UNSUPPORTED names the field. */
 ds_status dsi_byte_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_byte_form *form_out);
 bool dsi_byte_is_stored(const dsi_byte_form *form, const ds_safetensor *weight);
+/* One matrix, opened: weight and zeros (or NULL) stay borrowed. Errors: those of dsi_byte_unpack.
+ */
+typedef struct dsi_byte_matrix dsi_byte_matrix;
+ds_status dsi_byte_open(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                        const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
+                        dsi_byte_matrix **matrix_out);
+/* n elements from `first` on in fp32, rounded as dsi_byte_unpack rounds. Errors: ERR_NUMERIC. */
+ds_status dsi_byte_read(const dsi_byte_matrix *matrix, int64_t first, int64_t n, float *out);
+void dsi_byte_close(dsi_byte_matrix **matrix);
 /* The matrix in real numbers; its data is from malloc. zeros: or NULL. shape: what the model needs.
  * Errors: ERR_SHAPE names the tensor; ERR_NOMEM. */
 ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,

@@ -7,6 +7,7 @@
 #include "base/blocks.h"
 #include "base/buf.h"
 #include "base/reserved.h"
+#include "ckpt/byte_weight.h"
 #include "ckpt/gguf_export.h"
 #include "io/file.h"
 #include "io/json_load.h"
@@ -100,6 +101,7 @@ typedef struct source {
     ds_shape shape; /* in the file */
     float *whole;   /* of TRANSPOSED, while it is written */
     const float *divisors;
+    dsi_byte_matrix *bytes; /* of `from`, where it is in FP8 or int8; NULL: it is in real numbers */
     /* of a file */
     const dsi_gguf *gguf;
     const dsi_gguf_tensor *tensor;
@@ -117,6 +119,9 @@ static int64_t folder_row(const source *s, int64_t n, int64_t r)
 static ds_status read_piece(const source *s, int64_t first, int64_t n, float *out)
 {
     const size_t each = ds_dtype_bytes(s->from->meta.dtype);
+    if (s->bytes != NULL) {
+        return dsi_byte_read(s->bytes, first, n, out);
+    }
     ds_safetensor piece = *s->from;
     piece.meta.shape = ds_shape_1d(n);
     piece.data = (const char *)s->from->data + (size_t)first * each;
@@ -194,6 +199,7 @@ typedef struct work {
     /* of a folder */
     const dsi_gguf_arch *arch;
     ds_safetensors *st;
+    dsi_byte_form form;
     json_t *config;
     float *divisors;
     /* of a file */
@@ -294,9 +300,48 @@ static int64_t count_at(const work *w, const char *name, int64_t otherwise)
     return json_is_integer(v) ? (int64_t)json_integer_value(v) : otherwise;
 }
 
+/* The name of what belongs to a matrix in bytes, X.weight: X.END. */
+static const ds_safetensor *beside(const work *w, const ds_safetensor *t, const char *end)
+{
+    char name[1024];
+    const size_t n = strlen(t->name);
+    if (n < 7 || n + strlen(end) >= sizeof name || strcmp(t->name + n - 7, ".weight") != 0) {
+        return NULL;
+    }
+    memcpy(name, t->name, n - 6);
+    memcpy(name + n - 6, end, strlen(end) + 1);
+    return ds_safetensors_find(w->st, name);
+}
+
+/* Whether it belongs to a matrix in bytes. */
+static bool is_beside(const work *w, const ds_safetensor *t)
+{
+    const char *dot = strrchr(t->name, '.');
+    return w->form.there && dot != NULL &&
+           (strcmp(dot + 1, w->form.scale) == 0 || strcmp(dot + 1, "weight_zero_point") == 0);
+}
+
+static ds_status open_bytes(work *w, source *s)
+{
+    const ds_safetensor *scales = NULL;
+    if (!dsi_byte_is_stored(&w->form, s->from)) {
+        return DS_OK;
+    }
+    scales = beside(w, s->from, w->form.scale);
+    if (scales == NULL) {
+        return ds_fail(w->ctx, DS_ERR_NOT_FOUND, "%s: the scales of %s (%s) are missing",
+                       s->from->path, s->from->name, w->form.scale);
+    }
+    return dsi_byte_open(w->ctx, &w->form, s->from, scales, beside(w, s->from, "weight_zero_point"),
+                         s->from->meta.shape, &s->bytes);
+}
+
 static ds_status add_folder_tensor(work *w, const ds_safetensor *t, bool tied)
 {
     dsi_gguf_target target;
+    if (is_beside(w, t)) {
+        return DS_OK;
+    }
     if (strcmp(t->name, "lm_head.weight") == 0 && tied) {
         return DS_OK; /* the embedding again */
     }
@@ -317,7 +362,8 @@ static ds_status add_folder_tensor(work *w, const ds_safetensor *t, bool tied)
     if (s.layout == DSI_GGUF_TRANSPOSED) {
         s.shape = ds_shape_2d(t->meta.shape.dims[1], t->meta.shape.dims[0]);
     }
-    return add(w, target.name, &s);
+    DS_TRY(open_bytes(w, &s));
+    return add(w, target.name, &s); /* which keeps what was opened */
 }
 
 static ds_status from_folder(work *w)
@@ -325,6 +371,7 @@ static ds_status from_folder(work *w)
     int64_t n_divisors = 0;
     DS_TRY(read_config(w));
     DS_TRY(ds_safetensors_open_folder(w->ctx, w->params->source, &w->st));
+    DS_TRY(dsi_byte_form_of(w->ctx, w->st, &w->form));
     DS_TRY(dsi_gguf_export_config(w->ctx, w->arch, w->config, w->out, &w->divisors, &n_divisors));
     put_label(w);
     const size_t n = ds_safetensors_count(w->st);
@@ -490,6 +537,7 @@ ds_status ds_gguf_write(ds_ctx *ctx, const ds_gguf_write_params *params)
     const ds_status status = write_all(&w);
     for (size_t i = 0; i < w.n_sources; ++i) {
         free(w.sources[i].whole);
+        dsi_byte_close(&w.sources[i].bytes);
     }
     free(w.sources);
     free(w.divisors);

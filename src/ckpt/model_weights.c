@@ -3,10 +3,12 @@
 #include "ckpt/model_weights.h"
 
 #include "ckpt/byte_weight.h"
+#include "ckpt/expert_stack.h"
 #include "ckpt/int4.h"
 #include "ckpt/mxfp4.h"
 #include "ckpt/stacked.h"
 #include "io/convert.h"
+#include "model/adapter_experts.h"
 #include "nn/nn.h"
 
 #include <stdio.h>
@@ -19,6 +21,7 @@ enum { MOST_LONGER = 3 }; /* embedding, output projection, its bias */
 typedef struct unpacked_weight unpacked_weight;
 struct unpacked_weight {
     ds_safetensor tensor;
+    bool mapped; /* its data lies in the file */
     char name[DSI_STACKED_NAME_BYTES];
     unpacked_weight *next;
 };
@@ -27,7 +30,10 @@ struct dsi_weights {
     unpacked_weight *unpacked;
     dsi_weight *by_cell;
     const ds_safetensor **parts; /* of all weights, one after the other */
+    dsi_weight_origin *made;     /* of parts */
+    bool *taken;                 /* of the stored tensors: it was read for one that was unpacked */
     size_t n_parts;
+    bool few_bits;                     /* some were in few bits */
     ds_safetensor longer[MOST_LONGER]; /* with a row for each token, more than are stored */
     uint32_t n_longer;
 };
@@ -55,6 +61,21 @@ static const ds_safetensor *find_old(const ds_safetensors *st, const char *name)
     return NULL;
 }
 
+/* Mixtral's router by the name that transformers' class has, beside experts in one tensor. */
+static const ds_safetensor *find_router(const ds_safetensors *st, const char *name)
+{
+    static const char end[] = ".weight";
+    const size_t n = strlen(name), k = sizeof end - 1;
+    char module[512];
+    if (n <= k || n >= sizeof module || strcmp(name + n - k, end) != 0) {
+        return NULL;
+    }
+    (void)snprintf(module, sizeof module, "%.*s", (int)(n - k), name);
+    dsi_router_module(module);
+    (void)snprintf(module + strlen(module), sizeof module - strlen(module), "%s", end);
+    return strcmp(module, name) != 0 ? ds_safetensors_find(st, module) : NULL;
+}
+
 /* The parameter's tensor. Where a tied model's file has the output projection alone, it is both. */
 const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensors *st,
                                       const char *name)
@@ -68,6 +89,9 @@ const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensor
     }
     if (tensor == NULL) {
         tensor = find_old(st, name);
+    }
+    if (tensor == NULL) {
+        tensor = find_router(st, name);
     }
     if (tensor == NULL && info->tied_embeddings && info->embedding != NULL &&
         strcmp(name, info->embedding) == 0) {
@@ -191,6 +215,13 @@ typedef struct matching {
 static void use(matching *m, const ds_safetensor *tensor)
 {
     m->used[tensor - ds_safetensors_at(m->st, 0)] = true;
+}
+
+/* The same for what is unpacked. */
+static void take(matching *m, const ds_safetensor *tensor)
+{
+    use(m, tensor);
+    m->found->taken[tensor - ds_safetensors_at(m->st, 0)] = true;
 }
 
 /* Rows behind the stored ones: their mean, summed in fp64 and rounded to the dtype once. */
@@ -321,12 +352,14 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
                        (int)(n - 6), name, ends[0], name);
     }
     unpacked_weight *u = NULL;
+    m->found->few_bits = true;
     DS_TRY(add_unpacked(m, name, &u));
     DS_TRY(dsi_byte_unpack(m->ctx, &m->bytes, *tensor, found[0], found[1], shape, &u->tensor));
     u->tensor.name = u->name;
+    take(m, *tensor);
     for (int i = 0; i < 2; ++i) {
         if (found[i] != NULL) {
-            use(m, found[i]);
+            take(m, found[i]);
         }
     }
     *tensor = &u->tensor;
@@ -346,7 +379,7 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
                                           parts.shape};
     for (size_t i = 0; i < sizeof found / sizeof found[0]; ++i) {
         if (found[i] != NULL) {
-            use(m, found[i]);
+            take(m, found[i]);
         }
     }
     if (m->kept != NULL && dsi_int4_blocks_type(m->kept, name, shape) == cell->meta.dtype) {
@@ -354,10 +387,60 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
         return DS_OK;
     }
     unpacked_weight *u = NULL;
+    m->found->few_bits = true;
     DS_TRY(add_unpacked(m, name, &u));
     DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
     u->tensor.name = u->name;
     *tensor_out = &u->tensor;
+    return DS_OK;
+}
+
+/* Experts that the file has as one tensor, in which this is one of the matrices of each. */
+static ds_status match_stack(matching *m, ds_cell c, const ds_cell_info *cell, bool *found_out)
+{
+    const ds_shape shape = cell->meta.shape;
+    dsi_expert_matrix matrix;
+    char name[DSI_STACKED_NAME_BYTES];
+    char scales[DSI_STACKED_NAME_BYTES + 16];
+    *found_out = false;
+    if (shape.n_dims != 3 || strchr(cell->name, '*') == NULL ||
+        !dsi_expert_matrix_of(cell->name, &matrix)) {
+        return DS_OK;
+    }
+    (void)snprintf(name, sizeof name, "%s.%s", matrix.module, matrix.parameter);
+    (void)snprintf(scales, sizeof scales, "%s_scale_inv", name);
+    dsi_expert_stack s = {.whole = dsi_weights_find(m->model, m->st, name),
+                          .scales = dsi_weights_find(m->model, m->st, scales),
+                          .n_experts = shape.dims[0],
+                          .part = matrix.part,
+                          .parts = matrix.parts,
+                          .shape = dsi_stacked_shape(cell->name, shape)};
+    if (s.whole == NULL) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_expert_stack_check(m->ctx, &m->bytes, &s));
+    s.scales = dsi_byte_is_stored(&m->bytes, s.whole) ? s.scales : NULL;
+    take(m, s.whole);
+    if (s.scales != NULL) {
+        take(m, s.scales);
+        m->found->few_bits = true;
+    }
+    const ds_safetensor **parts = m->found->parts + m->found->n_parts;
+    for (int64_t e = 0; e < s.n_experts; ++e) {
+        unpacked_weight *u = NULL;
+        DS_TRY(dsi_stacked_name(m->ctx, cell->name, e, name));
+        DS_TRY(add_unpacked(m, name, &u));
+        u->mapped = s.scales == NULL;
+        DS_TRY(dsi_expert_stack_read(m->ctx, &m->bytes, &s, e, &u->tensor));
+        u->tensor.name = u->name;
+        DS_TRY(check_meta(m->ctx, (ds_meta){DS_DTYPE_F32, s.shape}, &u->tensor));
+        parts[e] = &u->tensor;
+        m->found->made[m->found->n_parts + (size_t)e] =
+            u->mapped ? DSI_WEIGHT_SLICED : DSI_WEIGHT_UNPACKED;
+    }
+    m->found->by_cell[c] = (dsi_weight){parts, s.n_experts, NULL};
+    m->found->n_parts += (size_t)s.n_experts;
+    *found_out = true;
     return DS_OK;
 }
 
@@ -369,7 +452,9 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
     const int64_t n = dsi_stacked_count(cell->name, whole.shape);
     const ds_safetensor **parts = m->found->parts + m->found->n_parts;
     char name[DSI_STACKED_NAME_BYTES];
-    for (int64_t i = 0; i < n; ++i) {
+    bool stack = false;
+    DS_TRY(match_stack(m, c, cell, &stack));
+    for (int64_t i = 0; i < n && !stack; ++i) {
         DS_TRY(dsi_stacked_name(m->ctx, cell->name, i, name));
         parts[i] = dsi_weights_find(m->model, m->st, name);
         if (parts[i] == NULL && dsi_is_new_head(cell->name)) {
@@ -385,6 +470,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         if (parts[i] == NULL) {
             DS_TRY(match_int4(m, cell, name, want.shape, &parts[i]));
             if (parts[i] != NULL) {
+                m->found->made[m->found->n_parts + (size_t)i] = DSI_WEIGHT_UNPACKED;
                 continue;
             }
         }
@@ -398,12 +484,17 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                            first != NULL ? first->path : "weights", name);
         }
         use(m, parts[i]);
+        const ds_safetensor *stored = parts[i];
         DS_TRY(match_bytes(m, name, want.shape, &parts[i]));
+        m->found->made[m->found->n_parts + (size_t)i] =
+            parts[i] != stored ? DSI_WEIGHT_UNPACKED : DSI_WEIGHT_STORED;
         DS_TRY(enlarge(m, name, &parts[i]));
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
-    m->found->by_cell[c] = (dsi_weight){parts, n, NULL};
-    m->found->n_parts += (size_t)n;
+    if (!stack) {
+        m->found->by_cell[c] = (dsi_weight){parts, n, NULL};
+        m->found->n_parts += (size_t)n;
+    }
     return DS_OK;
 }
 
@@ -413,7 +504,8 @@ static bool is_weight(const ds_cell_info *cell)
     return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE;
 }
 
-static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weights_out)
+static ds_status create(ds_ctx *ctx, const ds_cells *cells, const ds_safetensors *st,
+                        dsi_weights **weights_out)
 {
     size_t n_parts = 1;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
@@ -422,6 +514,8 @@ static ds_status create(ds_ctx *ctx, const ds_cells *cells, dsi_weights **weight
     }
     dsi_weights *w = calloc(1, sizeof *w);
     if (w == NULL || (w->parts = calloc(n_parts, sizeof *w->parts)) == NULL ||
+        (w->made = calloc(n_parts, sizeof *w->made)) == NULL ||
+        (w->taken = calloc(ds_safetensors_count(st) + 1, sizeof *w->taken)) == NULL ||
         (w->by_cell = calloc((size_t)ds_cells_count(cells) + 1, sizeof *w->by_cell)) == NULL) {
         dsi_weights_destroy(&w);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
@@ -441,7 +535,7 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
                                  dsi_weights **weights_out)
 {
     matching m = {.ctx = ctx, .model = model, .st = st, .kept = kept};
-    DS_TRY(create(ctx, cells, &m.found));
+    DS_TRY(create(ctx, cells, st, &m.found));
     m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
     ds_status status =
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
@@ -454,7 +548,7 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
             status = match_cell(&m, c, &cell);
         }
     }
-    if (status >= 0 && m.bytes.there && m.found->unpacked == NULL) {
+    if (status >= 0 && m.bytes.there && !m.found->few_bits) {
         const ds_safetensor *first = ds_safetensors_at(st, 0);
         status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
                          "%s: config.json has a quantization_config, but the weights are plain: "
@@ -484,11 +578,13 @@ void dsi_weights_destroy(dsi_weights **weights)
         }
         for (unpacked_weight *u = (*weights)->unpacked; u != NULL;) {
             unpacked_weight *next = u->next;
-            free((void *)(uintptr_t)u->tensor.data);
+            free(u->mapped ? NULL : (void *)(uintptr_t)u->tensor.data);
             free(u);
             u = next;
         }
         free((*weights)->parts);
+        free((*weights)->made);
+        free((*weights)->taken);
         free((*weights)->by_cell);
         free(*weights);
         *weights = NULL;
@@ -497,7 +593,17 @@ void dsi_weights_destroy(dsi_weights **weights)
 
 bool dsi_weights_are_unpacked(const dsi_weights *weights)
 {
-    return weights->unpacked != NULL;
+    return weights->few_bits;
+}
+
+dsi_weight_origin dsi_weights_origin(const dsi_weights *weights, ds_cell cell, int64_t i)
+{
+    return weights->made[weights->by_cell[cell].parts - weights->parts + i];
+}
+
+bool dsi_weights_takes(const dsi_weights *weights, size_t i)
+{
+    return weights->taken[i];
 }
 
 bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part)
@@ -506,11 +612,12 @@ bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part)
     while (u != NULL && &u->tensor != part) {
         u = u->next;
     }
-    if (u != NULL) {
-        free((void *)(uintptr_t)u->tensor.data);
-        u->tensor.data = NULL;
+    if (u == NULL || u->mapped) {
+        return false;
     }
-    return u != NULL;
+    free((void *)(uintptr_t)u->tensor.data);
+    u->tensor.data = NULL;
+    return true;
 }
 
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell)

@@ -47,8 +47,19 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
 const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensors *st,
                                       const char *name);
 void dsi_weights_destroy(dsi_weights **weights); /* NULL is accepted */
-/* Whether some are stored in four bits (int4.h): what is read is not what the file has. */
+/* Whether some are stored in few bits (int4.h, byte_weight.h): what is read is not what the file
+ * has. */
 bool dsi_weights_are_unpacked(const dsi_weights *weights);
+/* What part i of a weight is of: a tensor of the file, real numbers made of what it has in few
+ * bits, or a slice of one that several weights are in. And whether the i-th tensor of the file was
+ * read for parts of the last two kinds alone. */
+typedef enum dsi_weight_origin {
+    DSI_WEIGHT_STORED,
+    DSI_WEIGHT_UNPACKED,
+    DSI_WEIGHT_SLICED
+} dsi_weight_origin;
+dsi_weight_origin dsi_weights_origin(const dsi_weights *weights, ds_cell cell, int64_t i);
+bool dsi_weights_takes(const dsi_weights *weights, size_t i);
 /* Frees a part of a weight that was unpacked, which is not read again; false: it lies in a map. */
 bool dsi_weights_drop(dsi_weights *weights, const ds_safetensor *part);
 dsi_weight dsi_weights_of(const dsi_weights *weights, ds_cell cell);

@@ -114,16 +114,6 @@ ds_status dsi_adapter_find_parameters(dsi_adapter_rewriter *w)
 
 /* ---- the products ---------------------------------------------------------------------------- */
 
-static ds_status read_matrix(dsi_adapter_rewriter *w, ds_cell weight, const char *base,
-                             const char *end, ds_meta meta, ds_init init, ds_value *value_out)
-{
-    char name[DSI_EXPERTS_NAME_BYTES + 48];
-    (void)snprintf(name, sizeof name, "%s%s", base, end);
-    const ds_cell_info info = {
-        .name = name, .kind = DS_CELL_PARAM, .meta = meta, .init = init, .of = weight};
-    return dsi_adapter_read_cell(w, &info, value_out);
-}
-
 /* scale·x·Aᵀ, of each row by its expert's A. */
 static ds_status first_product(dsi_adapter_rewriter *w, const dsi_grouped_attrs *how,
                                const ds_value *in, ds_value a, double scale, ds_value *h)
@@ -168,9 +158,9 @@ ds_status dsi_adapter_adapt_experts(dsi_adapter_rewriter *w, const dsi_node_info
     const ds_meta a_meta = {x.dtype, ds_shape_3d(n_experts, layer.rank, n_in)};
     const ds_meta b_meta = {x.dtype, ds_shape_3d(n_experts, n_out, layer.rank)};
     dsi_expert_b_end(&matrix, last);
-    DS_TRY(read_matrix(w, weight, base, ".lora_A.weight", a_meta, first, &a));
-    DS_TRY(
-        read_matrix(w, weight, base, last, b_meta, (ds_init){.kind = DS_INIT_ZEROS}, &second[1]));
+    DS_TRY(dsi_adapter_read_own(w, weight, base, ".lora_A.weight", a_meta, first, &a));
+    DS_TRY(dsi_adapter_read_own(w, weight, base, last, b_meta, (ds_init){.kind = DS_INIT_ZEROS},
+                                &second[1]));
     DS_TRY(first_product(w, &how, in, a, layer.scale, &second[0]));
     const ds_value own = *y;
     ds_value sum[2] = {own, DS_NONE};

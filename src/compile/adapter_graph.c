@@ -53,6 +53,26 @@ static ds_cell param_of(const ds_graph *g, const dsi_node_info *node, uint32_t i
     return cell != DS_NONE && is_model_param(ds_cells_get(g->cells, cell)) ? cell : DS_NONE;
 }
 
+ds_cell dsi_adapter_head_weight(const ds_graph *g, const dsi_node_info *node, ds_value *x_out)
+{
+    ds_value x = dsi_node_in(g, node)[0], weight = dsi_node_in(g, node)[1];
+    for (ds_node w = g->values[weight].producer; w != DS_NONE && g->nodes[w].op == &dsi_op_concat;
+         w = g->values[weight].producer) {
+        weight = dsi_node_in(g, &g->nodes[w])[0];
+        x = dsi_node_in(g, &g->nodes[g->values[x].producer])[0];
+    }
+    *x_out = x;
+    const ds_cell cell = g->values[weight].cell;
+    return cell != DS_NONE && is_model_param(ds_cells_get(g->cells, cell)) ? cell : DS_NONE;
+}
+
+/* The weight of a node: of a head, also beside another adapter's B. */
+static ds_cell weight_of(const ds_graph *g, const dsi_node_info *node)
+{
+    ds_value x;
+    return dsi_adapter_is_head(node) ? dsi_adapter_head_weight(g, node, &x) : param_of(g, node, 1);
+}
+
 /* ---- what is meant --------------------------------------------------------------------------- */
 
 static ds_status unsupported(const rewriter *w, const char *name, const char *what)
@@ -121,7 +141,9 @@ static ds_status drop_others(rewriter *w)
         const dsi_node_info *node = &w->r.from->nodes[i];
         const bool table = node->op == &dsi_op_embedding;
         const bool head = dsi_adapter_is_head(node);
-        const ds_cell cells[2] = {param_of(w->r.from, node, head ? 1 : 0),
+        const ds_cell cells[2] = {head    ? weight_of(w->r.from, node)
+                                  : table ? param_of(w->r.from, node, 0)
+                                          : DS_NONE,
                                   table ? param_of(w->r.from, node, 2) : DS_NONE};
         for (uint32_t k = 0; k < 2 && table; ++k) {
             DS_TRY(cells[k] != DS_NONE ? find_table(w, cells[k]) : DS_OK);
@@ -143,7 +165,7 @@ static ds_status check_tied(const rewriter *w)
         for (ds_node k = 0; table != DS_NONE && w->targets[table].on && k < g->n_nodes; ++k) {
             const dsi_node_info *node = &g->nodes[k];
             const bool reads = dsi_adapter_is_head(node) || node->op == &dsi_op_linear;
-            if (reads && param_of(g, node, 1) == table) {
+            if (reads && weight_of(g, node) == table) {
                 return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                                "adapter: target_modules means %s, an embedding that is the output "
                                "head, too: make the model untied (ds_adapter_fit)",
@@ -279,7 +301,7 @@ static bool is_tied(const rewriter *w, ds_cell c)
         if (node->op == &dsi_op_embedding) {
             table = table || param_of(w->r.from, node, 0) == c;
         } else {
-            head = head || param_of(w->r.from, node, 1) == c;
+            head = head || weight_of(w->r.from, node) == c;
         }
     }
     return table && head;
@@ -326,20 +348,32 @@ ds_status dsi_adapter_read_cell(rewriter *w, const ds_cell_info *info, ds_value 
     return ds_graph_read(w->r.to, cell, value_out);
 }
 
+ds_status dsi_adapter_read_own(rewriter *w, ds_cell weight, const char *module, const char *end,
+                               ds_meta meta, ds_init init, ds_value *value_out)
+{
+    char prefix[DSI_ADAPTER_FROZEN_BYTES];
+    char name[NAME_BYTES + 64];
+    dsi_adapter_frozen_prefix(w->adapter, prefix);
+    (void)snprintf(name, sizeof name, "%s%s%s", prefix, module, end);
+    const ds_cell_info info = {.name = name,
+                               .kind = DS_CELL_PARAM,
+                               .meta = meta,
+                               .init = init,
+                               .of = weight,
+                               .frozen = w->adapter->number > 0};
+    return dsi_adapter_read_cell(w, &info, value_out);
+}
+
 /* A or B: (rows,columns) in the dtype of x, beginning as init says. */
 static ds_status read_matrix(rewriter *w, ds_cell weight, const char *end, ds_meta meta,
                              ds_init init, ds_value *value_out)
 {
-    const ds_cell_info base = *ds_cells_get(w->cells, weight);
+    const char *name = ds_cells_get(w->cells, weight)->name;
     char module[NAME_BYTES];
-    char name[NAME_BYTES + 32];
-    if (!module_of(base.name, module)) {
-        return ds_fail(w->ctx, DS_ERR_INTERNAL, "%s is no weight", base.name);
+    if (!module_of(name, module)) {
+        return ds_fail(w->ctx, DS_ERR_INTERNAL, "%s is no weight", name);
     }
-    (void)snprintf(name, sizeof name, "%s%s", module, end);
-    const ds_cell_info info = {
-        .name = name, .kind = DS_CELL_PARAM, .meta = meta, .init = init, .of = weight};
-    return dsi_adapter_read_cell(w, &info, value_out);
+    return dsi_adapter_read_own(w, weight, module, end, meta, init, value_out);
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -362,7 +396,8 @@ ds_status dsi_adapter_drop_input(rewriter *w, ds_cell weight, ds_value *x)
     const char *name = ds_cells_get(w->cells, weight)->name;
     dsi_dropout_attrs attrs = {
         .p = w->adapter->dropout, /* sites of the model count from 1 */
-        .site = (int64_t)((uint32_t)XXH3_64bits(name, strlen(name)) | 0x80000000u)};
+        .site = (int64_t)((uint32_t)XXH3_64bits_withSeed(name, strlen(name), w->adapter->number) |
+                          0x80000000u)};
     const ds_shape shape = ds_graph_meta(w->r.to, *x).shape;
     const bool shared = w->trace->sequence_ranks > 1 || w->trace->sequence_chunk > 0;
     const bool has_rows = shared && shape.n_dims > 1;
@@ -425,19 +460,12 @@ static ds_status length_ratio(rewriter *w, const dsi_node_info *node, ds_cell we
         .columns = base.packed.columns};
     const dsi_cast_attrs wide = {.dtype = DS_DTYPE_F32};
     const int64_t n_out = ds_graph_meta(w->r.to, parts[2]).shape.dims[0];
-    char module[NAME_BYTES];
-    char name[NAME_BYTES + 32];
+    const ds_meta own = {ds_graph_meta(w->r.to, parts[1]).dtype, ds_shape_1d(n_out)};
     ds_value in[2] = {DS_NONE, DS_NONE};
-    (void)module_of(base.name, module);
-    (void)snprintf(name, sizeof name, "%s" DSI_ADAPTER_MAGNITUDE, module);
-    const ds_cell_info info = {
-        .name = name,
-        .kind = DS_CELL_PARAM,
-        .meta = {ds_graph_meta(w->r.to, parts[1]).dtype, ds_shape_1d(n_out)},
-        .init = {DS_INIT_ONES, 0.0}, /* the engine sets it once the weight is there */
-        .of = weight};
-    DS_TRY(dsi_adapter_read_cell(w, &info, &in[0]));
-    if (info.meta.dtype != DS_DTYPE_F32) {
+    DS_TRY(read_matrix(w, weight, DSI_ADAPTER_MAGNITUDE, own, /* the engine sets it once the weight
+                                                                 is there */
+                       (ds_init){DS_INIT_ONES, 0.0}, &in[0]));
+    if (own.dtype != DS_DTYPE_F32) {
         DS_TRY(apply1(w, &dsi_op_cast, &wide, in, 1, &in[0]));
     }
     DS_TRY(apply1(w, &dsi_op_weight_norms, &norms, parts, 3, &in[1]));
@@ -594,7 +622,7 @@ static ds_status adapt_node(rewriter *w, const dsi_node_info *node)
         return adapt_grouped(w, node);
     }
     if (dsi_adapter_is_head(node)) {
-        const ds_cell head = param_of(w->r.from, node, 1);
+        const ds_cell head = weight_of(w->r.from, node);
         return head != DS_NONE && w->targets[head].on ? dsi_adapter_adapt_head(w, node, head)
                                                       : dsi_rewrite_copy(&w->r, node);
     }
@@ -656,13 +684,11 @@ static ds_status walk(rewriter *w, const ds_graph *from)
     return check_used(w);
 }
 
-ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph)
+/* The rewrite for one adapter. */
+static ds_status rewrite_one(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph)
 {
     const ds_graph *from = *graph;
     ds_graph *made = NULL;
-    if (adapter == NULL) {
-        return DS_OK;
-    }
     rewriter w = {.adapter = adapter,
                   .trace = trace,
                   .ctx = from->ctx,
@@ -682,4 +708,13 @@ ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds
     ds_graph_destroy(graph);
     *graph = made;
     return DS_OK;
+}
+
+ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph)
+{
+    /* the trained one last: its nodes come to stand in front of theirs, behind the layer's own */
+    for (uint32_t i = 0; adapter != NULL && i < adapter->n_frozen; ++i) {
+        DS_TRY(rewrite_one(adapter->frozen[i], trace, graph));
+    }
+    return adapter != NULL ? rewrite_one(adapter, trace, graph) : DS_OK;
 }

@@ -28,8 +28,10 @@ static ds_status beside(dsi_adapter_rewriter *w, ds_value a, ds_value b, ds_valu
 static ds_status adapt_fused(dsi_adapter_rewriter *w, const dsi_node_info *node, ds_cell weight,
                              ds_value *in, ds_value *out)
 {
-    ds_value x = in[0], parts[3];
+    ds_value x = DS_NONE, parts[3];
     const int64_t n_out = ds_graph_meta(w->r.to, in[1]).shape.dims[0];
+    (void)dsi_adapter_head_weight(w->r.from, node, &x);
+    x = w->r.map[x];
     w->targets[weight].uses += 1;
     DS_TRY(dsi_adapter_drops(w) ? dsi_adapter_drop_input(w, weight, &x) : DS_OK);
     DS_TRY(dsi_adapter_project(w, weight, x, n_out, parts));
@@ -47,6 +49,12 @@ static ds_status adapt_apart(dsi_adapter_rewriter *w, const dsi_node_info *node,
     const dsi_linear_attrs attrs = {.out_dtype =
                                         dtype == DS_DTYPE_F64 ? DS_DTYPE_F64 : DS_DTYPE_F32};
     const dsi_node_info linear = {.op = &dsi_op_linear, .attrs = &attrs, .n_in = 2};
+    if (w->r.from->values[dsi_node_in(w->r.from, node)[1]].cell == DS_NONE) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "adapter: use_dora on %s, the output head, beside a frozen adapter that is "
+                       "on it, too: leave it out of one",
+                       ds_cells_get(w->cells, weight)->name);
+    }
     if (node->op == &dsi_op_linear_logprob) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
                        "adapter: target_modules means %s, the output head, with use_dora beside a "

@@ -31,6 +31,10 @@ typedef struct dsi_adapter_rewriter {
 /* Reads a cell, which is added unless it is there. */
 ds_status dsi_adapter_read_cell(dsi_adapter_rewriter *w, const ds_cell_info *info,
                                 ds_value *value_out);
+/* A matrix of the adapter that belongs to a weight: module with what follows, behind the prefix of
+ * a frozen one. */
+ds_status dsi_adapter_read_own(dsi_adapter_rewriter *w, ds_cell weight, const char *module,
+                               const char *end, ds_meta meta, ds_init init, ds_value *value_out);
 
 /* ---- linear layers (adapter_graph.c) ---- */
 
@@ -49,6 +53,9 @@ ds_status dsi_adapter_drop_input(dsi_adapter_rewriter *w, ds_cell weight, ds_val
 
 /* Whether the node is a loss with the output projection in it. */
 bool dsi_adapter_is_head(const dsi_node_info *node);
+/* Its weight and x: where another adapter is on it already, those without h and B beside them.
+ * DS_NONE: it is no parameter of the model. */
+ds_cell dsi_adapter_head_weight(const ds_graph *g, const dsi_node_info *node, ds_value *x_out);
 ds_status dsi_adapter_adapt_head(dsi_adapter_rewriter *w, const dsi_node_info *node,
                                  ds_cell weight);
 

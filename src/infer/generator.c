@@ -268,6 +268,7 @@ static ds_status check_source(ds_ctx *ctx, const ds_generator_params *params)
                        "ds_generator_params: an engine's ranks each have a whole generator; leave "
                        "comm NULL");
     }
+    DS_TRY(dsi_adapter_check_alone(params->adapter, "ds_generator_params"));
     if (params->adapter != NULL &&
         (params->weights == NULL || given > 1 || dsi_adapter_folder(params->adapter) == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG,

@@ -34,6 +34,10 @@ void ds_adapter_destroy(ds_adapter **adapter)
     if (a == NULL) {
         return;
     }
+    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+        ds_adapter_destroy(&a->frozen[i]);
+    }
+    free(a->frozen);
     json_decref(a->config);
     free(a->folder);
     free(a);

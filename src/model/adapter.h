@@ -19,9 +19,20 @@ struct ds_adapter {
     double alpha, dropout;
     bool any_task; /* its task_type says none */
     ds_task task;
-    bool pairs;         /* of a model of sources and targets: SEQ_2_SEQ_LM */
-    ds_packing packing; /* of the model beside it */
+    bool pairs;          /* of a model of sources and targets: SEQ_2_SEQ_LM */
+    ds_packing packing;  /* of the model beside it */
+    ds_adapter **frozen; /* that are active beside it, and its own */
+    uint32_t n_frozen;
+    uint32_t number; /* from 1 among them; 0: it is none of them */
 };
+
+/* In front of the names of a frozen adapter's cells: "frozen.2." of the second, "" of others. */
+enum { DSI_ADAPTER_FROZEN_BYTES = 24 };
+void dsi_adapter_frozen_prefix(const ds_adapter *adapter, char prefix[DSI_ADAPTER_FROZEN_BYTES]);
+/* A cell's name behind that prefix. */
+const char *dsi_adapter_plain_name(const char *cell);
+/* ERR_UNSUPPORTED where frozen adapters are beside it, which `what` does not know. */
+ds_status dsi_adapter_check_alone(const ds_adapter *adapter, const char *what);
 
 /* NONE without an adapter. */
 ds_packing dsi_adapter_packing(const ds_adapter *adapter);

@@ -97,8 +97,9 @@ bool dsi_expert_stored_of(const ds_cell_info *cell, const ds_cell_info *of, dsi_
     out->meta.shape = out->is_b
                           ? ds_shape_2d(matrix.parts * shape.dims[1], shape.dims[2] * shape.dims[0])
                           : ds_shape_2d(shape.dims[0] * shape.dims[1], shape.dims[2]);
-    (void)snprintf(out->name, sizeof out->name, "%.*s.lora_%c.weight", (int)(end - cell->name),
-                   cell->name, out->is_b ? 'B' : 'A');
+    const char *name = dsi_adapter_plain_name(cell->name);
+    (void)snprintf(out->name, sizeof out->name, "%.*s.lora_%c.weight", (int)(end - name), name,
+                   out->is_b ? 'B' : 'A');
     return true;
 }
 

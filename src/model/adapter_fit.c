@@ -109,6 +109,10 @@ ds_status ds_adapter_fit(const ds_adapter *a, ds_model **model)
     ds_model_changes changes = {0};
     ds_model *made = NULL;
     int64_t vocab = 0;
+    for (uint32_t i = 0; a != NULL && i < a->n_frozen; ++i) {
+        DS_TRY(ds_adapter_fit(a->frozen[i], model));
+    }
+    info = ds_model_get_info(*model);
     if (a == NULL || info->vocab_size == 0 || info->embedding == NULL) {
         return DS_OK;
     }
@@ -146,6 +150,9 @@ ds_status dsi_adapter_check_pairs(const ds_adapter *a, const ds_model *model)
     const ds_model_info *info = ds_model_get_info(model);
     if (a == NULL) {
         return DS_OK;
+    }
+    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+        DS_TRY(dsi_adapter_check_pairs(a->frozen[i], model));
     }
     if (!a->any_task && a->pairs != info->pairs) {
         return ds_fail(a->ctx, DS_ERR_UNSUPPORTED, "adapter: its task_type is %s, and %s %s",

@@ -233,12 +233,6 @@ bool dsi_adapter_saves(const ds_adapter *a, const char *param)
     return false;
 }
 
-bool dsi_adapter_has(const ds_adapter *adapter, const ds_cell_info *cell)
-{
-    return cell->kind == DS_CELL_PARAM &&
-           (cell->of != DS_NONE || dsi_adapter_saves(adapter, cell->name));
-}
-
 /* Whether the parameter is of a module of this name, or (container) of one below it. */
 static bool is_of(const char *param, const char *entry, bool container)
 {

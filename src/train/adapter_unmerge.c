@@ -2,9 +2,10 @@
 /* What a merged folder differs by from its model, and the model again. See deepspeed/unmerge.h.
  *
  * ds_unmerge.safetensors has a tensor for each of the model's that the merged folder has otherwise:
- * u8 (bytes), the exclusive or of both, or where dtype or shape differ the model's own. Its texts:
- * "config", config.json as it was; "merged", a digest of the merged tensors that it was made of;
- * "added", the tensor that merging added (an output head that is tied in the model), or "".
+ * u8 (bytes), the exclusive or of both, or where dtype or shape differ, or the folder has none, the
+ * model's own. Its texts: "config", config.json as it was; "merged", a digest of the merged tensors
+ * that it was made of; "added", a line for each tensor that merging added (an output head that is
+ * tied in the model, experts that it has as one tensor), or "".
  */
 #include "base/buf.h"
 #include "io/file.h"
@@ -66,16 +67,27 @@ static ds_status read_config(ds_ctx *ctx, const char *folder, dsi_buf *text)
     return status;
 }
 
-/* The tensor that the model does not have: merging adds one at most. */
-static const char *added_to(const ds_safetensors *model, const ds_safetensors *merged)
+/* The tensors that the model does not have, a line each. */
+static void add_added(const ds_safetensors *model, const ds_safetensors *merged, dsi_buf *names)
 {
     for (size_t i = 0; i < ds_safetensors_count(merged); ++i) {
         const char *name = ds_safetensors_at(merged, i)->name;
         if (ds_safetensors_find(model, name) == NULL) {
-            return name;
+            dsi_buf_printf(names, "%s%s", names->size > 0 ? "\n" : "", name);
         }
     }
-    return "";
+}
+
+static bool is_added(const char *names, const char *name)
+{
+    const size_t n = strlen(name);
+    for (const char *at = names; at != NULL; at = strchr(at, '\n')) {
+        at += *at == '\n';
+        if (strncmp(at, name, n) == 0 && (at[n] == '\n' || at[n] == '\0')) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* The source of one tensor of the model; false: the merged folder has it as it is. */
@@ -83,6 +95,9 @@ static bool differs(const ds_safetensor *model, const ds_safetensor *merged, pai
                     ds_tensor_source *source)
 {
     *source = (ds_tensor_source){.name = model->name, .meta = model->meta, .data = model->data};
+    if (merged == NULL) {
+        return true;
+    }
     if (!are_alike(model, merged) || model->bytes == 0) {
         return model->bytes > 0;
     }
@@ -103,27 +118,24 @@ static ds_status write_difference(ds_ctx *ctx, const ds_safetensors *model,
 {
     const size_t n = ds_safetensors_count(model);
     char digest[DIGEST_BYTES];
+    dsi_buf added = dsi_buf_make(CONFIG_CEILING);
+    add_added(model, merged, &added);
     const ds_text_pair texts[3] = {
-        {"config", config}, {"merged", digest}, {"added", added_to(model, merged)}};
+        {"config", config}, {"merged", digest}, {"added", dsi_buf_text(&added)}};
     const ds_safetensors_params params = {.metadata = texts, .n_metadata = 3};
     char *path = dsi_path_join(folder, DIFFERENCE);
     pair *pairs = calloc(n + 1, sizeof *pairs);
     ds_tensor_source *sources = calloc(n + 1, sizeof *sources);
-    ds_status status = path != NULL && pairs != NULL && sources != NULL ? DS_OK : no_memory(ctx);
+    ds_status status =
+        path != NULL && pairs != NULL && sources != NULL && !added.failed ? DS_OK : no_memory(ctx);
     size_t used = 0;
     digest_of(merged, digest);
     for (size_t i = 0; i < n && status >= 0; ++i) {
         const ds_safetensor *own = ds_safetensors_at(model, i);
-        const ds_safetensor *other = ds_safetensors_find(merged, own->name);
-        if (other == NULL) {
-            status = ds_fail(ctx, DS_ERR_ARG,
-                             "%s has no tensor %s: it was merged from another model than %s",
-                             folder, own->name, own->path);
-        } else if (differs(own, other, &pairs[i], &sources[used])) {
-            ++used;
-        }
+        used += differs(own, ds_safetensors_find(merged, own->name), &pairs[i], &sources[used]);
     }
     status = status < 0 ? status : ds_safetensors_write(ctx, path, sources, used, &params);
+    dsi_buf_free(&added);
     free(path);
     free(pairs);
     free(sources);
@@ -186,7 +198,7 @@ static ds_status add_all(ds_ctx *ctx, const ds_safetensors *merged, const ds_saf
         const ds_safetensor *own = ds_safetensors_at(merged, i);
         const ds_safetensor *was = ds_safetensors_find(kept, own->name);
         ds_tensor_source source = {.name = own->name, .meta = own->meta, .data = own->data};
-        if (added != NULL && strcmp(added, own->name) == 0) {
+        if (added != NULL && is_added(added, own->name)) {
             continue;
         }
         if (was != NULL && was->meta.dtype == DS_DTYPE_U8 && was->bytes == own->bytes) {
@@ -202,6 +214,14 @@ static ds_status add_all(ds_ctx *ctx, const ds_safetensors *merged, const ds_saf
                            was->name, was->bytes, own->bytes);
         }
         DS_TRY(ds_hf_export_add(export_, &source));
+    }
+    for (size_t i = 0; i < ds_safetensors_count(kept); ++i) {
+        const ds_safetensor *was = ds_safetensors_at(kept, i);
+        if (ds_safetensors_find(merged, was->name) == NULL) {
+            const ds_tensor_source source = {
+                .name = was->name, .meta = was->meta, .data = was->data};
+            DS_TRY(ds_hf_export_add(export_, &source));
+        }
     }
     return DS_OK;
 }

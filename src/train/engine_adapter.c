@@ -30,9 +30,8 @@ static ds_status no_memory(const ds_engine *engine)
     return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for the adapter's weights");
 }
 
-ds_status dsi_engine_load_adapter(ds_engine *engine)
+static ds_status load_one(ds_engine *engine, const ds_adapter *a)
 {
-    const ds_adapter *a = engine->spec.train.adapter;
     ds_safetensors *st = NULL;
     if (dsi_adapter_folder(a) == NULL) {
         return DS_OK;
@@ -45,6 +44,15 @@ ds_status dsi_engine_load_adapter(ds_engine *engine)
     free(by_cell);
     ds_safetensors_close(&st);
     return status;
+}
+
+ds_status dsi_engine_load_adapter(ds_engine *engine)
+{
+    const ds_adapter *a = engine->spec.train.adapter;
+    for (uint32_t i = 0; a != NULL && i < a->n_frozen; ++i) {
+        DS_TRY(load_one(engine, a->frozen[i]));
+    }
+    return load_one(engine, a);
 }
 
 /* Lengths of the rows of one weight. Collective. */

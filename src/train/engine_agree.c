@@ -8,6 +8,7 @@
 #include "base/buf.h"
 #include "base/build_id.h"
 #include "comm/same_text.h"
+#include "model/adapter.h"
 #include "op/isa.h"
 #include "train/engine_pipe.h"
 
@@ -49,6 +50,16 @@ static void put_numbers(const dsi_engine_spec *s, dsi_buf *text)
     }
 }
 
+static void put_frozen(const ds_adapter *a, dsi_buf *text)
+{
+    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+        char *line = NULL;
+        (void)ds_adapter_print(a->frozen[i], &line);
+        dsi_buf_printf(text, "frozen adapter: %s\n", line != NULL ? line : "");
+        free(line);
+    }
+}
+
 static ds_status same_facts(const ds_engine *engine)
 {
     char build[80];
@@ -70,6 +81,7 @@ static ds_status same_facts(const ds_engine *engine)
         (void)ds_adapter_print(engine->spec.train.adapter, &adapter);
         dsi_buf_printf(&text, "adapter: %s\n", adapter != NULL ? adapter : "");
         free(adapter);
+        put_frozen(engine->spec.train.adapter, &text);
     }
     const ds_status status = text.failed
                                  ? ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to compare ranks")

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PIECE = 1 << 20, BLOCK = 1 << 14, STATE_BYTES = 64, TEACHER_BYTES = 256 };
+enum { PIECE = 1 << 20, BLOCK = 1 << 14, STATE_BYTES = 128, TEACHER_BYTES = 256 };
 
 typedef struct hash_job {
     const unsigned char *data;
@@ -173,14 +173,38 @@ bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell)
             !dsi_adapter_has(engine->spec.train.adapter, cell));
 }
 
-/* The state adapter_base. */
-static void base_text(const ds_engine *engine, uint64_t digest, char text[STATE_BYTES])
+/* What the frozen adapters beside the trained one are, in their order. */
+static ds_status frozen_digest(const ds_adapter *a, uint64_t *digest_out)
 {
-    const ds_packing packing = dsi_adapter_packing(engine->spec.train.adapter);
-    const int n = snprintf(text, STATE_BYTES, "{\"digest\": \"%016" PRIx64 "\"", digest);
-    (void)snprintf(text + n, STATE_BYTES - (size_t)n,
-                   packing != DS_PACKING_NONE ? ", \"packing\": \"%s\"}" : "}",
-                   ds_packing_name(packing));
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+        char *line = NULL;
+        DS_TRY(ds_adapter_print(a->frozen[i], &line));
+        sum = XXH3_64bits_withSeed(line, strlen(line), sum);
+        free(line);
+    }
+    *digest_out = sum;
+    return DS_OK;
+}
+
+/* The state adapter_base. */
+static ds_status base_text(const ds_engine *engine, uint64_t digest, char text[STATE_BYTES])
+{
+    const ds_adapter *a = engine->spec.train.adapter;
+    const ds_packing packing = dsi_adapter_packing(a);
+    uint64_t frozen = 0;
+    int n = snprintf(text, STATE_BYTES, "{\"digest\": \"%016" PRIx64 "\"", digest);
+    if (packing != DS_PACKING_NONE) {
+        n += snprintf(text + n, STATE_BYTES - (size_t)n, ", \"packing\": \"%s\"",
+                      ds_packing_name(packing));
+    }
+    if (a->n_frozen > 0) {
+        DS_TRY(frozen_digest(a, &frozen));
+        n +=
+            snprintf(text + n, STATE_BYTES - (size_t)n, ", \"frozen\": \"%016" PRIx64 "\"", frozen);
+    }
+    (void)snprintf(text + n, STATE_BYTES - (size_t)n, "}");
+    return DS_OK;
 }
 
 ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer)
@@ -192,7 +216,7 @@ ds_status dsi_engine_add_adapter(ds_engine *engine, ds_checkpoint_writer *writer
         return DS_OK;
     }
     DS_TRY(digest_of(engine, &digest));
-    base_text(engine, digest, text);
+    DS_TRY(base_text(engine, digest, text));
     DS_TRY(ds_checkpoint_writer_state(writer, "adapter_base", text));
     DS_TRY(dsi_adapter_config_text(engine->spec.train.adapter, dsi_engine_is_transposed(engine),
                                    &config));
@@ -252,12 +276,13 @@ static ds_status compare_bases(ds_engine *engine, const char *path, const char *
     char own[STATE_BYTES];
     uint64_t digest = 0;
     DS_TRY(digest_of(engine, &digest));
-    base_text(engine, digest, own);
+    DS_TRY(base_text(engine, digest, own));
     return text != NULL && strcmp(own, text) == 0
                ? DS_OK
                : ds_fail(engine->ctx, DS_ERR_ARG,
                          "%s holds an adapter of another model than this: the frozen weights "
-                         "differ (%s, here %s); resume with the same --model, in as many bits",
+                         "differ (%s, here %s); resume with the same --model, in as many bits, "
+                         "and the same --frozen_adapters",
                          path, text != NULL ? text : "missing", own);
 }
 

@@ -165,7 +165,7 @@ ds_status dsi_engine_begin_pissa(ds_engine *engine)
     engine->pissa->n = n;
     for (ds_cell c = 0; c < n; ++c) {
         const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-        if (cell->kind == DS_CELL_PARAM && cell->of != DS_NONE &&
+        if (dsi_adapter_has(adapter, cell) && cell->of != DS_NONE &&
             strstr(cell->name, ".lora_A.weight") != NULL) {
             DS_TRY(begin_cell(engine, c));
         }

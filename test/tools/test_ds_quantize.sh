@@ -41,6 +41,26 @@ cmp copy/model.safetensors small32/model.safetensors
 python3 "$DS_SOURCE_DIR/test/tools/gptq_experts.py" experts # whose stacked matrices stay no blocks
 "$bin/ds_generate" --model experts --tokenizer bytes --quantize file --prompt "We" --max_new_tokens 3 > text 2> err || fail "experts: $(cat err)"
 grep -q '^matrices in blocks: 4 as' err || fail "experts: $(cat err)"
+# FP8 and int8: the numbers that come of what torch makes of the same folder (test/golden/int4/make.py); tensors are in another order
+eights=$DS_SOURCE_DIR/test/golden/int4
+for form in fp8 fp8_whole fp8_e8m0 fp8_mx fbgemm float_row float_block int_row int_group; do
+    types=q8_0
+    [ $form != fp8 ] || types="f32 f16 bf16 q4_0 q8_0 q4_k_m q6_k"
+    for type in $types; do
+        "$bin/ds_quantize" --no_tokenizer --overwrite --type "$type" "$eights/$form" stored.gguf
+        "$bin/ds_quantize" --no_tokenizer --overwrite --type "$type" "$eights/$form/plain" plain.gguf
+        [ "$(stat -c %s stored.gguf)" = "$(stat -c %s plain.gguf)" ] || fail "$form to $type: sizes"
+        for file in stored plain; do
+            "$bin/ds_quantize" --no_tokenizer --overwrite --dtype f32 $file.gguf $file
+        done
+        cmp stored/model.safetensors plain/model.safetensors || fail "$form to $type"
+    done
+done
+mkdir bare
+cp "$eights/fp8/config.json" bare
+sed 's/k_proj.weight_scale_inv/x_proj.weight_scale_inv/' "$eights/fp8/model.safetensors" > bare/model.safetensors
+refused 1 'the scales of model.layers.0.self_attn.k_proj.weight (weight_scale_inv) are missing' \
+    "$bin/ds_quantize" --no_tokenizer --type q8_0 bare bare.gguf
 refused 2 'give --type' "$bin/ds_quantize" folder new.gguf
 refused 2 'overwrite replaces it' "$bin/ds_quantize" --type q4_0 folder file.gguf
 refused 2 'neither folder nor back' "$bin/ds_quantize" folder back

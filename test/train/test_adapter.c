@@ -225,6 +225,77 @@ static void ten_steps_as_peft(void **state)
     json_decref(steps);
 }
 
+/* One that is trained beside others that are active and frozen: as PEFT's set_adapter of a list. */
+static void beside_frozen(void **state)
+{
+    static const struct {
+        const char *name, *model, *start, *frozen[2];
+    } several[] = {
+        {"several/beside_lora", "llama", "lora/start", {"combined/more", "rslora/end"}},
+        {"several/beside_dora", "llama", "dora/start", {"combined/more", NULL}},
+        {"several/beside_table", "llama", "head/start", {"lora_table/end", "head/end"}},
+        {"several/beside_conv1d", "gpt2", "conv1d/start", {"conv1d/end", NULL}},
+        {"several/beside_experts", "mixtral", "experts_mixtral/start", {"experts_mixtral/end"}},
+    };
+    json_t *steps = json_load_file(GOLDEN "several/steps.json", 0, NULL);
+    assert_non_null(steps);
+    (void)state;
+    for (size_t i = 0; i < sizeof several / sizeof several[0]; ++i) {
+        char *out = scratch_make();
+        char path[PATH_BYTES];
+        run r;
+        const json_t *losses = json_object_get(steps, strchr(several[i].name, '/') + 1);
+        ds_adapter *adapter = opened(several[i].start, "");
+        for (size_t k = 0; k < 2 && several[i].frozen[k] != NULL; ++k) {
+            CHECK_OK(ctx, ds_adapter_add_frozen(adapter, path_of(path, several[i].frozen[k], "")));
+        }
+        open_run(&r, several[i].model, adapter);
+        for (size_t s = 0; s < STEPS; ++s) {
+            const double want = json_real_value(json_array_get(losses, s));
+            assert_true(fabs(step(&r) - want) < 1e-5);
+        }
+        CHECK_OK(ctx, ds_engine_save_adapter(r.engine, out));
+        assert_true(difference(scratch_path(out, "adapter_model.safetensors"),
+                               path_of(path, several[i].name, "/end/adapter_model.safetensors"),
+                               true) < 2e-5);
+        close_run(&r);
+        scratch_remove(out);
+    }
+    json_decref(steps);
+}
+
+/* A resume wants the same ones; what is no part of this is refused. */
+static void frozen_refused(void **state)
+{
+    static const struct {
+        const char *folder, *words;
+    } unlike[] = {{"dora/end", "\"use_dora\": an adapter that is frozen beside another"},
+                  {"saved/end", "\"modules_to_save\": an adapter that is frozen beside another"}};
+    char *out = scratch_make();
+    char path[PATH_BYTES], model[PATH_BYTES];
+    run r;
+    ds_adapter *adapter = opened("lora/start", "");
+    (void)state;
+    for (size_t i = 0; i < 2; ++i) {
+        CHECK_FAILS(ctx, ds_adapter_add_frozen(adapter, path_of(path, unlike[i].folder, "")),
+                    DS_ERR_UNSUPPORTED, unlike[i].words);
+    }
+    CHECK_OK(ctx, ds_adapter_add_frozen(adapter, path_of(path, "combined/more", "")));
+    const ds_adapter_merge_params merge = {.model_folder = path_of(model, "models/llama", ""),
+                                           .folder = scratch_path(out, "merged")};
+    CHECK_FAILS(ctx, ds_adapter_merge(ctx, adapter, &merge), DS_ERR_UNSUPPORTED, "combine them");
+    open_run(&r, "llama", adapter);
+    (void)step(&r);
+    CHECK_OK(ctx, ds_engine_save_checkpoint(r.engine, scratch_path(out, "save"), "first", NULL));
+    CHECK_OK(ctx, ds_engine_load_checkpoint(r.engine, scratch_path(out, "save"), "first", NULL));
+    close_run(&r);
+    open_run(&r, "llama", opened("lora/start", ""));
+    CHECK_FAILS(ctx, ds_engine_load_checkpoint(r.engine, scratch_path(out, "save"), "first", NULL),
+                DS_ERR_ARG, "--frozen_adapters");
+    close_run(&r);
+    scratch_remove(out);
+}
+
 /* The model's tensors come back byte for byte, and no others. */
 static void unmerges(const char *model, const char *merged, const char *again)
 {
@@ -778,6 +849,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ten_steps_as_peft),
+        cmocka_unit_test(beside_frozen),
+        cmocka_unit_test(frozen_refused),
         cmocka_unit_test(merged_as_peft),
         cmocka_unit_test(generation_has_it),
         cmocka_unit_test(what_a_fresh_one_has),

@@ -76,6 +76,8 @@ tables table llama --lora 2 --lora_targets embed_tokens v_proj
 tables head llama --lora 2 --lora_targets lm_head v_proj --lora_dropout 0.1
 tables head_dora llama --lora 2 --lora_targets lm_head v_proj --lora_dropout 0.1 --lora_method dora
 tables router mixtral --lora 2 --lora_targets mlp.gate.weight v_proj
+tables beside llama --lora 2 --lora_targets lm_head q_proj --lora_dropout 0.1 --frozen_adapters "$golden/head/end" "$golden/lora_table/end"
+tables beside_experts mixtral --lora 2 --lora_targets q_proj mlp.experts.down_proj --frozen_adapters "$golden/experts_mixtral/end"
 run again 2 ",$half \"zero_optimization\":{\"stage\":1,$shard}" --steps 2 --output longer.again --adapter longer.z0
 # A checkpoint holds no frozen weight: its embedding alone would be 8 KiB.
 "$build/ds_checkpoint" inspect llama.z0 > inspect.log
@@ -95,6 +97,9 @@ run two_head 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_
 dora=(--lora 4 --lora_method dora --lora_dropout 0.2 --micro_batch 2)
 run one_dora 1 '' --steps 4 --output tp.one_dora --metrics one_dora.jsonl "${dora[@]}"
 run two_dora 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_dora --metrics two_dora.jsonl "${dora[@]}"
+beside=(--adapter "$golden/head/start" --micro_batch 2 --frozen_adapters "$golden/head/end" "$golden/rslora/end" "$golden/lora_table/end")
+run one_beside 1 '' --steps 4 --output tp.one_beside --metrics one_beside.jsonl "${beside[@]}"
+run two_beside 2 ',"tensor_parallel":{"autotp_size":2}' --steps 4 --output tp.two_beside --metrics two_beside.jsonl "${beside[@]}"
 model=qwen3_moe
 experts=(--lora 2 --lora_targets q_proj experts.gate_up_proj experts.down_proj mlp.gate.weight --micro_batch 2)
 run one_experts 1 '' --steps 4 --output tp.one_experts --metrics one_experts.jsonl "${experts[@]}"
@@ -112,7 +117,7 @@ model=llama
 shared=$(sed -nE 's/.*tensor parallel: 2 ranks share ([0-9]+) of .*/\1/p' two.log)
 [ "${shared:-0}" -ge 20 ] || fail "the layers are not shared: $(cat two.log)" # 8 weights, as many matrices, embedding, head, …
 loss() { sed -nE 's/.*"loss":([^,]*).*/\1/p' "$1"; }
-for name in '' _table _head _dora _experts; do
+for name in '' _table _head _dora _experts _beside; do
     paste <(loss one$name.jsonl) <(loss two$name.jsonl) | awk '{ d = $1 - $2; bad = bad || d > 1e-5 || d < -1e-5 } END { exit bad || NR != 4 }' ||
         fail "tp learns another: $(paste <(loss one$name.jsonl) <(loss two$name.jsonl))"
 done
@@ -157,11 +162,14 @@ refuses() { # words, flags …
 }
 refuses '--lora_alpha goes with --lora RANK' --lora_alpha 3
 refuses 'give one of them' --lora 2 --adapter "$golden/lora/start"
+refuses '--frozen_adapters goes with --lora RANK or --adapter DIR' --frozen_adapters "$golden/lora/start"
+refuses '"use_dora"' --lora 2 --frozen_adapters "$golden/lora/end" "$golden/dora/end"
 refuses 'stands in the folder' --adapter "$golden/lora/start" --lora_targets q_proj
 refuses 'the target "nothing"' --lora 2 --lora_targets q_proj nothing
 refuses 'means no layer of this model' --adapter "$golden/conv1d/start"
 cp -r "$golden/lora/start" own
 refuses 'which this run reads' --adapter own --output own
+refuses 'which this run reads' --lora 2 --frozen_adapters own --output own
 cmp -s own/adapter_model.safetensors "$golden/lora/start/adapter_model.safetensors" || fail "the adapter that is read was written over"
 refuses 'would neither be trained nor saved' --lora 2 --modules_to_save embed_tokens --resize_vocab 300
 refuses 'which are not taken away' --resize_vocab 200

@@ -23,6 +23,11 @@ ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
                            : "--%s goes with --lora RANK",
                        other);
     }
+    if (f->frozen.n > 0 && f->rank == 0 && f->folder == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--frozen_adapters goes with --lora RANK or --adapter DIR: one is trained "
+                       "beside them");
+    }
     return packing_flags_check(ctx, &f->packing, f->rank > 0 || f->folder != NULL);
 }
 
@@ -66,6 +71,9 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
     DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)
            : f->rank > 0     ? ds_adapter_create(ctx, &params, adapter_out)
                              : DS_OK);
+    for (size_t i = 0; i < f->frozen.n; ++i) {
+        DS_TRY(ds_adapter_add_frozen(*adapter_out, f->frozen.items[i]));
+    }
     DS_TRY(resize(f, model));
     DS_TRY(ds_adapter_fit(*adapter_out, model));
     return packing_flags_set(&f->packing, *adapter_out);
@@ -75,4 +83,5 @@ void adapter_flags_free(adapter_flags *f)
 {
     dsi_arg_list_free(&f->targets);
     dsi_arg_list_free(&f->saved);
+    dsi_arg_list_free(&f->frozen);
 }

@@ -12,7 +12,7 @@ typedef struct adapter_flags {
     int64_t resize_vocab; /* 0: the model's */
     double alpha, dropout;
     const char *method, *folder;
-    dsi_arg_list targets, saved;
+    dsi_arg_list targets, saved, frozen;
     bool alpha_given, dropout_given, method_given;
     packing_flags packing;
 } adapter_flags;
@@ -79,6 +79,14 @@ typedef struct adapter_flags {
          .out = &(f)->folder,                                                                      \
          .value = "DIR",                                                                           \
          .doc = "Go on with the adapter of a folder of PEFT's.",                                   \
+         .ranks = DSI_ARG_CONTENT},                                                                \
+        {.name = "frozen_adapters",                                                                \
+         .type = DSI_ARG_LIST,                                                                     \
+         .out = &(f)->frozen,                                                                      \
+         .value = "DIR…",                                                                          \
+         .doc = "With --lora or --adapter: folders of further adapters of the model, which are "   \
+                "active beside the one that is trained and stay as they are (PEFT: set_adapter "   \
+                "of several).",                                                                    \
          .ranks = DSI_ARG_CONTENT},                                                                \
         PACKING_ROWS(&(f)->packing)
 

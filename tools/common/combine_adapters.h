@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several adapters as one: the flags and the work of ds_checkpoint combine. */
+/* Several adapters, as one or for a merge: flags and work of ds_checkpoint combine and merge. */
 #ifndef DS_TOOLS_COMBINE_ADAPTERS_H
 #define DS_TOOLS_COMBINE_ADAPTERS_H
 
@@ -11,7 +11,8 @@
 typedef struct combine_flags {
     dsi_arg_list weights;
     const char *combination;
-    bool combination_given;
+    int64_t svd_rank;
+    bool combination_given, svd_rank_given;
 } combine_flags;
 
 #define COMBINE_FLAG_ROWS(f)                                                                       \
@@ -19,17 +20,38 @@ typedef struct combine_flags {
      .type = DSI_ARG_LIST,                                                                         \
      .out = &(f)->weights,                                                                         \
      .value = "W,…",                                                                               \
-     .doc = "combine: what each adapter counts, in their order, as 0.7,-0.3 (negative: it is "     \
-            "taken away). Default: 1 each."},                                                      \
+     .doc = "combine, merge: what each adapter counts, in their order, as 0.7,-0.3 (negative: it " \
+            "is taken away). Default: 1 each."},                                                   \
+        {.name = "combination",                                                                    \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->combination,                                                                 \
+         .given_out = &(f)->combination_given,                                                     \
+         .value = "WAY",                                                                           \
+         .def = "linear",                                                                          \
+         .choices = "linear|cat|svd",                                                              \
+         .doc = "combine: linear (matrices are added; one rank), cat (side by side: exactly the "  \
+                "sum of what the adapters do, the sum of their ranks), or svd (of that sum the "   \
+                "largest singular values)."},                                                      \
     {                                                                                              \
-        .name = "combination", .type = DSI_ARG_TEXT, .out = &(f)->combination,                     \
-        .given_out = &(f)->combination_given, .value = "WAY", .def = "linear",                     \
-        .doc =                                                                                     \
-            "combine: linear (matrices are added; one rank), or cat (side by side: exactly the "   \
-            "sum of what the adapters do, the sum of their ranks)."                                \
+        .name = "svd_rank", .type = DSI_ARG_INT, .out = &(f)->svd_rank,                            \
+        .given_out = &(f)->svd_rank_given, .value = "R", .def = "0", .max = 1 << 20,               \
+        .doc = "combine: the rank of what svd makes; default: the largest of the adapters'."       \
     }
 
-bool combine_flags_given(const combine_flags *flags);
+/* any: --weights counts, too. */
+bool combine_flags_given(const combine_flags *flags, bool any);
+
+/* Adapters that are merged one after the other, with what each counts. */
+typedef struct merge_list {
+    ds_adapter **items;
+    double *weights; /* NULL: 1 each */
+    size_t n;
+} merge_list;
+
+/* folders[n]. Whatever the outcome, the caller closes the list. */
+ds_status merge_list_open(ds_ctx *ctx, const char *const *folders, size_t n,
+                          const dsi_arg_list *weights, merge_list *list);
+void merge_list_close(merge_list *list);
 
 /* words: the command, OUT, the adapters' folders. Prints what was written. */
 ds_status combine_adapters(ds_ctx *ctx, const combine_flags *flags, const dsi_arg_list *words);

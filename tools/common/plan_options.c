@@ -87,6 +87,7 @@ static const char *const foreign[][NAMES] = {
                        "lora_method",
                        "modules_to_save",
                        "adapter",
+                       "frozen_adapters",
                        "load_in_4bit",
                        "bnb_4bit_quant_type",
                        "bnb_4bit_use_double_quant",

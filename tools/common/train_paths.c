@@ -231,6 +231,9 @@ static ds_status compare_all(const train_run *run, const place *out)
     DS_TRY(compare_with(ctx, out, "--model", o->model));
     DS_TRY(compare_with(ctx, out, "--model_config", o->model_config));
     DS_TRY(compare_with(ctx, out, "--adapter", o->adapter.folder));
+    for (size_t i = 0; i < o->adapter.frozen.n; ++i) {
+        DS_TRY(compare_with(ctx, out, "--frozen_adapters", o->adapter.frozen.items[i]));
+    }
     DS_TRY(hub_flag_spare(ctx, o->teacher.found, flag, out->path));
     DS_TRY(compare_with(ctx, out, "--teacher", o->teacher.teacher));
     return bytes ? DS_OK : compare_with(ctx, out, "--tokenizer", o->tokenizer);

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the folders of test_adapter: for each case CASE/start (an adapter that PEFT wrote, B not 0), CASE/end (the same after
 STEPS steps of torch's AdamW), CASE/merged.safetensors (the model with the adapter of `end` merged, where it changes) and
-steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step.
+steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step; combined, what
+add_weighted_adapter makes of several; several, models into which several were merged, and one trained beside others that are frozen.
 
 Needs: pip install torch transformers peft safetensors. Run in this folder. With names of cases: makes those anew, of the models
 and rows that are there.
@@ -177,6 +178,7 @@ COMBINED = {
     "linear": ("linear", ["lora/end", "more"], [0.75, -1.5]),
     "cat": ("cat", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
     "tables": ("cat", ["lora_table/start", "lora/start"], [1.0, 2.0]),
+    "svd": ("svd", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
 }
 LENT = {
     "more": dict(r=4, lora_alpha=12, target_modules=["q_proj", "gate_proj"]),
@@ -208,6 +210,67 @@ def combined():
     os.remove("combined/README.md")
 
 
+# Models into which merge_and_unload merges several active adapters: NAME (family, adapters in their order).
+MERGED = {
+    "lora_more_dora": ("llama", ["lora/end", "combined/more", "dora/end"]),
+    "dora_saved": ("llama", ["dora/end", "saved/end"]),
+    "table_head": ("llama", ["lora_table/end", "head/end", "rslora/end"]),
+    "conv1d": ("gpt2", ["conv1d/end", "dora_conv1d/end"]),
+    "experts": ("mixtral", ["experts_mixtral/end", "experts_mixtral/start"]),
+}
+# One that is trained, then those that are active beside it and frozen.
+BESIDE = {
+    "beside_lora": ("llama", ["lora/start", "combined/more", "rslora/end"]),
+    "beside_dora": ("llama", ["dora/start", "combined/more"]),
+    "beside_table": ("llama", ["head/start", "lora_table/end", "head/end"]),
+    "beside_conv1d": ("gpt2", ["conv1d/start", "conv1d/end"]),
+    "beside_experts": ("mixtral", ["experts_mixtral/start", "experts_mixtral/end"]),
+}
+
+
+def with_several(family, folders):
+    how = {} if family in ("llama", "gpt2") else {"experts_implementation": "eager"}
+    base = AutoModelForCausalLM.from_pretrained("models/" + family, dtype=torch.float32, **how)
+    model = PeftModel.from_pretrained(base, folders[0], adapter_name="a0", is_trainable=True)
+    for i, folder in enumerate(folders[1:], 1):
+        model.load_adapter(folder, adapter_name=f"a{i}")
+    model.base_model.set_adapter([f"a{i}" for i in range(len(folders))])
+    for key, value in model.named_parameters():
+        value.requires_grad_(".a0" in key)
+    return model
+
+
+def several():
+    """several/NAME.safetensors of MERGED; several/NAME/end of BESIDE and its losses in several/steps.json."""
+    os.makedirs("several", exist_ok=True)
+    for name, (family, folders) in MERGED.items():
+        before = load_file(f"models/{family}/model.safetensors")
+        with_several(family, folders).merge_and_unload().save_pretrained("merged.tmp")
+        after = load_file("merged.tmp/model.safetensors")
+        save_file({k: v for k, v in after.items() if not torch.equal(v, before[k])}, f"several/{name}.safetensors")
+        os.chmod(f"several/{name}.safetensors", 0o644)
+        shutil.rmtree("merged.tmp")
+    batch = batch_of([json.loads(line) for line in open("rows.jsonl", encoding="utf-8")])
+    steps = {}
+    for name, (family, folders) in BESIDE.items():
+        model = with_several(family, folders)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.0, eps=EPS)
+        steps[name] = []
+        for _ in range(STEPS):
+            loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps[name].append(loss.item())
+        model.save_pretrained("several/" + name, selected_adapters=["a0"])
+        shutil.rmtree(f"several/{name}/end", ignore_errors=True)
+        os.rename(f"several/{name}/a0", f"several/{name}/end")
+        os.chmod(f"several/{name}/end/adapter_model.safetensors", 0o644)
+        os.remove(f"several/{name}/README.md")
+    with open("several/steps.json", "w", encoding="utf-8") as out:
+        out.write("{\n" + ",\n".join('"%s": %s' % item for item in ((k, json.dumps(v)) for k, v in steps.items())) + "\n}\n")
+
+
 def some(names):
     torch.set_num_threads(1)
     for family in {CASES[name][0] for name in names}:
@@ -236,10 +299,14 @@ def main():
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
     write_steps(steps)
     combined()
+    several()
 
 
 if sys.argv[1:] == ["combined"]:
     combined()
+elif sys.argv[1:] == ["several"]:
+    torch.set_num_threads(1)
+    several()
 elif sys.argv[1:]:
     some(sys.argv[1:])
 else:
