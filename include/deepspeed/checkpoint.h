@@ -261,7 +261,8 @@ typedef struct ds_checkpoint_deepspeed_params {
                                that of the run */
     const char *like; /* default NULL; a save folder of the job that loads it (a pipeline, ranks
                          that share layers, experts): the same stages and shards, names, order and
-                         groups of parameters. Needs zero_stage 1 or 2 (a pipeline: 1) */
+                         groups of parameters. Needs zero_stage 1 or 2 (a pipeline: 1); or 0 and a
+                         universal folder of it, by which experts (AutoEP) are written */
     DS_RESERVED(7);
 } ds_checkpoint_deepspeed_params;
 

@@ -236,8 +236,9 @@ static ds_status add_frozen(dsi_deepspeed *d)
 {
     const dsi_pickle *shapes = dsi_pickle_get(d->models[0].root, "frozen_param_shapes");
     const size_t n = dsi_pickle_is(shapes, DSI_PICKLE_DICT) ? dsi_pickle_count(shapes) : 0;
-    for (uint32_t mp = 0; mp < d->n_model && (d->n_model > 1 || d->pipeline); ++mp) {
-        const dsi_torch_file *file = &d->models[(size_t)mp * d->n_models];
+    const uint32_t n_model = d->universal ? d->n_models : d->n_model;
+    for (uint32_t mp = 0; mp < n_model && (n_model > 1 || d->pipeline); ++mp) {
+        const dsi_torch_file *file = &d->models[d->universal ? mp : (size_t)mp * d->n_models];
         if (dsi_pickle_count(dsi_pickle_get(file->root, "frozen_param_shapes")) > 0) {
             return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
                            "%s has frozen parameters, which are not read together with ranks or "
@@ -427,7 +428,7 @@ static ds_status read_universal(dsi_deepspeed *d, uint32_t n_files)
 {
     static const char *const optimizer[] = {"zero/optimizer_state.pt", NULL};
     static const char *const models[] = {"mp_rank_%02u_model_states.pt",
-                                         "zero_pp_rank_%u_mp_rank_%02u_model_states.pt", NULL};
+                                         "zero_pp_rank_0_mp_rank_%02u_model_states.pt", NULL};
     char **names = NULL;
     size_t n = 0;
     DS_TRY(open_file(d, optimizer, 0, 0, &d->optims[0]));
@@ -436,7 +437,8 @@ static ds_status read_universal(dsi_deepspeed *d, uint32_t n_files)
     d->states[0] = whole ? inner : d->optims[0].root;
     (void)dsi_pickle_whole(dsi_pickle_get(d->states[0], "zero_stage"), &d->stage);
     DS_TRY(open_file(d, models, 0, 0, &d->models[0]));
-    for (d->n_models = 1; d->n_models < n_files; ++d->n_models) { /* of the stages */
+    for (d->n_models = 1; d->n_models < n_files; ++d->n_models) { /* of stages, of
+                                                            ranks that share layers */
         DS_TRY(open_file(d, models, d->n_models, 0, &d->models[d->n_models]));
     }
     char *zero = dsi_path_join(d->folder, "zero");
@@ -473,6 +475,7 @@ ds_status dsi_ckpt_deepspeed_read(ds_ctx *ctx, const char *folder, const char *t
                        .n_ranks = n_universal > 0 ? 1 : (uint32_t)n,
                        .n_model = (uint32_t)n_model,
                        .pipeline = pipeline,
+                       .universal = n_universal > 0,
                        .experts = experts,
                        .steps = -1.0};
     d.optims = calloc(n_files, sizeof *d.optims);

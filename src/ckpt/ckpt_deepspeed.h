@@ -30,13 +30,14 @@ typedef struct dsi_deepspeed {
     ds_ctx *ctx;
     const char *folder;
     dsi_ckpt_manifest *m;
-    uint32_t n_ranks;       /* data-parallel ones */
-    uint32_t n_model;       /* ranks that share each layer, or stages of a pipeline; the arrays have
-                               the files of each, in a row, and a copy of this struct looks at those
-                               of one */
-    bool pipeline;          /* the latter */
-    bool experts;           /* that ranks have each other ones of */
-    uint32_t first_shard;   /* of its optims */
+    uint32_t n_ranks;     /* data-parallel ones */
+    uint32_t n_model;     /* ranks that share each layer, or stages of a pipeline; the arrays have
+                             the files of each, in a row, and a copy of this struct looks at those
+                             of one */
+    bool pipeline;        /* the latter */
+    bool universal;       /* models: of all ranks or stages, n_model is 1 */
+    bool experts;         /* that ranks have each other ones of, or that are all in one (AutoEP) */
+    uint32_t first_shard; /* of its optims */
     dsi_torch_file *optims; /* [n_ranks] */
     dsi_torch_file *models; /* [n_models]: 1, or n_ranks at stage 3 */
     uint32_t n_models;
@@ -75,6 +76,19 @@ ds_status dsi_deepspeed_join(dsi_deepspeed *d);
 ds_status dsi_deepspeed_pieces(const dsi_deepspeed *d, const char *name, uint32_t mp,
                                ds_shape shard, ds_shape *whole_out, dsi_deepspeed_piece *pieces,
                                size_t *n_out);
+/* The whole shape by affine_map; false: it has none for this name. */
+bool dsi_deepspeed_logical(const dsi_deepspeed *d, const char *name, ds_shape *shape_out);
+/* ckpt_deepspeed_whole.c: the shape in the model of a parameter of a universal folder, of which the
+ * file holds all, in that shape. ERR_SHAPE: it is not what the ranks' shapes make. */
+ds_status dsi_deepspeed_whole(const dsi_deepspeed *d, const char *name, const dsi_torch_file *file,
+                              ds_shape shape, ds_shape *whole_out);
+/* Whether param_shapes of a model's file has it. */
+bool dsi_deepspeed_has(const dsi_deepspeed *d, const char *name);
+/* Whether the file holds all experts (AutoEP), and their number, the first dim. */
+bool dsi_deepspeed_is_experts(const dsi_torch_file *file);
+ds_status dsi_deepspeed_whole_experts(const dsi_deepspeed *d, const char *name,
+                                      const dsi_torch_file *file, ds_shape shape,
+                                      int64_t *n_experts_out);
 /* ckpt_deepspeed_pipe.c: what a stage has from tensor `first` on without what an earlier one has
  * too (a tied layer); and that the stages are of one save, each with the same counters. */
 ds_status dsi_deepspeed_drop_tied(dsi_deepspeed *d, size_t first);
@@ -86,6 +100,10 @@ ds_status dsi_deepspeed_expert_ranks(const dsi_deepspeed *d, int64_t g, uint32_t
 ds_status dsi_deepspeed_expert_name(const dsi_deepspeed *d, const dsi_pickle *shapes,
                                     const char **name, uint32_t rank);
 ds_status dsi_deepspeed_stack(dsi_deepspeed *d);
+/* The name of one expert of a parameter that holds all of them (AutoEP): PREFIX.experts.w1 as
+ * PREFIX.experts.N.w1; in the arena. */
+ds_status dsi_deepspeed_expert_of(const dsi_deepspeed *d, dsi_arena *arena, const char *name,
+                                  int64_t expert, const char **name_out);
 /* ckpt_deepspeed_names.c: a module's own names as those of the model. */
 ds_status dsi_deepspeed_names(dsi_deepspeed *d);
 /* The folder's parameter_names.txt, from malloc; NULL: it has none. */

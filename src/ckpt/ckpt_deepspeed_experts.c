@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Experts of DeepSpeed (deepspeed.moe) at ZeRO 1 and 2. See ckpt_deepspeed.h.
+/* Experts of DeepSpeed (deepspeed.moe) at ZeRO 1 and 2; those of AutoEP in universal folders, where
+ * a parameter holds all of them. See ckpt_deepspeed.h.
  *
  * Expert parallelism of n on R ranks: rank r has the experts of place r % n, and the R / n ranks of
  * one place cut the optimizer's groups of experts among each other (partition_count by group).
@@ -94,6 +95,26 @@ ds_status dsi_deepspeed_expert_name(const dsi_deepspeed *d, const dsi_pickle *sh
         *name = dsi_arena_strdup(d->m->arena, text);
     }
     return *name != NULL ? DS_OK : ds_fail(d->ctx, DS_ERR_NOMEM, "no memory to read %s", d->folder);
+}
+
+ds_status dsi_deepspeed_expert_of(const dsi_deepspeed *d, dsi_arena *arena, const char *name,
+                                  int64_t expert, const char **name_out)
+{
+    const char *leaf = strrchr(name, '.');
+    char text[NAME_BYTES];
+    const int before = leaf != NULL ? (int)(leaf - name) : 0;
+    const int tail = (int)sizeof experts - 2; /* without the dot behind it */
+    if (before < tail || memcmp(leaf - tail, experts, (size_t)tail) != 0 ||
+        strlen(name) >= NAME_BYTES - 8 || expert >= MOST_EXPERTS) {
+        return ds_fail(d->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: '%.160s' has is_expert_param, and is none of AutoEP's "
+                       "(experts.w1, w2, w3)",
+                       d->folder, name);
+    }
+    (void)snprintf(text, sizeof text, "%.*s.%lld%s", before, name, (long long)expert, leaf);
+    *name_out = dsi_arena_strdup(arena, text);
+    return *name_out != NULL ? DS_OK
+                             : ds_fail(d->ctx, DS_ERR_NOMEM, "no memory to read %s", d->folder);
 }
 
 /* ---- stacked ---- */

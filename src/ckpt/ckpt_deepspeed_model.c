@@ -73,6 +73,12 @@ static const dsi_pickle *find_map(const dsi_deepspeed *d, const char *name)
     return NULL;
 }
 
+bool dsi_deepspeed_logical(const dsi_deepspeed *d, const char *name, ds_shape *shape_out)
+{
+    const dsi_pickle *map = find_map(d, name);
+    return map != NULL && read_numbers(dsi_pickle_get(map, "logical_shape"), shape_out);
+}
+
 static const dsi_pickle *of_rank(const dsi_pickle *ranks, uint32_t rank)
 {
     for (size_t i = 0; dsi_pickle_is(ranks, DSI_PICKLE_DICT) && i < ranks->list.n; i += 2) {

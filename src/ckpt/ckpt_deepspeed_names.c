@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module's own names as those of the model. See ckpt_deepspeed.h. Two rules:
+/* A module's own names as those of the model. See ckpt_deepspeed.h. Three rules:
  *
  * 1. parameter_names.txt beside the files or in the save folder: lines "OWN NAME"; # begins a
  *    comment. In OWN {x} is a number (x a letter) and a * at its end the rest; NAME has {x}, {x+1},
@@ -10,6 +10,8 @@
  *    goes by the module's name, or is the embedding where it is one tensor; a tied module is the
  *    embedding; behind them vectors are the last norm and a matrix is the head. Where something is
  *    left over the names stay: inspect and export have them, a resume refuses them.
+ * 3. Without it, AutoEP's modules by expert_parallel.preset_model of the configuration, where it is
+ *    one of the lines below; else they stay.
  */
 #include "ckpt/ckpt_deepspeed.h"
 #include "ckpt/deepspeed_order.h"
@@ -139,6 +141,21 @@ static ds_status by_lines(const dsi_deepspeed *d, const char *path, const char *
     return ds_fail(d->ctx, DS_ERR_FORMAT, "%s has no line for '%.160s'", path, name);
 }
 
+/* text: n bytes of lines that each end with a 0. */
+static ds_status rename_by_lines(dsi_deepspeed *d, const char *path, const char *text, size_t n)
+{
+    for (size_t i = 0; i < d->m->n_tensors; ++i) {
+        char name[NAME_BYTES];
+        ds_checkpoint_tensor *t = &d->m->tensors[i];
+        DS_TRY(by_lines(d, path, text, n, t->name, name));
+        t->name = dsi_arena_strdup(d->m->arena, name);
+        if (t->name == NULL) {
+            return no_memory(d);
+        }
+    }
+    return DS_OK;
+}
+
 static ds_status rename_by_file(dsi_deepspeed *d, const char *path)
 {
     dsi_map map = {0};
@@ -151,19 +168,46 @@ static ds_status rename_by_file(dsi_deepspeed *d, const char *path)
         for (size_t i = 0; i < map.size; ++i) {
             text[i] = (char)(text[i] == '\n' ? '\0' : text[i]);
         }
-    }
-    for (size_t i = 0; i < d->m->n_tensors && status >= 0; ++i) {
-        char name[NAME_BYTES];
-        ds_checkpoint_tensor *t = &d->m->tensors[i];
-        status = by_lines(d, path, text, map.size, t->name, name);
-        if (status >= 0) {
-            t->name = dsi_arena_strdup(d->m->arena, name);
-            status = t->name != NULL ? DS_OK : no_memory(d);
-        }
+        status = rename_by_lines(d, path, text, map.size);
     }
     free(text);
     dsi_map_close(&map);
     return status;
+}
+
+/* ---- 3: AutoEP's modules ---- */
+
+static const struct {
+    const char *preset, *lines;
+    size_t n;
+} presets[] = {
+#define LAYER       "model.layers.{n}."
+#define LINES(text) text, sizeof text
+    {"mixtral", LINES(LAYER "mlp.router.gate.weight " LAYER "block_sparse_moe.gate.weight\0" LAYER
+                            "mlp.experts.{e}.* " LAYER "block_sparse_moe.experts.{e}.*.weight\0"
+                            "* *")},
+    {"qwen3_moe", LINES(LAYER "mlp.router.gate.weight " LAYER "mlp.gate.weight\0" LAYER
+                              "mlp.experts.{e}.w1 " LAYER "mlp.experts.{e}.gate_proj.weight\0" LAYER
+                              "mlp.experts.{e}.w2 " LAYER "mlp.experts.{e}.down_proj.weight\0" LAYER
+                              "mlp.experts.{e}.w3 " LAYER "mlp.experts.{e}.up_proj.weight\0" LAYER
+                              "mlp.shared_experts.* " LAYER "mlp.shared_expert.*\0" LAYER
+                              "mlp.shared_experts_gate.* " LAYER "mlp.shared_expert_gate.*\0"
+                              "* *")},
+#undef LINES
+#undef LAYER
+};
+
+static ds_status rename_by_preset(dsi_deepspeed *d)
+{
+    const dsi_pickle *config = dsi_pickle_get(d->models[0].root, "ds_config");
+    const char *preset =
+        dsi_pickle_text(dsi_pickle_get(dsi_pickle_get(config, "expert_parallel"), "preset_model"));
+    for (size_t i = 0; preset != NULL && i < sizeof presets / sizeof presets[0]; ++i) {
+        if (strcmp(preset, presets[i].preset) == 0) {
+            return rename_by_lines(d, preset, presets[i].lines, presets[i].n);
+        }
+    }
+    return DS_OK;
 }
 
 /* ---- 2: by the order of layers ---- */
@@ -404,7 +448,9 @@ ds_status dsi_deepspeed_names(dsi_deepspeed *d)
 {
     char *path = NULL;
     DS_TRY(dsi_deepspeed_names_file(d->ctx, d->folder, &path));
-    const ds_status status = path != NULL ? rename_by_file(d, path) : rename_by_order(d);
+    const ds_status status = path != NULL                 ? rename_by_file(d, path)
+                             : d->universal && d->experts ? rename_by_preset(d)
+                                                          : rename_by_order(d);
     free(path);
     return status;
 }

@@ -3,10 +3,11 @@
  * state, whole, whatever ranks saved it. See ckpt_deepspeed.h.
  *
  *     TAG/zero/NAME/fp32.pt, exp_avg.pt, exp_avg_sq.pt   {"param": tensor, …}; of stage 3 the bare
- *                                                        flat tensor
+ *                                                        flat tensor; of AutoEP's experts all,
+ *                                                        with is_expert_param and ep_num_experts
  *     TAG/zero/NAME/step.pt                              steps of the optimizer; not at stage 3
  *     TAG/zero/optimizer_state.pt                        the loss scaler, groups
- *     TAG/mp_rank_00_model_states.pt (stage 3: zero_pp_rank_0_…)   names, shapes, counters
+ *     TAG/mp_rank_MM_model_states.pt (stage 3: zero_pp_rank_0_…)   names, shapes, counters
  */
 #include "ckpt/ckpt_deepspeed.h"
 
@@ -24,19 +25,6 @@ static ds_status no_memory(const dsi_deepspeed *d)
     return ds_fail(d->ctx, DS_ERR_NOMEM, "no memory to read %s", d->folder);
 }
 
-/* The shape of a parameter by the model's files; NULL where none has that name. */
-static const dsi_pickle *dims_of(const dsi_deepspeed *d, const char *name)
-{
-    const dsi_pickle *dims = NULL;
-    for (uint32_t k = 0; k < d->n_models && dims == NULL; ++k) {
-        const dsi_pickle *groups = dsi_pickle_get(d->models[k].root, "param_shapes");
-        for (size_t g = 0; g < dsi_pickle_count(groups) && dims == NULL; ++g) {
-            dims = dsi_pickle_get(dsi_pickle_at(groups, g), name);
-        }
-    }
-    return dims;
-}
-
 /* The file's tensor, whose elements stand in row-major order. */
 static ds_status find_tensor(const dsi_deepspeed *d, const dsi_torch_file *file,
                              const dsi_pickle_tensor **tensor_out)
@@ -51,25 +39,43 @@ static ds_status find_tensor(const dsi_deepspeed *d, const dsi_torch_file *file,
     return DS_OK;
 }
 
+/* Experts of AutoEP, one by one as those of deepspeed.moe, which ckpt_deepspeed_experts.c stacks
+ * again behind the model's names. */
+static ds_status add_experts(dsi_deepspeed *d, const char *kind, const char *name,
+                             const dsi_torch_file *file, uint32_t shard, const dsi_pickle_tensor *t)
+{
+    ds_meta one = {dsi_pickle_dtype(t), {.n_dims = t->shape.n_dims - 1}};
+    int64_t n = 0;
+    DS_TRY(dsi_deepspeed_whole_experts(d, name, file, t->shape, &n));
+    memcpy(one.shape.dims, &t->shape.dims[1], one.shape.n_dims * sizeof one.shape.dims[0]);
+    const int64_t count = ds_shape_count(one.shape);
+    const size_t bytes = ds_meta_bytes(one);
+    for (int64_t e = 0; e < n; ++e) {
+        const char *own = NULL;
+        DS_TRY(dsi_deepspeed_expert_of(d, d->m->arena, name, e, &own));
+        DS_TRY(dsi_deepspeed_tensor_of(d, kind, own, one));
+        if (count > 0) {
+            DS_TRY(
+                dsi_deepspeed_slice(d, shard, 0, count, dsi_pickle_dense(t) + (size_t)e * bytes));
+        }
+        DS_TRY(dsi_deepspeed_end_tensor(d));
+    }
+    d->experts = true;
+    return DS_OK;
+}
+
 static ds_status add_tensor(dsi_deepspeed *d, const char *kind, const char *name,
                             const dsi_torch_file *file, uint32_t shard)
 {
     const dsi_pickle_tensor *t = NULL;
-    const dsi_pickle *dims = dims_of(d, name);
     DS_TRY(find_tensor(d, file, &t));
-    if (dims == NULL) {
-        return ds_fail(d->ctx, DS_ERR_FORMAT, "%s: param_shapes of %s has no such parameter",
-                       file->path, d->models[0].path);
+    if (dsi_deepspeed_is_experts(file)) {
+        return add_experts(d, kind, name, file, shard, t);
     }
-    const int64_t count = dsi_deepspeed_count(dims);
-    const int64_t has = ds_shape_count(t->shape);
-    DS_TRY(dsi_deepspeed_tensor(d, kind, name, dsi_pickle_dtype(t), dims));
-    const ds_shape shape = d->m->tensors[d->m->n_tensors - 1].meta.shape;
-    /* a flat one may be padded for the ranks that saved it */
-    if (has < count || (t->shape.n_dims != 1 && !ds_shape_equal(t->shape, shape))) {
-        return ds_fail(d->ctx, DS_ERR_SHAPE, "%s has not the shape that param_shapes has for it",
-                       file->path);
-    }
+    ds_meta meta = {dsi_pickle_dtype(t), {0}};
+    DS_TRY(dsi_deepspeed_whole(d, name, file, t->shape, &meta.shape));
+    DS_TRY(dsi_deepspeed_tensor_of(d, kind, name, meta));
+    const int64_t count = ds_shape_count(meta.shape);
     if (count > 0) {
         DS_TRY(dsi_deepspeed_slice(d, shard, 0, count, dsi_pickle_dense(t)));
     }
@@ -146,15 +152,61 @@ static ds_status add_param(dsi_deepspeed *d, const char *zero, const char *name)
     return status;
 }
 
+static const dsi_pickle_tensor *tensor_in(const dsi_pickle *module, const char *name)
+{
+    const dsi_pickle *value = dsi_pickle_get(module, name);
+    return dsi_pickle_is(value, DSI_PICKLE_TENSOR) ? value->tensor : NULL;
+}
+
+static bool same_values(const dsi_pickle_tensor *a, const dsi_pickle_tensor *b)
+{
+    const uint8_t *x = dsi_pickle_dense(a);
+    const uint8_t *y = dsi_pickle_dense(b);
+    return x != NULL && y != NULL && ds_shape_equal(a->shape, b->shape) &&
+           dsi_pickle_dtype(a) == dsi_pickle_dtype(b) && memcmp(x, y, dsi_pickle_bytes(a)) == 0;
+}
+
+/* Whether it is a second name of a parameter: by shared_params (that of a tied head), or one of the
+ * module's file with the values of another that is trained, as AutoEP's router has. */
+static bool is_second(const dsi_deepspeed *d, const dsi_torch_file *file, const char *name)
+{
+    const dsi_pickle *module = dsi_pickle_get(file->root, "module");
+    const dsi_pickle_tensor *own = tensor_in(module, name);
+    bool found = dsi_pickle_get(dsi_pickle_get(file->root, "shared_params"), name) != NULL;
+    const size_t n = own != NULL && !dsi_deepspeed_has(d, name) ? module->list.n : 0;
+    for (size_t i = 0; i < n && !found; i += 2) {
+        const char *other = dsi_pickle_text(module->list.items[i]);
+        const dsi_pickle_tensor *t = other != NULL ? tensor_in(module, other) : NULL;
+        found = t != NULL && t != own && same_values(t, own) && dsi_deepspeed_has(d, other);
+    }
+    return found;
+}
+
+/* Whether ds_to_universal has written it besides what is trained, as it does with all that the
+ * module's own file holds: second names, buffers, and frozen parameters, which are read from that
+ * file. */
+static bool is_besides(const dsi_deepspeed *d, const char *name)
+{
+    bool found = strcmp(name, "optimizer_state.pt") == 0;
+    for (uint32_t k = 0; k < d->n_models && !found; ++k) {
+        const dsi_torch_file *file = &d->models[k];
+        const dsi_pickle *buffers = dsi_pickle_get(file->root, "buffer_names");
+        found = is_second(d, file, name) ||
+                dsi_pickle_get(dsi_pickle_get(file->root, "frozen_param_shapes"), name) != NULL;
+        for (size_t i = 0; i < dsi_pickle_count(buffers) && !found; ++i) {
+            const char *text = dsi_pickle_text(dsi_pickle_at(buffers, i));
+            found = text != NULL && strcmp(text, name) == 0;
+        }
+    }
+    return found;
+}
+
 ds_status dsi_deepspeed_universal(dsi_deepspeed *d, char *const *names, size_t n)
 {
-    const dsi_pickle *shared = dsi_pickle_get(d->models[0].root, "shared_params");
     char *zero = dsi_path_join(d->folder, "zero");
     ds_status status = zero != NULL ? DS_OK : no_memory(d);
     for (size_t i = 0; i < n && status >= 0; ++i) {
-        /* a second name of a parameter, such as that of a tied head, has files of its own */
-        const bool second = dsi_pickle_get(shared, names[i]) != NULL;
-        if (!second && strcmp(names[i], "optimizer_state.pt") != 0) {
+        if (!is_besides(d, names[i])) {
             status = add_param(d, zero, names[i]);
         }
     }

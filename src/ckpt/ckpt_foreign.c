@@ -21,7 +21,6 @@
 
 typedef struct foreign {
     int n_data, n_model; /* ranks by the names of files */
-    int n_whole;         /* files mp_rank_XX */
     int n_tensor;        /* ranks that share each layer of a pipeline */
     bool weights, zero, zero3, bf16, pipeline, experts, universal;
 } foreign;
@@ -65,7 +64,6 @@ static void look_at_name(foreign *f, const char *name)
         d = 0;
     } else if (sscanf(name, "mp_rank_%d_model_states.pt%n", &m, &end) == 1 && end > 0) {
         f->weights = true;
-        most(&f->n_whole, m);
     } else {
         return;
     }
@@ -136,7 +134,7 @@ int dsi_ckpt_foreign_universal(const char *folder)
 {
     foreign f;
     const bool read = look_at_folder(folder, &f) && f.universal && !f.experts;
-    return !read ? 0 : f.n_whole > 0 ? f.n_whole : 1;
+    return !read ? 0 : f.n_model > 0 ? f.n_model : 1;
 }
 
 static ds_status fail_foreign(ds_ctx *ctx, const char *folder, const foreign *f)

@@ -17,8 +17,8 @@ ds_status dsi_ckpt_foreign(ds_ctx *ctx, const char *dir, const char *tag);
 int dsi_ckpt_foreign_zero_ranks(const char *folder, int *n_model_out, bool *pipeline_out,
                                 bool *experts_out);
 
-/* The number of files mp_rank_XX where it is a universal one (without experts), at least 1; else
- * 0. */
+/* The number of ranks or stages that share the model, by the names of its files, where it is a
+ * universal one (without files of experts), at least 1; else 0. */
 int dsi_ckpt_foreign_universal(const char *folder);
 
 #endif

@@ -23,11 +23,10 @@ static ds_status check_given(ds_ctx *ctx, const ds_checkpoint_deepspeed_params *
                        "universal), 1 to %d ranks, and 1 or 2 groups of parameters",
                        (int)MOST_RANKS);
     }
-    if (p->like != NULL &&
-        (p->zero_stage < 1 || p->zero_stage > 2 || p->order != NULL || p->n_groups > 0)) {
+    if (p->like != NULL && (p->zero_stage > 2 || p->order != NULL || p->n_groups > 0)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "a folder that is like another is of ZeRO stage 1 or 2, and has order and "
-                       "groups of parameters of the other");
+                       "a folder that is like another is universal or of ZeRO stage 1 or 2, and "
+                       "has order and groups of parameters of the other");
     }
     return DS_OK;
 }
@@ -57,9 +56,9 @@ static ds_status write_folder(dsi_deepspeed_out *o, const char *tag)
     DS_TRY(dsi_folder_make(o->ctx, o->given->dir));
     DS_TRY(dsi_folder_stage(o->ctx, o->given->dir, tag, &stage));
     o->folder = stage.path;
-    ds_status status = universal                ? dsi_out_universal(o)
-                       : o->given->like != NULL ? dsi_out_like(o)
-                                                : dsi_out_zero(o);
+    ds_status status = o->given->like != NULL ? dsi_out_like(o)
+                       : universal            ? dsi_out_universal(o)
+                                              : dsi_out_zero(o);
     if (status >= 0) {
         status = dsi_folder_publish(o->ctx, &stage, o->given->dir, tag, true);
     }

@@ -36,7 +36,8 @@ typedef struct dsi_out_param {
     const char *name;
     ds_shape shape;
     int64_t count;
-    uint32_t rank; /* by deepspeed_order.c */
+    uint32_t rank;   /* by deepspeed_order.c */
+    int64_t experts; /* of which it holds all, in the first dim, for AutoEP; 0: none */
     const ds_checkpoint_tensor *tensors[DSI_OUT_KINDS];
     const dsi_box *boxes; /* NULL: all of them */
     size_t n_boxes;

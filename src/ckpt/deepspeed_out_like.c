@@ -26,7 +26,8 @@ static ds_status no_memory(const dsi_out_like_state *l)
 static ds_status no_like(const dsi_out_like_state *l)
 {
     return ds_fail(l->o->ctx, DS_ERR_ARG,
-                   "%s is no folder of DeepSpeed at ZeRO stage 1 or 2, which is what --like takes",
+                   "%s is no folder of DeepSpeed at ZeRO stage 1 or 2, which is what --like takes "
+                   "(for a universal one, a universal one)",
                    l->folder);
 }
 
@@ -38,8 +39,7 @@ static bool decays(const dsi_deepspeed_out *o, const dsi_out_param *p)
     return dsi_out_group_count(o) == 1 || p->tensors[DSI_OUT_WEIGHT]->meta.shape.n_dims >= 2;
 }
 
-/* A group decays or not, as a whole. */
-static ds_status check_decay(const dsi_out_like_state *l, const dsi_out_param *p, size_t g,
+ds_status dsi_out_like_decay(const dsi_out_like_state *l, const dsi_out_param *p, size_t g,
                              bool is_first)
 {
     dsi_deepspeed_out *o = l->o;
@@ -86,7 +86,7 @@ static ds_status take_group(dsi_out_like_state *l, const dsi_pickle *group, size
         }
         for (size_t i = 0; i < n_params; ++i) {
             DS_TRY(take_param(l, group, i, place, &places[place][i]));
-            DS_TRY(check_decay(l, &places[place][i], g, place == 0 && i == 0));
+            DS_TRY(dsi_out_like_decay(l, &places[place][i], g, place == 0 && i == 0));
         }
     }
     memcpy(&o->params[o->n_params], places[0], n_params * sizeof *o->params);
@@ -237,14 +237,24 @@ static ds_status look(dsi_out_like_state *l, uint32_t *n_model_out)
     return DS_OK;
 }
 
-static ds_status write_all(dsi_out_like_state *l)
+static ds_status write_ranks(dsi_out_like_state *l)
 {
     dsi_deepspeed_out *o = l->o;
     uint32_t n_model = 0;
     dsi_ckpt_manifest names = {.arena = o->arena}; /* of experts, by dsi_deepspeed_expert_name */
     DS_TRY(look(l, &n_model));
-    DS_TRY(dsi_out_own_names(l));
     l->d.m = &names;
+    for (o->model_rank = 0; o->model_rank < n_model; ++o->model_rank) {
+        DS_TRY(write_model_rank(l));
+    }
+    DS_TRY(check_used(l));
+    return dsi_out_layers(l);
+}
+
+static ds_status write_all(dsi_out_like_state *l)
+{
+    dsi_deepspeed_out *o = l->o;
+    DS_TRY(dsi_out_own_names(l));
     l->all = o->params;
     l->n_all = o->n_params;
     qsort(l->all, l->n_all, sizeof *l->all, compare_name);
@@ -253,12 +263,13 @@ static ds_status write_all(dsi_out_like_state *l)
     if (l->used == NULL || l->pieces == NULL) {
         return no_memory(l);
     }
-    for (o->model_rank = 0; o->model_rank < n_model; ++o->model_rank) {
-        DS_TRY(write_model_rank(l));
+    if (o->given->zero_stage > 0) {
+        DS_TRY(write_ranks(l));
+    } else {
+        DS_TRY(dsi_out_like_universal(l));
+        DS_TRY(check_used(l));
     }
-    DS_TRY(check_used(l));
-    DS_TRY(copy_names(l));
-    return dsi_out_layers(l);
+    return copy_names(l);
 }
 
 ds_status dsi_out_like(dsi_deepspeed_out *o)

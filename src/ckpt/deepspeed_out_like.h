@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of a folder that is like another one share while they are written:
- * deepspeed_out_like.c, deepspeed_out_own.c, deepspeed_out_layers.c. */
+ * deepspeed_out_like.c, deepspeed_out_like_universal.c, deepspeed_out_own.c,
+ * deepspeed_out_layers.c. */
 #ifndef DSI_CKPT_DEEPSPEED_OUT_LIKE_H
 #define DSI_CKPT_DEEPSPEED_OUT_LIKE_H
 
@@ -35,6 +36,13 @@ ds_status dsi_out_own_names(dsi_out_like_state *l);
 const dsi_out_own *dsi_out_own_find(const dsi_out_like_state *l, const char *name);
 ds_status dsi_out_own_param(dsi_out_like_state *l, const char *name, ds_shape shape,
                             dsi_out_param *param_out);
+
+/* deepspeed_out_like.c: a group decays or not, as a whole. */
+ds_status dsi_out_like_decay(const dsi_out_like_state *l, const dsi_out_param *p, size_t g,
+                             bool is_first);
+
+/* deepspeed_out_like_universal.c: the files of a universal folder like a universal one. */
+ds_status dsi_out_like_universal(dsi_out_like_state *l);
 
 /* deepspeed_out_layers.c: the files of layers and of experts. */
 ds_status dsi_out_layers(dsi_out_like_state *l);

@@ -149,11 +149,12 @@ static ds_status put_module(const dsi_deepspeed_out *o, dsi_torch_out *t, bool w
 {
     const dsi_pickle *module = dsi_pickle_get(o->like, "module");
     dsi_torch_text(t, "module");
-    if (dsi_pickle_is(module, DSI_PICKLE_DICT)) {
+    if (dsi_pickle_is(module, DSI_PICKLE_DICT) && o->given->zero_stage > 0) {
         return put_like(o, t, module, v);
     }
     if (o->like != NULL) {
-        dsi_torch_none(t); /* a pipeline's: in the files of the layers */
+        dsi_torch_none(
+            t); /* a pipeline's: in the files of the layers; a universal one's: in zero */
     } else {
         put_weights(o, t, weights, v);
     }

@@ -44,6 +44,12 @@ static ds_status write_state(const dsi_deepspeed_out *o, const dsi_out_param *p,
     dsi_torch_dict(&t);
     dsi_torch_text(&t, "cat_dim");
     dsi_torch_whole(&t, 0);
+    if (p->experts > 0) {
+        dsi_torch_text(&t, "is_expert_param");
+        dsi_torch_bool(&t, true);
+        dsi_torch_text(&t, "ep_num_experts");
+        dsi_torch_whole(&t, p->experts);
+    }
     dsi_torch_text(&t, "param");
     dsi_out_put(&t, &vector, p->shape);
     dsi_torch_dict_end(&t);
@@ -103,8 +109,11 @@ static ds_status write_param(const dsi_deepspeed_out *o, const dsi_out_param *p,
 
 static ds_status write_common(const dsi_deepspeed_out *o, const char *zero)
 {
-    static const size_t one[DSI_OUT_GROUPS] = {1, 1}; /* of at most two groups */
+    size_t one[DSI_OUT_GROUPS]; /* vector of each group */
     int64_t steps = 0;
+    for (size_t g = 0; g < DSI_OUT_GROUPS; ++g) {
+        one[g] = 1;
+    }
     dsi_torch_out t = dsi_torch_out_make(o->ctx);
     dsi_torch_dict(&t);
     dsi_out_loss_scaler(o, &t, false);

@@ -60,6 +60,7 @@ static ds_status read_config(dsi_deepspeed_out *o)
     /* the axes of the mesh do not matter here, and would want their ranks */
     (void)json_object_del(config, "tensor_parallel");
     (void)json_object_del(config, "sequence_parallel_size");
+    (void)json_object_del(config, "expert_parallel");
     char *left = json_dumps(config, JSON_COMPACT | JSON_REAL_PRECISION(17));
     json_decref(config);
     if (status >= 0) {
@@ -305,8 +306,16 @@ void dsi_out_config(const dsi_deepspeed_out *o, dsi_torch_out *t)
     char *text = NULL;
     json_error_t error;
     const ds_config_values *v = o->values;
+    const dsi_pickle *experts =
+        dsi_pickle_get(dsi_pickle_get(o->like, "ds_config"), "expert_parallel");
     dsi_torch_text(t, "ds_config");
     dsi_torch_dict(t);
+    if (experts != NULL) { /* by its preset the names are read again */
+        dsi_torch_text(t, "expert_parallel");
+        if (!dsi_torch_copy(t, experts)) {
+            dsi_torch_none(t);
+        }
+    }
     if (ds_config_print(o->config, false, &text) >= 0) {
         json_t *config = dsi_json_parse(text, strlen(text), 0, &error);
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {

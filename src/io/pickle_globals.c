@@ -38,6 +38,7 @@ static const dsi_pickle_global globals[] = {
     RECORD("deepspeed.runtime.fp16.loss_scaler", "LossScaler"),
     RECORD("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler"),
     RECORD("deepspeed.utils.tensor_fragment", "fragment_address"),
+    RECORD("deepspeed.checkpoint.universal_checkpoint", "SubparamShape"),
     RECORD("torch", "device"),
     RECORD("torch", "float32"),
     RECORD("torch", "float16"),

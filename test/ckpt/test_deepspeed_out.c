@@ -3,6 +3,7 @@
  * for the same stage and ranks every value that it reads is its own, bit for bit; for others the
  * tensors are. That DeepSpeed goes on from them: test/long/deepspeed_out.sh. */
 #include "common/check.h"
+#include "common/deepspeed_forms.h"
 #include "common/scratch.h"
 #include "io/torch_file.h"
 
@@ -10,8 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define GOLDEN DS_SOURCE_DIR "/test/golden/deepspeed/"
 
 static const char *const forms[] = {"zero1", "zero2", "zero3", "bf16", "universal2", "universal3"};
 enum { N_FORMS = sizeof forms / sizeof forms[0], PATH_BYTES = 512, MOST_FILLED = 20 };
@@ -27,18 +26,11 @@ static char *folder;
 
 static int unpack(void **state)
 {
-    char command[1024];
-    folder = scratch_make();
-    for (size_t i = 0; i < N_FORMS + N_PIPES + N_MESHES; ++i) {
-        (void)snprintf(command, sizeof command, "tar -xzf %s%s.tar.gz -C %s", GOLDEN,
-                       i < N_FORMS             ? forms[i]
-                       : i < N_FORMS + N_PIPES ? pipes[i - N_FORMS]
-                                               : meshes[i - N_FORMS - N_PIPES],
-                       folder);
-        if (system(command) != 0) {
-            return 1;
-        }
-    }
+    static const char *const all[] = {"zero1",      "zero2",        "zero3",   "bf16",
+                                      "universal2", "universal3",   "pipe",    "pipe_tied",
+                                      "pipe_bf16",  "tensor1",      "tensor2", "experts1",
+                                      "experts2",   "experts_pipe", NULL};
+    folder = forms_unpack(all);
     return check_set_up(state);
 }
 
@@ -227,35 +219,7 @@ static void has_deepspeeds_own_values(void **state)
 
 static void compare_checkpoints(ds_ctx *ctx, const char *a, const char *b)
 {
-    char path[PATH_BYTES];
-    ds_checkpoint *x = NULL;
-    ds_checkpoint *y = NULL;
-    (void)snprintf(path, sizeof path, "%s/%s", folder, a);
-    CHECK_OK(ctx, ds_checkpoint_open(ctx, path, NULL, &x));
-    (void)snprintf(path, sizeof path, "%s/%s", folder, b);
-    CHECK_OK(ctx, ds_checkpoint_open(ctx, path, NULL, &y));
-    CHECK_OK(ctx, ds_checkpoint_verify(y));
-    assert_int_equal(ds_checkpoint_count(x), ds_checkpoint_count(y));
-    for (size_t i = 0; i < ds_checkpoint_count(x); ++i) {
-        float u[1024];
-        float v[1024];
-        const ds_checkpoint_tensor *t = ds_checkpoint_at(x, i);
-        const ds_checkpoint_tensor *other = ds_checkpoint_find(y, t->kind, t->name);
-        assert_non_null(other);
-        assert_true(ds_shape_equal(t->meta.shape, other->meta.shape));
-        const size_t bytes = (size_t)ds_shape_count(t->meta.shape) * sizeof u[0];
-        assert_true(bytes <= sizeof u);
-        CHECK_OK(ctx, ds_checkpoint_read(x, t, NULL, DS_DTYPE_F32, u));
-        CHECK_OK(ctx, ds_checkpoint_read(y, other, NULL, DS_DTYPE_F32, v));
-        assert_memory_equal(u, v, bytes);
-    }
-    assert_string_equal(ds_checkpoint_state(x, "engine"), ds_checkpoint_state(y, "engine"));
-    if (strncmp(b, "like", 4) != 0) { /* a pipeline's are by stage */
-        assert_string_equal(ds_checkpoint_state(x, "parameter_groups"),
-                            ds_checkpoint_state(y, "parameter_groups"));
-    }
-    ds_checkpoint_close(&x);
-    ds_checkpoint_close(&y);
+    forms_compare(ctx, folder, a, b, strncmp(b, "like", 4) != 0); /* a pipeline's are by stage */
 }
 
 static void keeps_every_tensor(void **state)
@@ -451,7 +415,7 @@ static void cuts_shards_and_experts_anew(void **state)
     CHECK_FAILS(*state, write_like_at(*state, "experts1", "experts_pipe", "no", 2, 2), DS_ERR_ARG,
                 "the folder of a pipeline is of ZeRO stage 1");
     CHECK_FAILS(*state, write_like_at(*state, "experts1", "experts1", "no", 3, 2), DS_ERR_ARG,
-                "like another is of ZeRO stage 1 or 2");
+                "like another is universal or of ZeRO stage 1 or 2");
     const ds_checkpoint_deepspeed_params plain = {.dir = to, .zero_stage = 1, .ranks = 2};
     (void)snprintf(from, sizeof from, "%s/experts1", folder);
     CHECK_OK(*state, ds_checkpoint_open(*state, from, NULL, &c));

@@ -91,12 +91,15 @@ def like(golden, build, work, source, other, stage, ranks, script, ours):
     if ours:
         subprocess.run([tool, "consolidate", start, start + "_ours"], check=True, stdout=subprocess.DEVNULL)
         start += "_ours"
-    subprocess.run([tool, "deepspeed", start, folder, "--zero_stage", str(stage), "--ranks", str(ranks), "--like",
-                    os.path.join(work, other)], check=True, stdout=subprocess.DEVNULL)
+    command = ["universal", start, folder, "--ranks", str(ranks)] if stage == 0 else ["deepspeed", start, folder, "--zero_stage", str(stage),
+                                                                                       "--ranks", str(ranks)]
+    if "autoep" in other or stage > 0:
+        command += ["--like", os.path.join(work, other)]
+    subprocess.run([tool] + command, check=True, stdout=subprocess.DEVNULL)
     form = other if script == "make_pipe" else source
     done = subprocess.run([sys.executable, os.path.join(golden, script + ".py"), work, form, folder], text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[0.") or line.startswith("[3.")]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("[0.", "[1.", "[2.", "[3.", "[4."))]
     if done.returncode != 0 or not lines:
         print(done.stdout[-6000:])
         sys.exit(f"{source} as {other}: DeepSpeed did not load it")
@@ -114,7 +117,12 @@ LIKE = [("pipe", "pipe", 1, 1, "make_pipe", False), ("pipe_tied", "pipe_tied", 1
         ("zero3", "pipe_tied", 1, 2, "make_pipe", False),
         ("experts1", "experts2", 1, 2, "make_experts", True), ("experts2", "experts1", 2, 4, "make_experts", False),
         ("tensor1", "tensor2", 1, 2, "make_tensor", True), ("tensor2", "tensor1", 2, 2, "make_tensor", False),
-        ("experts_pipe", "experts_pipe", 1, 2, "make_experts_pipe", True)]
+        ("experts_pipe", "experts_pipe", 1, 2, "make_experts_pipe", True),
+        # universal, loaded at the stage and on the ranks of the first
+        ("universal_autoep1", "universal_autoep2", 0, 2, "make_autoep", True),
+        ("universal_autoep2", "universal_autoep3", 0, 4, "make_autoep", False),
+        ("universal_tensor2", "universal_tensor2", 0, 2, "make_tensor_universal", True),
+        ("universal_tensor1", "universal_tensor3", 0, 2, "make_tensor_universal", False)]
 TYPES = ["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2", "granite", "smollm3", "starcoder2", "stablelm", "phi3", "glm", "glm4",
          "cohere"]
 

@@ -48,10 +48,9 @@ ds_status deepspeed_folder_write(ds_ctx *ctx, ds_checkpoint *c, const deepspeed_
                                              .like = f->like,
                                              .sub_group_size = f->sub_group_size};
     const char **lines = NULL;
-    if (universal && (f->given_stage || f->given_size || f->given_order || f->like != NULL)) {
+    if (universal && (f->given_stage || f->given_size || f->given_order)) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "--zero_stage, --sub_group_size, --parameter_order and --like belong to "
-                       "deepspeed: "
+                       "--zero_stage, --sub_group_size and --parameter_order belong to deepspeed: "
                        "a universal folder is loaded by names, at any stage");
     }
     if (!universal && (f->zero_stage == 0 || !f->given_ranks)) {

@@ -50,7 +50,7 @@ typedef struct deepspeed_flags {
          .doc =                                                                                    \
              "deepspeed at stage 1 or 2: for the job that saved FOLDER: a pipeline (stage 1), "    \
              "ranks that share layers (AutoTP), experts (deepspeed.moe), with its names, order "   \
-             "and groups."},                                                                       \
+             "and groups; universal: for the job of a universal FOLDER, with experts (AutoEP)."},  \
         {.name = "parameter_groups",                                                               \
          .type = DSI_ARG_INT,                                                                      \
          .out = &(f)->groups,                                                                      \

@@ -42,6 +42,14 @@ def batches():
             for _ in range(BEFORE + AFTER)]
 
 
+def start():
+    """Ranks by gloo alone: without the collectives that DeepSpeed compiles for ranks of one host."""
+    import deepspeed
+    import deepspeed.ops
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed("gloo")
+
+
 def train(form, out):
     import deepspeed
     import torch
@@ -88,16 +96,21 @@ def tar(root, name):
                    cwd=root, check=True)
 
 
-def universal(root, stage):
-    name = f"universal{stage}"
+def convert(root, source, name, files=("losses.json", ), flags=()):
+    """What ds_to_universal makes of the save folder, with these files of it, as NAME.tar.gz."""
     shutil.rmtree(os.path.join(root, name), ignore_errors=True)
     os.makedirs(os.path.join(root, name))
-    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state",
-                    "--input_folder", os.path.join(root, f"zero{stage}", "global_step3"),
-                    "--output_folder", os.path.join(root, name, "global_step3_universal")], check=True)
-    for file in ("losses.json", "fp32.safetensors"):
-        shutil.copy(os.path.join(root, f"zero{stage}", file), os.path.join(root, name))
+    subprocess.run([sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", *flags, "--input_folder",
+                    os.path.join(source, "global_step3"), "--output_folder", os.path.join(root, name, "global_step3_universal")],
+                   check=True)
+    for file in files:
+        shutil.copy(os.path.join(source, file), os.path.join(root, name))
     tar(root, name)
+
+
+def universal(root, stage):
+    convert(root, os.path.join(root, f"zero{stage}"), f"universal{stage}", ("losses.json", "fp32.safetensors"),
+            ("--inject_missing_state", ))
 
 
 def main():
