@@ -147,6 +147,10 @@ static void take_optimizer(dsi_engine_spec *spec, ds_optimizer_kind kind, ds_dty
         spec->train.max_coeff = 10.0;
         spec->train.min_coeff = 0.01;
     }
+    if (kind == DS_OPTIMIZER_ADEMAMIX) {
+        spec->train.ademamix =
+            (dsi_ademamix_spec){.on = true, .beta3 = 0.9999, .alpha = 5.0, .t_alpha = 3};
+    }
     if (kind == DS_OPTIMIZER_MUON) {
         spec->train.muon = (dsi_muon_spec){true, dtype};
         spec->muon_lr = 0.02;
@@ -243,6 +247,7 @@ static void other_optimizers_have_one_result(void **state)
     (void)state;
     one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_LAMB, every, 2e-4);
     one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_MUON, every, 2e-2);
+    one_result(gpt2, DS_DTYPE_BF16, DS_OPTIMIZER_ADEMAMIX, every, 2e-2);
     if (getenv("DS_CUDA_ALL") != NULL) {
         one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, every, 2e-2);
         one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_MUON, every, 2e-4);
