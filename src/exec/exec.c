@@ -58,6 +58,11 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     const bool drained = dsi_swap_drain(exec->swap);
     dsi_exec_unpin(exec);
     dsi_swap_destroy(&exec->swap);
+    if (!drained && exec->swap_params.mover != NULL) {
+        *exec_inout = NULL; /* the device itself still moves: it, its files and memory stay */
+        return;
+    }
+    dsi_exec_unmap_memory(exec);
     if (exec->map != NULL && drained) { /* else the disk may still write into it */
         exec->accel->memory->release(exec->device, exec->map, exec->map_bytes);
     }
