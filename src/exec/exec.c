@@ -37,6 +37,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     if (exec->side_thread != NULL) {
         (void)dsi_side_thread_finish(exec->side_thread);
     }
+    for (uint32_t i = 0; i < exec->n_groups; ++i) {
+        dsi_exec_group_end(exec->groups[i].group);
+    }
     dsi_exec_close_streams(exec);
     dsi_side_thread_destroy(&exec->side_thread);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
