@@ -22,9 +22,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 5u /* 4: pin, probe; 5: groups */
+#define DS_ACCEL_VERSION 6u /* 4: pin, probe; 5: groups; 6: disks */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v5"
+#define DS_ACCEL_SYMBOL "ds_accel_v6"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -38,9 +38,9 @@ typedef struct ds_accel_memory {
     /* Optional; default: kernels reach no memory that alloc has not given. Memory of the host, such
      * as a communicator's, that kernels are to read and write at its own address. */
     ds_status (*adopt)(ds_accel_device *device, ds_ctx *ctx, void *memory, size_t bytes);
-    /* Optional; default: nowhere, and plans with collectives or cells on disk are refused; where
-     * on_host: at its own. The address by which communicators and disks of this process reach what
-     * lies at `memory`. */
+    /* Optional; default: nowhere, and plans with collectives, or cells on disk that the device does
+     * not reach by itself (ds_accel_disks), are refused; where on_host: at its own. The address by
+     * which communicators and disks of this process reach what lies at `memory`. */
     void *(*peer_view)(ds_accel_device *device, void *memory);
     /* Copies between two places of device memory, or between it and the host, not overlapping; as
      * fill it is done when it returns, whatever streams do meanwhile with other memory. */
@@ -165,6 +165,31 @@ typedef struct ds_accel_groups {
     void (*close)(ds_accel_group **group); /* not collective; accepts NULL */
 } ds_accel_groups;
 
+/* A file that a device reads and writes by itself (GPUDirect Storage). */
+typedef struct ds_accel_file ds_accel_file;
+
+typedef struct ds_accel_disks {
+    /* Whether the device can. Errors: ERR_UNSUPPORTED says what is missing. */
+    ds_status (*check)(ds_accel_device *device, ds_ctx *ctx);
+    /* fd: a regular file opened with O_DIRECT that has its name still; it is the caller's, and open
+     * until close. path: for the message. */
+    ds_status (*open)(ds_accel_device *device, ds_ctx *ctx, int fd, const char *path,
+                      ds_accel_file **file_out);
+    void (*close)(ds_accel_file **file); /* no transfer is under way; accepts NULL */
+    /* What alloc gave, that transfers will reach, until unmap, which comes before its release.
+     * Errors: ERR_LIMIT: there is no room for that; transfers are right all the same, and slower.
+     */
+    ds_status (*map)(ds_accel_device *device, ds_ctx *ctx, void *memory, size_t bytes);
+    void (*unmap)(ds_accel_device *device, void *memory);
+    /* Moves bytes between the file and device memory, at any offset, and returns when they are
+     * there. Returns how many: fewer than asked for where the file ends, or because the system
+     * stopped there; negative: -errno, or a reason that `text` has words for. Any thread, several
+     * at once. */
+    int64_t (*move)(ds_accel_file *file, bool write, void *memory, size_t bytes, uint64_t offset);
+    /* reason: positive, as of move; NULL: it is an errno. Any thread. */
+    const char *(*text)(int reason);
+} ds_accel_disks;
+
 typedef struct ds_accel {
     uint32_t version; /* DS_ACCEL_VERSION */
     const char *name; /* [a-z0-9_]+, unique */
@@ -187,6 +212,8 @@ typedef struct ds_accel {
     /* Optional; default: communicators move what peer_view shows. Then device memory need not be
      * seen by communicators: collectives of plans are the device's. */
     const ds_accel_groups *groups;
+    /* Optional; default: disks reach what peer_view shows, through memory of the host. */
+    const ds_accel_disks *disks;
 } ds_accel;
 
 /* What a shared object may call. */

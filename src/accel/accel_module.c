@@ -46,6 +46,11 @@ static const char *missing(const ds_accel *a)
                       c->test == NULL || c->abort == NULL || c->close == NULL)) {
         return "one of the slots of groups";
     }
+    const ds_accel_disks *d = a->disks;
+    if (d != NULL && (d->check == NULL || d->open == NULL || d->close == NULL || d->map == NULL ||
+                      d->unmap == NULL || d->move == NULL || d->text == NULL)) {
+        return "one of the slots of disks";
+    }
     return NULL;
 }
 

@@ -28,8 +28,10 @@ void dsi_offload_swap_params(const dsi_offload_spec *spec, dsi_offload_disks *di
                              dsi_swap_params *swap_out)
 {
     enum { MOST_REQUESTS = 1024 };
-    *swap_out = (dsi_swap_params){
-        .aio = spec->aio, .max_requests = MOST_REQUESTS, .patience = spec->patience};
+    *swap_out = (dsi_swap_params){.aio = spec->aio,
+                                  .use_gds = spec->use_gds,
+                                  .max_requests = MOST_REQUESTS,
+                                  .patience = spec->patience};
     for (int c = 0; c < DSI_SWAP_CONTENTS; ++c) {
         swap_out->disks[c] = read_folders(disks_out, spec, (dsi_swap_content)c);
     }

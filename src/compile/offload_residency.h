@@ -26,6 +26,7 @@ typedef struct dsi_offload_spec {
         activation_folders[DS_CONFIG_TEXT_BYTES]; /* "": as
                                                      folders */
     ds_aio_params aio;
+    bool use_gds;    /* the device itself moves what is on disk */
     double patience; /* seconds without progress on the disk until a step fails; 0: nine tenths of
                         the communicator's timeout, so that the rank whose disk it is speaks before
                         those that wait for it */

@@ -204,7 +204,8 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v)
                 .queue_depth = (uint32_t)v->aio.queue_depth,
                 .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,
                 .single_submit = v->aio.single_submit,
-                .overlap_events = v->aio.overlap_events}};
+                .overlap_events = v->aio.overlap_events},
+        .use_gds = v->aio.use_gds};
     const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
     spec.how.least_activation = 65536;
     spec.how.activations =

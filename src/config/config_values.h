@@ -162,7 +162,7 @@ typedef struct ds_config_flops_profiler {
 typedef struct ds_config_aio {
     int64_t block_size; /* bytes, a multiple of 4096 */
     int64_t queue_depth, intra_op_parallelism;
-    bool single_submit, overlap_events;
+    bool single_submit, overlap_events, use_gds;
 } ds_config_aio;
 
 /* comms_logger: see comm.h. */

@@ -217,8 +217,10 @@ static const dsi_option aio_rows[] = {
     B("overlap_events", "true", IN_FORCE,
       "A transfer that ends makes room for the next at once; false: a batch ends first.",
       FIELD(aio.overlap_events)),
-    B("use_gds", "false", NOT_BUILT, "GPUDirect Storage.",
-      NOTE("GPUDirect Storage needs a GPU; set use_gds to false")),
+    B("use_gds", "false", IN_FORCE,
+      "GPUDirect Storage: the device itself moves what is offloaded to disk, without the host's "
+      "memory. Needs the accelerator cuda and NVIDIA's cuFile.",
+      FIELD(aio.use_gds)),
 };
 const dsi_section dsi_section_aio = {
     .path = "aio",

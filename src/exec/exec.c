@@ -37,6 +37,9 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     if (exec->side_thread != NULL) {
         (void)dsi_side_thread_finish(exec->side_thread);
     }
+    for (uint32_t i = 0; i < exec->n_groups; ++i) {
+        dsi_exec_group_end(exec->groups[i].group);
+    }
     dsi_exec_close_streams(exec);
     dsi_side_thread_destroy(&exec->side_thread);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
@@ -58,6 +61,11 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     const bool drained = dsi_swap_drain(exec->swap);
     dsi_exec_unpin(exec);
     dsi_swap_destroy(&exec->swap);
+    if (!drained && exec->swap_params.mover != NULL) {
+        *exec_inout = NULL; /* the device itself still moves: it, its files and memory stay */
+        return;
+    }
+    dsi_exec_unmap_memory(exec);
     if (exec->map != NULL && drained) { /* else the disk may still write into it */
         exec->accel->memory->release(exec->device, exec->map, exec->map_bytes);
     }

@@ -24,6 +24,7 @@ typedef struct group_comm {
         double begin;
         const char *what;
     } calls[MOST_CALLS];
+    uint64_t last; /* ticket that was started last */
     bool failed;
 } group_comm;
 
@@ -84,6 +85,7 @@ static ds_status start(dsi_comm *comm, const dsi_comm_call *call, dsi_comm_ticke
     g->calls[ticket % MOST_CALLS].sequence = comm->sequence;
     g->calls[ticket % MOST_CALLS].begin = dsi_clock_seconds();
     g->calls[ticket % MOST_CALLS].what = call->what;
+    g->last = ticket;
     *ticket_out = ticket;
     return DS_OK;
 }
@@ -240,4 +242,23 @@ ds_status dsi_exec_group_reserve(dsi_comm *comm, size_t bytes, uint32_t n_parts)
     group_comm *g = (group_comm *)comm;
     DS_TRY(make_room(g, n_parts));
     return g->table->reserve(g->group, bytes);
+}
+
+void dsi_exec_group_end(dsi_comm *comm)
+{
+    enum { SOON = 10 };
+    static const struct timespec pause = {0, 20000};
+    group_comm *g = (group_comm *)comm;
+    const double timeout = g->control->timeout;
+    const double patience = timeout > 0.0 && timeout < SOON ? timeout : SOON;
+    const double begin = dsi_clock_seconds();
+    bool done = g->last == 0;
+    while (!done && !g->failed) {
+        const ds_status status = g->table->test(g->group, g->last, &done);
+        if (status < 0 || (!done && dsi_clock_seconds() - begin > patience)) {
+            abort_group(comm, "a rank has ended while a collective of the devices was under way");
+        } else if (!done) {
+            (void)nanosleep(&pause, NULL);
+        }
+    }
 }

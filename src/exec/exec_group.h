@@ -18,5 +18,9 @@ ds_status dsi_exec_group_open(ds_ctx *ctx, const ds_accel *accel, ds_accel_devic
                               dsi_comm *control, dsi_comm **comm_out);
 /* So that calls of up to so many bytes need nothing new. */
 ds_status dsi_exec_group_reserve(dsi_comm *comm, size_t bytes, uint32_t n_parts);
+/* Before memory, events and the group itself go: waits shortly for what is under way, and aborts
+ * the group when that does not end, because another rank has failed: a device waits for it for
+ * ever, and whoever frees memory for the device. */
+void dsi_exec_group_end(dsi_comm *comm);
 
 #endif

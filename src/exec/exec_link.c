@@ -47,7 +47,8 @@ void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref
 
 void *dsi_exec_peer_view(const dsi_exec *exec, void *memory)
 {
-    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL
+    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL ||
+                   exec->swap_params.mover != NULL
                ? memory
                : exec->accel->memory->peer_view(exec->device, memory);
 }

@@ -146,12 +146,7 @@ static ds_status open_swap(dsi_exec *exec)
         any = any || exec->residencies[c].where != DSI_RESIDENCY_DEVICE;
         disk = disk || exec->residencies[c].where == DSI_RESIDENCY_DISK;
     }
-    if (disk && !dsi_exec_is_on_host(exec) && exec->accel->memory->peer_view == NULL) {
-        return ds_fail(exec->ctx, DS_ERR_UNSUPPORTED,
-                       "the accelerator %s moves nothing to or from a disk; offload to cpu "
-                       "instead of nvme, or use the accelerator cpu",
-                       exec->accel->name);
-    }
+    DS_TRY(dsi_exec_find_mover(exec, disk));
     exec->swap_params.n_slots = exec->n_slots;
     return any ? dsi_swap_create(exec->ctx, exec->cells, exec->residencies, exec->n_residencies,
                                  &exec->swap_params, &exec->swap)
@@ -289,6 +284,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     exec->map = map;
     exec->map_bytes = map_bytes;
     exec->arena = exec->map + cell_bytes;
+    DS_TRY(dsi_exec_map_memory(exec));
     size_t at = 0;
     for (ds_cell c = 0; c < exec->n_cells; ++c) {
         if (needs_memory(exec, c)) {

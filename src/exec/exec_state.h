@@ -4,6 +4,7 @@
  *     exec.c          the executor, its plans and its cells
  *     exec_access.c   cells and outputs that the host reads and writes between phases
  *     exec_memory.c   what memory there is and where each cell lies in it
+ *     exec_disk.c     who moves cells that live on disk
  *     exec_link.c     addresses of a plan's operands
  *     exec_run.c      a phase, step by step
  *     exec_rows.c     counts of all-to-alls that a phase itself computes
@@ -78,6 +79,8 @@ struct dsi_exec {
     const dsi_cell_residency *residencies; /* of the first n_residencies cells */
     uint32_t n_residencies;
     dsi_swap_params swap_params;
+    dsi_aio_mover mover;          /* of swap_params, with use_gds */
+    void *mapped[2];              /* what it reaches: map, shared; NULL: it does not */
     dsi_swap *swap;               /* NULL: every cell lives on the device */
     dsi_side_thread *side_thread; /* NULL: no plan has a concurrent phase */
     uint32_t n_side_threads;      /* threads of its kernels */
@@ -103,6 +106,12 @@ uint32_t dsi_exec_cell_slots(const dsi_exec *exec, ds_cell cell);
 void dsi_exec_unpin(dsi_exec *exec);
 /* exec_memory.c: parts of cells that live on the device lie inside of them. */
 void dsi_exec_place_parts(dsi_exec *exec);
+
+/* exec_disk.c: whether what is asked for of the disk can be had, before the swap's storage is made;
+ * memory that the device's transfers reach, before it is released no more. */
+ds_status dsi_exec_find_mover(dsi_exec *exec, bool disk);
+ds_status dsi_exec_map_memory(dsi_exec *exec);
+void dsi_exec_unmap_memory(dsi_exec *exec);
 
 /* exec_run.c: waits for swaps that a phase has left under way. */
 ds_status dsi_exec_drain(dsi_exec *exec);

@@ -30,6 +30,7 @@ struct dsi_swap {
     size_t host_bytes;
     size_t disk_bytes[DSI_SWAP_CONTENTS];
     dsi_aio *aio;
+    bool moves; /* there is a mover */
     uint32_t files[DSI_SWAP_CONTENTS];
     void *zeros;      /* ZERO_BYTES of them, when there is a disk */
     atomic_bool lost; /* see dsi_swap_has_lost; waits may be on two threads */
@@ -187,6 +188,7 @@ static ds_status open_disk(dsi_swap *swap, const dsi_swap_params *params,
         }
     }
     const dsi_aio_params aio = {.io = params->aio,
+                                .mover = params->mover,
                                 .folders = folders,
                                 .n_folders = n,
                                 .max_files =
@@ -209,6 +211,7 @@ ds_status dsi_swap_create(ds_ctx *ctx, const ds_cells *cells, const dsi_cell_res
     }
     swap->ctx = ctx;
     swap->n = n;
+    swap->moves = params->mover != NULL;
     swap->places = calloc((size_t)n + 1, sizeof *swap->places);
     ds_status status = DS_OK;
     if (swap->places == NULL) {
@@ -267,10 +270,14 @@ ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, uint32_t slot, bool write
         return ds_fail(swap->ctx, DS_ERR_STATE,
                        "a cell that lies in a model's file is not written");
     }
-    if (p->sourced) {
-        return dsi_aio_read(swap->aio, p->file, offset, data, p->bytes, &ticket_out->aio);
+    const uint32_t file = p->sourced ? p->file : swap->files[p->content];
+    if (swap->moves) {
+        return dsi_aio_move(swap->aio, file, offset, write, data, p->sourced ? p->bytes : blocks,
+                            &ticket_out->aio);
     }
-    const uint32_t file = swap->files[p->content];
+    if (p->sourced) {
+        return dsi_aio_read(swap->aio, file, offset, data, p->bytes, &ticket_out->aio);
+    }
     return write ? dsi_aio_write(swap->aio, file, offset, data, blocks, &ticket_out->aio)
                  : dsi_aio_read(swap->aio, file, offset, data, blocks, &ticket_out->aio);
 }
@@ -408,6 +415,11 @@ size_t dsi_swap_host_bytes(const dsi_swap *swap)
 size_t dsi_swap_disk_bytes_of(const dsi_swap *swap, dsi_swap_content content)
 {
     return swap != NULL ? swap->disk_bytes[content] : 0;
+}
+
+bool dsi_swap_disk_is_unused(const dsi_swap *swap)
+{
+    return swap == NULL || swap->aio == NULL;
 }
 
 size_t dsi_swap_disk_bytes(const dsi_swap *swap)

@@ -37,6 +37,8 @@ typedef struct dsi_swap_source {
 
 typedef struct dsi_swap_params {
     ds_aio_params aio;
+    bool use_gds;               /* the device moves what is on disk by itself (dsi_exec_allocate) */
+    const dsi_aio_mover *mover; /* then: by this; borrowed for the call */
     dsi_swap_disk disks[DSI_SWAP_CONTENTS];
     const dsi_swap_source *sources; /* of each cell; borrowed for the call; NULL: none has one */
     uint32_t max_requests;          /* transfers in flight */
@@ -61,7 +63,8 @@ void dsi_swap_destroy(dsi_swap **swap);
  * dsi_swap_start must stay mapped for good. Accepts NULL. */
 bool dsi_swap_drain(dsi_swap *swap);
 
-/* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks. slot: of
+/* Moves a whole cell from or to memory, which is aligned to and has room for whole blocks, and is
+ * the device's where there is a mover. slot: of
  * a cell that is per slot; of others it is not looked at. */
 ds_status dsi_swap_start(dsi_swap *swap, ds_cell cell, uint32_t slot, bool write, void *data,
                          dsi_swap_ticket *ticket_out);
@@ -97,6 +100,8 @@ void *dsi_swap_host_memory(const dsi_swap *swap);
 /* Bytes of storage in host memory and on disk. */
 size_t dsi_swap_host_bytes(const dsi_swap *swap);
 size_t dsi_swap_disk_bytes(const dsi_swap *swap);
+bool dsi_swap_disk_is_unused(
+    const dsi_swap *swap); /* no cell lies on disk, in a file of any kind */
 size_t dsi_swap_disk_bytes_of(const dsi_swap *swap, dsi_swap_content content);
 const char *dsi_swap_content_name(dsi_swap_content content); /* "offloaded states" */
 

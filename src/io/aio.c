@@ -49,6 +49,9 @@ static ds_status check_io(ds_ctx *ctx, const ds_aio_params *io)
 static ds_status check_params(ds_ctx *ctx, const dsi_aio_params *params)
 {
     DS_TRY(check_io(ctx, &params->io));
+    if (params->mover != NULL && params->io.backend == DS_AIO_URING) {
+        return ds_fail(ctx, DS_ERR_ARG, "aio: io_uring does not move a device's memory");
+    }
     if (params->max_files < 1 || params->max_requests < 1 || params->max_requests > MAX_REQUESTS) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "aio: expected at least one file and 1 to 65536 requests, found %" PRIu32
@@ -79,6 +82,7 @@ static ds_status copy_folders(dsi_aio *aio, const dsi_aio_params *params)
 static ds_status fill(dsi_aio *aio, const dsi_aio_params *params)
 {
     aio->io = params->io;
+    aio->mover = params->mover != NULL ? *params->mover : (dsi_aio_mover){0};
     aio->stripe_bytes = params->stripe_bytes > 0 ? params->stripe_bytes : params->io.block_size;
     aio->patience = params->patience;
     aio->max_files = params->max_files;
@@ -111,7 +115,7 @@ static ds_status init_locks(dsi_aio *aio)
 
 static ds_status start(dsi_aio *aio)
 {
-    if (aio->io.backend == DS_AIO_THREADS) {
+    if (aio->io.backend == DS_AIO_THREADS || aio->mover.move != NULL) {
         return dsi_aio_start_threads(aio);
     }
     const ds_status status = dsi_aio_start_uring(aio);
@@ -172,7 +176,7 @@ void dsi_aio_close(dsi_aio **aio_inout)
     }
     dsi_aio_stop(aio);
     for (uint32_t i = 0; aio->files != NULL && i < aio->max_files; ++i) {
-        dsi_aio_file_close(&aio->files[i]);
+        dsi_aio_file_close(aio, &aio->files[i]);
     }
     for (uint32_t i = 0; i < aio->n_folders; ++i) {
         free(aio->folders[i]);
@@ -298,4 +302,18 @@ ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void
                                 .offset = offset,
                                 .bytes = bytes};
     return submit(aio, &wanted, ticket_out);
+}
+
+ds_status dsi_aio_move(dsi_aio *aio, uint32_t file, uint64_t offset, bool write, void *memory,
+                       size_t bytes, dsi_aio_ticket *ticket_out)
+{
+    const aio_request wanted = {.file = file,
+                                .direction = write ? AIO_WRITE : AIO_READ,
+                                .moves = true,
+                                .buffer = memory,
+                                .offset = offset,
+                                .bytes = bytes};
+    return aio->mover.move != NULL ? submit(aio, &wanted, ticket_out)
+                                   : ds_fail(aio->ctx, DS_ERR_STATE,
+                                             "aio: there is nobody who moves a device's memory");
 }

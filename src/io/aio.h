@@ -23,6 +23,9 @@
  * Alignment: buffers, offsets and sizes that are multiples of DSI_AIO_ALIGN move without a copy.
  * Others are right but slower: pieces with a misaligned buffer are copied, edges that are no whole
  * block of the disk go through the page cache.
+ *
+ * Memory of a device (dsi_aio_mover) is moved by the device, in the same pieces, between the same
+ * files; the host's accesses to them go on beside it.
  */
 #ifndef DSI_IO_AIO_H
 #define DSI_IO_AIO_H
@@ -34,8 +37,21 @@ enum { DSI_AIO_ALIGN = 4096 };
 typedef struct dsi_aio dsi_aio;
 typedef uint64_t dsi_aio_ticket; /* 0: no request; waiting for it is fine */
 
+/* Who moves bytes between files and memory that is not the host's, on the workers' threads. */
+typedef struct dsi_aio_mover {
+    void *user;
+    /* As ds_accel_disks has them. */
+    ds_status (*open)(void *user, int fd, const char *path, void **file_out);
+    void (*close)(void *user, void *file);
+    int64_t (*move)(void *user, void *file, bool write, void *memory, size_t bytes,
+                    uint64_t offset);
+    const char *(*text)(int reason);
+} dsi_aio_mover;
+
 typedef struct dsi_aio_params {
     ds_aio_params io;
+    const dsi_aio_mover *mover; /* copied; NULL: there is none. With one, workers are threads, and
+                                   every file must allow O_DIRECT */
     const char *const *folders; /* where scratch files go, striped over all; borrowed for the call.
                                    They must exist. */
     uint32_t n_folders;         /* 0: no scratch files */
@@ -87,6 +103,9 @@ ds_status dsi_aio_read(dsi_aio *aio, uint32_t file, uint64_t offset, void *buffe
                        dsi_aio_ticket *ticket_out);
 ds_status dsi_aio_write(dsi_aio *aio, uint32_t file, uint64_t offset, const void *buffer,
                         size_t bytes, dsi_aio_ticket *ticket_out);
+/* The same for memory of the mover's, at any address and offset. */
+ds_status dsi_aio_move(dsi_aio *aio, uint32_t file, uint64_t offset, bool write, void *memory,
+                       size_t bytes, dsi_aio_ticket *ticket_out);
 /* Waits and uses the ticket up. A wait of more than 30 s (or a tenth of the patience, if that is
  * less) is logged, with file, bytes, seconds and pace; then one of twice as long, and so on.
  * Errors: ERR_IO (names file, offset, reason, remedy; which bytes of the range were moved is then

@@ -17,10 +17,16 @@
 #include <time.h>
 #include <unistd.h>
 
-void dsi_aio_file_close(aio_file *file)
+void dsi_aio_file_close(dsi_aio *aio, aio_file *file)
 {
     for (uint32_t i = 0; file->parts != NULL && i < file->n_parts; ++i) {
         aio_part *part = &file->parts[i];
+        if (part->moved != NULL) {
+            aio->mover.close(aio->mover.user, part->moved);
+        }
+        if (part->own >= 0) {
+            (void)close(part->own);
+        }
         if (part->direct >= 0) {
             (void)close(part->direct);
         }
@@ -113,6 +119,30 @@ static void open_direct(dsi_aio *aio, aio_file *file, aio_part *part, int flags)
     (void)posix_fadvise(part->plain, 0, 0, POSIX_FADV_RANDOM);
 }
 
+/* The file once more for the mover, while it has its name: with a descriptor of its own, for the
+ * flags that others have (O_NOFOLLOW) are not allowed there. */
+static ds_status open_moved(dsi_aio *aio, aio_part *part, int flags)
+{
+    struct stat here;
+    struct stat there;
+    if (aio->mover.move == NULL) {
+        return DS_OK;
+    }
+    part->own = part->direct >= 0 ? open(part->path, flags | O_DIRECT | O_CLOEXEC) : -1;
+    if (part->direct < 0 || part->own < 0) {
+        const int reason = part->direct < 0 ? EINVAL : errno;
+        return ds_fail(aio->ctx, reason == EINVAL ? DS_ERR_UNSUPPORTED : DS_ERR_IO,
+                       "a device cannot move %s by itself: the file system does not open it with "
+                       "O_DIRECT (%s)",
+                       part->path, strerror(reason));
+    }
+    if (fstat(part->plain, &here) != 0 || fstat(part->own, &there) != 0 ||
+        here.st_dev != there.st_dev || here.st_ino != there.st_ino) {
+        return ds_fail(aio->ctx, DS_ERR_IO, "%s has become another file", part->path);
+    }
+    return aio->mover.open(aio->mover.user, part->own, part->path, &part->moved);
+}
+
 static ds_status find_entry(dsi_aio *aio, uint32_t *file_out)
 {
     for (uint32_t i = 0; i < aio->max_files; ++i) {
@@ -137,6 +167,7 @@ static ds_status new_file(dsi_aio *aio, uint32_t n_parts, aio_file *file_out)
     for (uint32_t i = 0; i < n_parts; ++i) {
         file_out->parts[i].direct = -1;
         file_out->parts[i].plain = -1;
+        file_out->parts[i].own = -1;
     }
     return DS_OK;
 }
@@ -205,6 +236,7 @@ static ds_status open_scratch(dsi_aio *aio, aio_file *file, uint32_t i, const ch
         status = dsi_io_fail(aio->ctx, "open", part->path, errno);
     } else {
         open_direct(aio, file, part, O_RDWR | O_NOFOLLOW);
+        status = open_moved(aio, part, O_RDWR);
     }
     (void)unlink(part->path);
     (void)close(lock);
@@ -232,7 +264,7 @@ ds_status dsi_aio_add_scratch(dsi_aio *aio, const char *name, uint64_t bytes, ui
     for (uint32_t i = 0; i < file.n_parts; ++i) {
         const ds_status status = open_scratch(aio, &file, i, aio->folders[first + i], name);
         if (status < 0) {
-            dsi_aio_file_close(&file);
+            dsi_aio_file_close(aio, &file);
             return status;
         }
     }
@@ -265,7 +297,7 @@ static ds_status open_path(dsi_aio *aio, aio_file *file, const char *path, bool 
     }
     (void)fcntl(part->plain, F_SETFL, flags & ~O_NONBLOCK); /* io_uring would give up early */
     open_direct(aio, file, part, write ? O_RDWR : O_RDONLY);
-    return DS_OK;
+    return open_moved(aio, part, write ? O_RDWR : O_RDONLY);
 }
 
 ds_status dsi_aio_add_path(dsi_aio *aio, const char *path, bool write, uint32_t *file_out)
@@ -276,7 +308,7 @@ ds_status dsi_aio_add_path(dsi_aio *aio, const char *path, bool write, uint32_t 
     DS_TRY(new_file(aio, 1, &file));
     const ds_status status = open_path(aio, &file, path, write);
     if (status < 0) {
-        dsi_aio_file_close(&file);
+        dsi_aio_file_close(aio, &file);
         return status;
     }
     enter(aio, id, &file);
@@ -290,7 +322,7 @@ void dsi_aio_remove(dsi_aio *aio, uint32_t file)
     aio_file gone = aio->files[file];
     aio->files[file] = (aio_file){0};
     (void)pthread_mutex_unlock(&aio->lock);
-    dsi_aio_file_close(&gone);
+    dsi_aio_file_close(aio, &gone);
 }
 
 bool dsi_aio_is_direct(dsi_aio *aio, uint32_t file)

@@ -25,9 +25,11 @@ enum {
 
 /* One file of the file system. */
 typedef struct aio_part {
-    char *path; /* for messages */
-    int direct; /* opened with O_DIRECT; -1: not possible */
-    int plain;  /* opened without */
+    char *path;  /* for messages */
+    int direct;  /* opened with O_DIRECT; -1: not possible */
+    int plain;   /* opened without */
+    int own;     /* opened with it for the mover; -1: there is none */
+    void *moved; /* as the mover knows it */
 } aio_part;
 
 typedef struct aio_file {
@@ -45,6 +47,7 @@ typedef struct aio_request {
     uint32_t generation; /* of the ticket */
     uint32_t file;
     int direction;
+    bool moves; /* the buffer is the mover's memory */
     uint8_t *buffer;
     uint64_t offset;
     size_t bytes;
@@ -62,7 +65,8 @@ typedef struct aio_piece {
     uint8_t *user;   /* the request's memory */
     uint8_t *memory; /* what the system is given: user, or the worker's copy */
     int fd;
-    int plain; /* to go on with when the rest is misaligned */
+    int plain;   /* to go on with when the rest is misaligned */
+    void *moved; /* not NULL: the mover's file, and fd and plain are not used */
     int direction;
     uint32_t part;
     uint64_t offset;  /* in the part */
@@ -90,7 +94,8 @@ typedef struct aio_worker {
 struct dsi_aio {
     ds_ctx *ctx;
     ds_aio_params io;
-    size_t copy_bytes; /* of one slot's copy */
+    dsi_aio_mover mover; /* move NULL: there is none */
+    size_t copy_bytes;   /* of one slot's copy */
     char **folders;
     uint32_t n_folders;
     uint64_t stripe_bytes;
@@ -123,7 +128,7 @@ bool dsi_aio_answers(dsi_aio *aio);
 
 /* ---- aio_file.c ---- */
 
-void dsi_aio_file_close(aio_file *file);
+void dsi_aio_file_close(dsi_aio *aio, aio_file *file);
 /* Where byte `offset` of a file lies, and how many bytes follow it there in one piece. */
 void dsi_aio_file_locate(const aio_file *file, uint64_t offset, uint32_t *part_out,
                          uint64_t *offset_out, uint64_t *run_out);

@@ -20,6 +20,11 @@ static void choose_way(const dsi_aio *aio, const aio_file *file, aio_piece *piec
     piece->plain = part->plain;
     piece->fd = part->plain;
     piece->memory = piece->user;
+    if (piece->request->moves) {
+        piece->moved = part->moved;
+        piece->is_direct = true;
+        return;
+    }
     if (!file->direct) {
         return;
     }
@@ -93,7 +98,7 @@ static bool moved(aio_piece *piece, uint64_t n, int *reason_out)
         *reason_out = 0;
         return false;
     }
-    if (piece->is_direct && piece->done % DSI_AIO_ALIGN != 0) {
+    if (piece->is_direct && piece->moved == NULL && piece->done % DSI_AIO_ALIGN != 0) {
         leave_direct(piece);
     }
     return true;
@@ -126,7 +131,7 @@ bool dsi_aio_piece_go_on(dsi_aio *aio, aio_piece *piece, int64_t result, int *re
     if (result == -EAGAIN && waits_longer(piece)) {
         return true;
     }
-    if (result == -EINVAL && piece->is_direct) {
+    if (result == -EINVAL && piece->is_direct && piece->moved == NULL) {
         dsi_aio_file_refused(aio, piece);
         leave_direct(piece);
         return true;

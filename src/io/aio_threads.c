@@ -98,11 +98,15 @@ void dsi_aio_stop(dsi_aio *aio)
 
 /* ---- this backend ---- */
 
-static int64_t transfer(const aio_piece *piece)
+static int64_t transfer(const dsi_aio *aio, const aio_piece *piece)
 {
     uint8_t *memory = piece->memory + piece->done;
     const size_t n = piece->bytes - piece->done;
     const off_t offset = (off_t)(piece->offset + piece->done);
+    if (piece->moved != NULL) {
+        return aio->mover.move(aio->mover.user, piece->moved, piece->direction == AIO_WRITE, memory,
+                               n, (uint64_t)offset);
+    }
     const ssize_t done = piece->direction == AIO_READ ? pread(piece->fd, memory, n, offset)
                                                       : pwrite(piece->fd, memory, n, offset);
     return done < 0 ? -(int64_t)errno : (int64_t)done;
@@ -128,7 +132,7 @@ static void *thread_main(void *opaque)
     while (take_or_wait(self, &piece)) {
         int reason = 0;
         dsi_aio_piece_begin(&piece);
-        while (dsi_aio_piece_go_on(self->aio, &piece, transfer(&piece), &reason)) {
+        while (dsi_aio_piece_go_on(self->aio, &piece, transfer(self->aio, &piece), &reason)) {
         }
         dsi_aio_piece_end(self->aio, &piece, reason);
     }

@@ -65,6 +65,12 @@ static const char *verb_of(const aio_request *r)
     return r->direction == AIO_READ ? "read" : "write";
 }
 
+static const char *text_of(const dsi_aio *aio, const aio_request *r)
+{
+    const char *text = r->moves ? aio->mover.text(r->reason) : NULL;
+    return text != NULL ? text : strerror(r->reason);
+}
+
 static ds_status tell(dsi_aio *aio, const aio_request *r)
 {
     if (r->reason == 0) {
@@ -79,7 +85,7 @@ static ds_status tell(dsi_aio *aio, const aio_request *r)
     }
     return ds_fail(aio->ctx, DS_ERR_IO,
                    "cannot %s %zu bytes at offset %" PRIu64 " of %s: at offset %" PRIu64 ": %s%s",
-                   verb_of(r), r->bytes, r->offset, path, r->reason_offset, strerror(r->reason),
+                   verb_of(r), r->bytes, r->offset, path, r->reason_offset, text_of(aio, r),
                    remedy_of(r->reason));
 }
 

@@ -57,7 +57,8 @@ static void it_is_found_and_says_what_there_is(void **state)
     CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
     assert_non_null(strstr(text, "driver: CUDA 13.0, driver 580.65.06\n"));
     assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"));
-    assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\ncollectives: NCCL 2.28.9\n"));
+    assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\ncollectives: NCCL 2.28.9\n"
+                                 "disks: cuFile 1.14\n"));
     assert_non_null(strstr(text,
                            "device 0: stand-in on the processor, 1.0 GiB, sm_90, 0.8 GiB free, "
                            "SM 1980 MHz, memory 2619 MHz, 35 °C\n"));
@@ -146,6 +147,10 @@ static void take_optimizer(dsi_engine_spec *spec, ds_optimizer_kind kind, ds_dty
     if (kind == DS_OPTIMIZER_LAMB) {
         spec->train.max_coeff = 10.0;
         spec->train.min_coeff = 0.01;
+    }
+    if (kind == DS_OPTIMIZER_ADEMAMIX) {
+        spec->train.ademamix =
+            (dsi_ademamix_spec){.on = true, .beta3 = 0.9999, .alpha = 5.0, .t_alpha = 3};
     }
     if (kind == DS_OPTIMIZER_MUON) {
         spec->train.muon = (dsi_muon_spec){true, dtype};
@@ -243,6 +248,7 @@ static void other_optimizers_have_one_result(void **state)
     (void)state;
     one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_LAMB, every, 2e-4);
     one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_MUON, every, 2e-2);
+    one_result(gpt2, DS_DTYPE_BF16, DS_OPTIMIZER_ADEMAMIX, every, 2e-2);
     if (getenv("DS_CUDA_ALL") != NULL) {
         one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, every, 2e-2);
         one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_MUON, every, 2e-4);

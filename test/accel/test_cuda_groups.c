@@ -285,11 +285,46 @@ static void a_rank_that_stays_away_is_named(void **state)
     run_all(one_stays_away, "away");
 }
 
+/* The others' part never comes: what frees memory would wait for the device for ever. */
+static void one_fails_within(uint32_t rank, const char *job)
+{
+    side s;
+    void *memory = NULL;
+    dsi_comm_ticket ticket = 0;
+    open_side(&s, rank, job, 300.0);
+    CHECK_OK(s.ctx, s.cuda->memory->alloc(s.device, s.ctx, 64, "a number", &memory));
+    const dsi_comm_part part = {.in = memory, .out = memory, .count = 16};
+    const dsi_comm_call call = {.kind = DS_COMM_ALL_GATHER,
+                                .dtype = DS_DTYPE_F32,
+                                .factor = 1.0f,
+                                .parts = &part,
+                                .n_parts = 1,
+                                .what = "a gather"};
+    if (rank != 2) {
+        CHECK_OK(s.ctx, dsi_comm_start(s.group, &call, &ticket));
+    }
+    s.control->timeout = 0.2;
+    dsi_exec_group_end(s.group);
+    s.cuda->memory->release(s.device, memory, 64);
+    if (rank != 2) {
+        CHECK_FAILS(s.ctx, dsi_comm_run(s.group, &call), DS_ERR_STATE, "has failed before");
+    }
+    dsi_comm_destroy(&s.group);
+    s.cuda->close(&s.device);
+}
+
+static void a_rank_that_fails_within_a_collective_ends(void **state)
+{
+    (void)state;
+    run_all(one_fails_within, "within");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_have_the_bits_of_shared_memory),
         cmocka_unit_test(a_rank_that_stays_away_is_named),
+        cmocka_unit_test(a_rank_that_fails_within_a_collective_ends),
     };
     return standin_load(DS_BINARY_DIR, &standin) ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
 }

@@ -24,6 +24,7 @@ typedef struct accel_check {
     bool streams;  /* of accelerators that have them */
     bool graphs;   /* likewise */
     bool computes; /* of accelerators that compute */
+    bool disks;    /* of those that read and write files by themselves */
 } accel_check;
 
 /* Check `index` (0,1,...); NULL past the last. */
@@ -32,5 +33,8 @@ const accel_check *accel_conform_at(uint32_t index);
 /* accel_conform_train.c: small models, trained and asked for text, give cpu's numbers. */
 ds_status accel_conform_train(accel_conform *c);
 ds_status accel_conform_generate(accel_conform *c);
+
+/* accel_conform_disk.c. Errors: ERR_UNSUPPORTED: the machine has not what that needs. */
+ds_status accel_conform_disks(accel_conform *c);
 
 #endif

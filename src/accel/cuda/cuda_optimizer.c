@@ -6,8 +6,14 @@
 enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
 enum { OUT_PARAM, OUT_MASTER, OUT_STATE };
 
+/* The kernels know one dtype for all states. */
 static bool is_supported(const ds_kernel_sig *sig)
 {
+    for (uint32_t i = IN_STATE; i < sig->n_in; ++i) {
+        if (sig->in[i].dtype != sig->in[IN_STATE].dtype) {
+            return false;
+        }
+    }
     return dsc_is_act(sig->in[IN_PARAM].dtype) && dsc_is_act(sig->in[IN_GRAD].dtype);
 }
 
@@ -17,7 +23,8 @@ static ds_status run(const ds_kernel_call *call, dsc_fn fn)
     const dsc_optimizer_args args = {
         .param = dsc_out(call, OUT_PARAM),
         .master = dsc_out(call, OUT_MASTER),
-        .state = {dsc_out(call, OUT_STATE), dsc_out(call, OUT_STATE + 1)},
+        .state = {dsc_out(call, OUT_STATE), dsc_out(call, OUT_STATE + 1),
+                  dsc_out(call, OUT_STATE + 2)},
         .grad = dsc_in(call, IN_GRAD),
         .hyper = dsc_in(call, IN_HYPER),
         .factor = dsc_in(call, IN_FACTOR),
@@ -41,8 +48,9 @@ static ds_status run(const ds_kernel_call *call, dsc_fn fn)
     DSC_ROW(name, is_supported, name##_run)
 
 UPDATE(adam);
+UPDATE(ademamix);
 UPDATE(sgd);
 UPDATE(lion);
 UPDATE(adagrad);
-const ds_kernel *const dsc_optimizer_kernels[] = {&adam_kernel, &sgd_kernel, &lion_kernel,
-                                                  &adagrad_kernel, NULL};
+const ds_kernel *const dsc_optimizer_kernels[] = {&adam_kernel, &ademamix_kernel, &sgd_kernel,
+                                                  &lion_kernel, &adagrad_kernel,  NULL};

@@ -47,6 +47,7 @@
     XA(attention_dq)                                                                               \
     XA(attention_dkv)                                                                              \
     X(adam)                                                                                        \
+    X(ademamix)                                                                                    \
     X(sgd)                                                                                         \
     X(lion)                                                                                        \
     X(adagrad)                                                                                     \

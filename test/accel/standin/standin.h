@@ -134,6 +134,8 @@ STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const
 /* Whether the calling thread has a context; whether bytes there are memory of the device. */
 STANDIN_API bool standin_has_context(void);
 STANDIN_API bool standin_is_device(const void *memory, size_t bytes);
+/* Copies at once, between the host and the device's memory; any thread. */
+STANDIN_API void standin_copy(void *to, const void *from, size_t bytes);
 
 /* standin_driver.c: takes the lock for a call; what is wrong before it can begin. */
 dsc_cu_result standin_enter(void);

@@ -54,6 +54,14 @@ bool standin_is_device(const void *memory, size_t bytes)
     return is;
 }
 
+void standin_copy(void *to, const void *from, size_t bytes)
+{
+    (void)standin_enter();
+    standin_protect(true);
+    memcpy(to, from, bytes);
+    (void)standin_leave(DSC_CU_SUCCESS);
+}
+
 static bool add(unsigned char *at, size_t bytes, bool on_device, bool own)
 {
     if (standin_all.n_regions == MOST_REGIONS) {

@@ -194,13 +194,28 @@ dsc_cu_result cuEventCreate(dsc_cu_event *event_out, unsigned flags)
                                                    : DSC_CU_OUT_OF_MEMORY);
 }
 
-/* Nothing that is queued still names it, as the library promises: all has run. */
+static bool is_named(const struct CUevent_st *event)
+{
+    for (uint32_t i = 0; i < standin_all.n_streams; ++i) {
+        const struct CUstream_st *s = standin_all.streams[i];
+        for (uint32_t k = 0; k < s->n; ++k) {
+            const work *w = &s->queue[(s->head + k) % s->capacity];
+            if ((w->kind == RECORD || w->kind == WAIT) && w->event == event) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Returns at once on a device, which keeps what is still needed; here what is queued and names it
+ * runs first. */
 STANDIN_API dsc_cu_result cuEventDestroy_v2(dsc_cu_event event);
 dsc_cu_result cuEventDestroy_v2(dsc_cu_event event)
 {
     const dsc_cu_result entered = standin_enter();
     if (entered == DSC_CU_SUCCESS) {
-        while (standin_turn()) {
+        while (is_named(event) && standin_turn()) {
         }
         free(event->after.items);
         free(event);

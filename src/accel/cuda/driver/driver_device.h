@@ -11,6 +11,7 @@
  *     library_load.c    libraries by name
  *     lt_*.c            products by cuBLASLt (lt.h)
  *     group_*.c         collectives by NCCL (group.h)
+ *     disk_cufile.c     files by cuFile (disk.h)
  *
  * Invariants:
  *  1. every call from outside makes the device's context current on its thread (dsc_enter);
@@ -27,6 +28,8 @@
 #include <deepspeed/accel.h>
 #include <stdbool.h>
 
+enum { DSC_MOST_MAPPED = 4 };
+
 struct ds_accel_device {
     const dsc_driver *cu;
     ds_ctx *ctx; /* that it was opened with: for calls that have none */
@@ -38,6 +41,11 @@ struct ds_accel_device {
     bool has_graphs;
     struct dsc_health *health;  /* NULL: nobody watches it */
     struct cublasLtContext *lt; /* NULL: cuBLASLt is not there, or has nothing for this device */
+    bool has_disks;             /* cuFile's driver is open */
+    struct {
+        void *base; /* NULL: free */
+        size_t bytes;
+    } mapped[DSC_MOST_MAPPED]; /* memory that cuFile has registered */
 };
 
 struct ds_accel_stream {

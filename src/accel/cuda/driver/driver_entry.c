@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
+#include "accel/cuda/driver/disk.h"
 #include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/group.h"
 #include "accel/cuda/driver/health.h"
@@ -134,6 +135,7 @@ static void close_device(ds_accel_device **device_inout)
     }
     if (device->context != NULL) {
         (void)device->cu->set_current(device->context);
+        dsc_disk_close(device);
         for (uint32_t i = 0; device->modules != NULL && i < dsc_n_images; ++i) {
             if (device->modules[i] != NULL) {
                 (void)device->cu->module_unload(device->modules[i]);
@@ -214,11 +216,12 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .streams = &dsc_streams,
                               .graphs = &dsc_graphs,
                               .probe = dsc_probe,
-                              .groups = &dsc_groups};
+                              .groups = &dsc_groups,
+                              .disks = &dsc_disks};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v5(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v6(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v5(const ds_accel_library *given)
+const ds_accel *ds_accel_v6(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

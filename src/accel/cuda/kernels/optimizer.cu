@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam, sgd, lion and adagrad, a thread an element: the operations of docs/internals/optim.md one
+/* adam, ademamix, sgd, lion and adagrad, a thread an element: the operations of docs/internals/optim.md one
  * by one, so that the bits are the processor's. */
 #include "accel/cuda/kernels/update.h"
 
@@ -27,6 +27,31 @@ DSC_INLINE void adam_all(const dsc_optimizer_args *a)
         dsc_set(a->state[0], a->state_dtype, i, m);
         dsc_set(a->state[1], a->state_dtype, i, v);
         dsc_put_param(a, i, fmaf(step, u, p));
+    }
+}
+
+DSC_INLINE void ademamix_all(const dsc_optimizer_args *a)
+{
+    const float b1 = a->hyper[DSC_HYPER_BETA1];
+    const float b2 = a->hyper[DSC_HYPER_BETA2];
+    const float b3 = a->hyper[DSC_HYPER_BETA3];
+    const float alpha = a->hyper[DSC_HYPER_ALPHA];
+    const float c1 = 1.0f - b1;
+    const float c2 = 1.0f - b2;
+    const float c3 = 1.0f - b3;
+    const float i1 = 1.0f / a->hyper[DSC_HYPER_BIAS1];
+    const float i2 = 1.0f / a->hyper[DSC_HYPER_BIAS2];
+    for (int64_t i = dsc_index(); i < a->n; i += dsc_stride()) {
+        const float p = dsc_param_at(a, i) * dsc_decay_of(a);
+        const float g = dsc_grad_at(a, i);
+        const float m = fmaf(b1, dsc_get(a->state[0], a->state_dtype, i), c1 * g);
+        const float v = fmaf(b2, dsc_get(a->state[1], a->state_dtype, i), c2 * (g * g));
+        const float slow = fmaf(b3, dsc_get(a->state[2], a->state_dtype, i), c3 * g);
+        const float u = fmaf(alpha, slow, m * i1) / fmaf(sqrtf(v), i2, a->eps);
+        dsc_set(a->state[0], a->state_dtype, i, m);
+        dsc_set(a->state[1], a->state_dtype, i, v);
+        dsc_set(a->state[2], a->state_dtype, i, slow);
+        dsc_put_param(a, i, fmaf(-a->hyper[DSC_HYPER_LR], u, p));
     }
 }
 
@@ -85,6 +110,7 @@ DSC_INLINE void adagrad_all(const dsc_optimizer_args *a)
 }
 
 DSC_KERNEL(adam, dsc_optimizer_args, adam_all(a))
+DSC_KERNEL(ademamix, dsc_optimizer_args, ademamix_all(a))
 DSC_KERNEL(sgd, dsc_optimizer_args, sgd_all(a))
 DSC_KERNEL(lion, dsc_optimizer_args, lion_all(a))
 DSC_KERNEL(adagrad, dsc_optimizer_args, adagrad_all(a))

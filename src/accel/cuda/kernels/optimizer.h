@@ -9,7 +9,7 @@
 typedef struct dsc_optimizer_args {
     void *param;
     float *master; /* or NULL */
-    void *state[2];
+    void *state[3];
     const void *grad;
     const float *hyper, *factor;
     int64_t n;

@@ -14,7 +14,9 @@ enum {
     DSC_HYPER_WEIGHT_DECAY,
     DSC_HYPER_BIAS1,
     DSC_HYPER_BIAS2,
-    DSC_HYPER_FIRST
+    DSC_HYPER_FIRST,
+    DSC_HYPER_BETA3 = DSC_HYPER_FIRST, /* AdEMAMix */
+    DSC_HYPER_ALPHA
 };
 
 DSC_INLINE float dsc_param_at(const dsc_optimizer_args *a, int64_t i)
