@@ -74,6 +74,16 @@ case_is sp gpt2 4 1 1 2 ', "sequence_parallel_size": 2'
 case_is ep mixtral 4 1 3 2 ', "expert_parallel": {"enabled": true, "autoep_size": 2}'
 # a stage without a trainable parameter
 case_is frozen llama 4 1 3 2 '' --freeze 'model.layers.0.*' --freeze 'model.layers.1.*' --freeze 'model.layers.2.*' --freeze 'model.embed*'
+# each rank's trace is by its own plan; stages make collectives of their own
+case_is logged llama 4 1 1 2 ', "comms_logger": {"enabled": true}'
+train 4 logged.json logged2 --model_config llama.json --steps 3 --trace trace.json || fail "a trace" logged2.log
+python3 - trace.json <<'END' || fail "a trace of stages"
+import json, sys
+last = {e["pid"] for e in json.load(open(sys.argv[1]))["traceEvents"] if "layers.4" in json.dumps(e)}
+first = {e["pid"] for e in json.load(open(sys.argv[1]))["traceEvents"] if "layers.0" in json.dumps(e)}
+sys.exit(not (len(last) == len(first) == 2 and not last & first))
+END
+grep -q "no straggler effect: stages" logged.log || fail "the log of collectives" logged.log
 case_is skips gpt2 2 1 0 2 ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' skips.log || fail "no step was skipped" skips.log
 
