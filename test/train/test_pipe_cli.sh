@@ -117,6 +117,8 @@ refused() { # WHAT IS SAID, RANKS, CONFIG, FLAGS
     ! train "$1" "$2" bad --overwrite --steps 1 "${@:3}" || fail "accepted: $said" bad.log
     grep -q -- "$said" bad.log || fail "not said: $said" bad.log
 }
+config bad.json 1 2 1 ', "fp16": {"enabled": true}' ', "zero_quantized_gradients": true, "zeropp_loco_param": {"err_beta": 0.8, "reset_T": 8}'
+refused 'averaged over targets is not built with zero_optimization.zeropp_loco_param and fp16' 2 bad.json --model_config gpt2.json --loss_average targets
 config bad.json 1 0 3
 refused 'pipeline.stages: expected a divisor of the world size, 4, found 3' 4 bad.json --model_config gpt2.json
 config bad.json 1 0 8
