@@ -177,9 +177,12 @@ static ds_status print_comms(const train_run *run)
     if (run->comm == NULL || !dsi_config_values(run->config)->comms_logger.enabled) {
         return DS_OK;
     }
-    DS_TRY(ds_comm_log_summary(run->comm, true, &text));
+    const bool alike = dsi_config_values(run->config)->pipeline_stages < 2;
+    DS_TRY(ds_comm_log_summary(run->comm, alike, &text));
     if (ds_comm_rank(run->comm) == 0) {
         (void)fputs(text, stdout);
+        (void)fputs(alike ? "" : "no straggler effect: stages make collectives of their own\n",
+                    stdout);
         (void)fflush(stdout);
     }
     free(text);

@@ -113,6 +113,13 @@ uint32_t dsi_phases_chunk(const dsi_phases *phases, ds_phase phase)
     return n < 2 ? 0 : phase < n ? phase : n - 1 - (phase - n) / each;
 }
 
+bool dsi_phase_is_weights(const dsi_phases *phases, ds_phase phase)
+{
+    const uint32_t n = dsi_phases_forward(phases);
+    const uint32_t micro = dsi_phases_micro(phases);
+    return micro == 3 * n && phase >= n && phase < micro && (phase - n) % 2 == 1;
+}
+
 static const char *part_name(dsi_arena *arena, const char *phase, uint32_t chunk)
 {
     char text[32];

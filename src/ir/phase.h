@@ -55,6 +55,9 @@ uint32_t dsi_phases_micro(const dsi_phases *phases);
  * micro-batch is of. */
 uint32_t dsi_phases_forward(const dsi_phases *phases);
 uint32_t dsi_phases_chunk(const dsi_phases *phases, ds_phase phase);
+/* Whether it is the weights' half of a backward phase. A schedule may put it off behind backward
+ * phases of other chunks, which follow it here, but not behind another weights' half. */
+bool dsi_phase_is_weights(const dsi_phases *phases, ds_phase phase);
 
 /* DS_NONE when there is none. */
 ds_phase dsi_phases_find(const dsi_phases *phases, const char *name);

@@ -4,6 +4,13 @@
 
 #include <stdlib.h>
 
+/* What weights' halves of backward phases read of other chunks' slots: they may be put off behind
+ * phases that follow them in the plan. */
+typedef struct late_reads {
+    dsi_range *items;
+    uint32_t n;
+} late_reads;
+
 /* The last phase of a chunk. */
 static ds_phase last_of(const dsi_phases *phases, uint32_t chunk)
 {
@@ -38,8 +45,20 @@ static ds_status check_range(const dsi_plan *plan, uint32_t s, size_t offset, si
     return DS_OK;
 }
 
+/* Whether a step takes bytes that an earlier weights' half, put off behind it, has yet to read. */
+static bool is_read_late(const dsi_plan *plan, uint32_t s, size_t offset, size_t bytes,
+                         const late_reads *late)
+{
+    bool met = false;
+    for (uint32_t i = 0; i < late->n && !dsi_phase_is_weights(&plan->phases, plan->steps[s].phase);
+         ++i) {
+        met = met || dsi_ranges_meet(offset, bytes, late->items[i].offset, late->items[i].bytes);
+    }
+    return met;
+}
+
 static ds_status check_operand(const dsi_plan *plan, uint32_t s, const dsi_ref *ref, bool out,
-                               ds_phase *made)
+                               ds_phase *made, late_reads *late)
 {
     const dsi_step *step = &plan->steps[s];
     bool inside = false;
@@ -50,6 +69,10 @@ static ds_status check_operand(const dsi_plan *plan, uint32_t s, const dsi_ref *
         (!dsi_phase_is_micro(&plan->phases, step->phase) || (step->op->flags & DS_OP_SWAP) != 0)) {
         return dsi_plan_broken(plan, s, 13, "touches a slot, but is of none");
     }
+    if (inside && out && is_read_late(plan, s, ref->offset, ds_meta_bytes(ref->meta), late)) {
+        return dsi_plan_broken(plan, s, 13,
+                               "writes where a weights' half that may come later reads");
+    }
     if (ref->space == DSI_SPACE_NONE || ref->space == DSI_SPACE_CELL || ref->value == DS_NONE) {
         return DS_OK;
     }
@@ -59,20 +82,25 @@ static ds_status check_operand(const dsi_plan *plan, uint32_t s, const dsi_ref *
     } else if (made[ref->value] != DS_NONE && made[ref->value] != step->phase && !inside) {
         return dsi_plan_broken(
             plan, s, 13, "reads what another phase of a micro-batch left outside of its slot");
+    } else if (inside && made[ref->value] != DS_NONE &&
+               dsi_phase_is_weights(&plan->phases, step->phase) &&
+               dsi_phases_chunk(&plan->phases, made[ref->value]) !=
+                   dsi_phases_chunk(&plan->phases, step->phase)) {
+        late->items[late->n++] = (dsi_range){ref->offset, ds_meta_bytes(ref->meta)};
     }
     return DS_OK;
 }
 
-static ds_status check_step(const dsi_plan *plan, uint32_t s, ds_phase *made)
+static ds_status check_step(const dsi_plan *plan, uint32_t s, ds_phase *made, late_reads *late)
 {
     const dsi_step *step = &plan->steps[s];
     bool inside = false;
     DS_TRY(check_range(plan, s, step->work_offset, step->work_bytes, &inside));
     for (uint32_t i = 0; i < step->n_in; ++i) {
-        DS_TRY(check_operand(plan, s, &plan->refs[step->in_at + i], false, made));
+        DS_TRY(check_operand(plan, s, &plan->refs[step->in_at + i], false, made, late));
     }
     for (uint32_t i = 0; i < step->n_out; ++i) {
-        DS_TRY(check_operand(plan, s, &plan->refs[step->out_at + i], true, made));
+        DS_TRY(check_operand(plan, s, &plan->refs[step->out_at + i], true, made, late));
     }
     return DS_OK;
 }
@@ -145,9 +173,12 @@ ds_status dsi_plan_check_slots(const dsi_plan *plan, uint32_t n_values)
         return DS_OK;
     }
     DS_TRY(check_pool(plan));
+    late_reads late = {.items = malloc(((size_t)plan->n_refs + 1) * sizeof *late.items)};
     ds_phase *made =
         malloc(((size_t)n_values + 1) * sizeof *made); /* in which phase, that others */
-    if (made == NULL) {                                /* of the micro-batch follow */
+    if (made == NULL || late.items == NULL) {          /* of the micro-batch follow */
+        free(late.items);
+        free(made);
         return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory to check the plan");
     }
     for (uint32_t v = 0; v < n_values; ++v) {
@@ -155,8 +186,9 @@ ds_status dsi_plan_check_slots(const dsi_plan *plan, uint32_t n_values)
     }
     ds_status status = DS_OK;
     for (uint32_t s = 0; s < plan->n_steps && status >= 0; ++s) {
-        status = check_step(plan, s, made);
+        status = check_step(plan, s, made, &late);
     }
+    free(late.items);
     free(made);
     return status;
 }

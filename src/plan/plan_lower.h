@@ -63,6 +63,8 @@ dsi_ref dsi_lower_make_ref(const dsi_lowering *b, ds_value v);
  * s is of another phase than the one of a micro-batch that makes v. */
 bool dsi_lower_leaves_phase(const dsi_lowering *b, ds_value v, uint32_t s);
 bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item, uint32_t chunk);
+/* The last step in whose time an item that lies apart may be read. */
+uint32_t dsi_lower_slot_end(const dsi_lowering *b, uint32_t item);
 ds_status dsi_lower_check_slots(const dsi_lowering *b);
 ds_status dsi_lower_place_memory(dsi_lowering *b);
 ds_status dsi_lower_place_shared(dsi_lowering *b);

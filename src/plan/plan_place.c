@@ -68,6 +68,7 @@ static ds_status take_apart(dsi_lowering *b, apart *a, uint32_t n)
     for (uint32_t i = 0; i < n; ++i) {
         if (a->holds(b, i, a->chunk)) {
             a->items[i] = b->items[i];
+            a->items[i].last = dsi_lower_slot_end(b, i);
             b->items[i].bytes = 0;
         }
     }

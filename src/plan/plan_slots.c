@@ -45,6 +45,22 @@ bool dsi_lower_is_of_slot(const dsi_lowering *b, uint32_t item, uint32_t chunk)
            crosses(b, item) && chunk_of(b, item) == chunk;
 }
 
+/* What another chunk's weights' half reads last: backward phases that follow it in the plan may run
+ * before it, so that nothing of theirs may take its place. */
+uint32_t dsi_lower_slot_end(const dsi_lowering *b, uint32_t item)
+{
+    const dsi_phases *phases = &b->plan->phases;
+    const uint32_t last = b->items[item].last;
+    if (b->env->n_slots < 2 || item >= b->graph->n_values || !crosses(b, item)) {
+        return last;
+    }
+    const ds_phase read = phase_at(b, b->last[item]);
+    const bool other =
+        dsi_phase_is_weights(phases, read) &&
+        dsi_phases_chunk(phases, read) != dsi_phases_chunk(phases, phase_at(b, b->first[item]));
+    return other ? b->plan->phase_begin[dsi_phases_micro(phases)] - 1 : last;
+}
+
 ds_status dsi_lower_check_slots(const dsi_lowering *b)
 {
     const ds_graph *g = b->graph;

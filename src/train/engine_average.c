@@ -29,10 +29,13 @@ static double unit(const dsi_train_spec *t)
 ds_status dsi_engine_check_average(const ds_engine *engine)
 {
     const dsi_engine_spec *s = &engine->spec;
+    const bool seeded = s->zero.quantized.errors && s->zero.quantized.seeded;
     const char *against = s->train.zenflow.on               ? "zero_optimization.zenflow"
                           : s->zero.sum                     ? "gradient_allreduce_op \"sum\""
                           : s->train.n_gradient_outputs > 0 ? "gradient_outputs"
-                                                            : NULL;
+                          : seeded ? "zero_optimization.zeropp_loco_param and fp16, whose seed is "
+                                     "the unit of what was lost"
+                                   : NULL;
     bool counts = false;
     if (s->average != DS_AVERAGE_TARGETS) {
         return DS_OK;

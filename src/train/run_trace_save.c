@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Merges what the ranks recorded into one trace file. See run_trace.h.
  *
- * A rank sends its records, rank 0 writes. It holds one other rank's records at a time.
+ * Each rank makes the text of its own records, by its own plan, and sends it piece by piece; rank 0
+ * writes. It holds one piece at a time.
  */
 #include "base/clock.h"
 #include "base/machine_id.h"
+#include "io/file.h"
 #include "train/engine_same.h"
 #include "train/run_trace_spans.h"
 
@@ -80,13 +82,10 @@ static ds_status compare_clocks(dsi_comm *comm, const card *cards, double *ahead
     return DS_OK;
 }
 
-static ds_status open_writer(dsi_trace_writer *w, const ds_engine *engine, const card *cards,
-                             const char *path)
+static void warn_of_lost(const ds_engine *engine, const card *cards)
 {
-    uint64_t most = 0;
     uint64_t lost = 0;
     for (uint32_t r = 0; r < ds_comm_size(engine->comm); ++r) {
-        most = cards[r].n > most ? cards[r].n : most;
         lost += cards[r].n_lost;
     }
     if (lost > 0) {
@@ -95,51 +94,115 @@ static ds_status open_writer(dsi_trace_writer *w, const ds_engine *engine, const
                "configuration says",
                (unsigned long long)lost);
     }
-    return dsi_trace_writer_open(w, engine, most, path);
 }
 
-/* Rank 0 takes every rank's records, even after a failure: the others are sending them. */
-static ds_status write_all(dsi_trace_writer *w, const card *cards, const double *ahead)
+static ds_status put_to_file(void *user, const void *data, size_t n)
+{
+    return dsi_file_write(user, data, n);
+}
+
+/* The length of a piece, then the piece. None of length 0: that is the end. */
+static ds_status put_to_first(void *user, const void *data, size_t n)
+{
+    uint64_t bytes = n;
+    dsi_comm *comm = user;
+    if (n == 0) {
+        return DS_OK;
+    }
+    DS_TRY(transfer(comm, DS_COMM_SEND, 0, &bytes, sizeof bytes));
+    return transfer(comm, DS_COMM_SEND, 0, (void *)(uintptr_t)data, n);
+}
+
+/* The text of one rank. A failure of the file ends no exchange: the rank is sending. */
+static ds_status take_text(const ds_engine *engine, uint32_t rank, dsi_file_out *file)
+{
+    ds_status status = DS_OK;
+    void *piece = NULL;
+    uint64_t room = 0;
+    for (;;) {
+        uint64_t bytes = 0;
+        const ds_status came = transfer(engine->comm, DS_COMM_RECV, rank, &bytes, sizeof bytes);
+        if (came < 0 || bytes == 0) {
+            status = status < 0 ? status : came;
+            break;
+        }
+        if (bytes > room) {
+            free(piece);
+            piece = malloc((size_t)bytes);
+            room = bytes;
+        }
+        if (piece == NULL) { /* what is under way cannot be taken */
+            status = ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a piece of a trace");
+            break;
+        }
+        const ds_status got = transfer(engine->comm, DS_COMM_RECV, rank, piece, (size_t)bytes);
+        if (got < 0) {
+            status = got;
+            break;
+        }
+        status = status < 0 ? status : dsi_file_write(file, piece, (size_t)bytes);
+    }
+    free(piece);
+    return status;
+}
+
+/* Rank 0: its own text, then the others', each of which is told when the trace begins. */
+static ds_status write_all(dsi_trace_writer *w, dsi_file_out *file, const card *cards,
+                           const double *ahead)
 {
     const ds_engine *engine = w->engine;
-    const uint32_t size = ds_comm_size(engine->comm);
-    ds_status status = DS_OK;
     double origin = INFINITY;
-    for (uint32_t r = 0; r < size; ++r) {
+    for (uint32_t r = 0; r < ds_comm_size(engine->comm); ++r) {
         origin = cards[r].n > 0 ? fmin(origin, cards[r].begin - ahead[r]) : origin;
     }
-    for (uint32_t r = 0; r < size; ++r) {
-        const size_t n = (size_t)cards[r].n;
-        const dsi_run_record *records = r == 0 ? engine->trace->records : w->records;
-        if (r > 0 && n > 0) {
-            DS_TRY(transfer(engine->comm, DS_COMM_RECV, r, w->records, n * sizeof *records));
-        }
-        status = status < 0 ? status : dsi_trace_writer_rank(w, r, records, n, origin + ahead[r]);
+    ds_status status = dsi_trace_writer_rank(w, origin);
+    for (uint32_t r = 1; r < ds_comm_size(engine->comm); ++r) {
+        double theirs = origin + ahead[r];
+        DS_TRY(transfer(engine->comm, DS_COMM_SEND, r, &theirs, sizeof theirs));
+        const ds_status taken = take_text(engine, r, file);
+        status = status < 0 ? status : taken;
     }
-    return status < 0 ? status : dsi_trace_writer_commit(w);
+    return status < 0 ? status : dsi_trace_writer_end(w);
+}
+
+static ds_status send_all(dsi_trace_writer *w)
+{
+    double origin = 0.0;
+    uint64_t end = 0;
+    dsi_comm *comm = w->engine->comm;
+    DS_TRY(transfer(comm, DS_COMM_RECV, 0, &origin, sizeof origin));
+    const ds_status status = dsi_trace_writer_rank(w, origin);
+    const ds_status told = transfer(comm, DS_COMM_SEND, 0, &end, sizeof end);
+    return status < 0 ? status : told;
 }
 
 static ds_status exchange(const ds_engine *engine, const char *path, card *cards, double *ahead)
 {
     const dsi_run_trace *t = engine->trace;
-    const uint32_t rank = ds_comm_rank(engine->comm);
+    const bool writes = ds_comm_rank(engine->comm) == 0;
     const card mine = {.host = dsi_machine_id(),
                        .n = t->n,
                        .n_lost = t->n_lost,
                        .begin = t->n > 0 ? t->records[0].begin : 0.0};
     dsi_trace_writer w = {0};
+    dsi_file_out *file = NULL;
     DS_TRY(dsi_comm_gather(engine->comm, &mine, cards, sizeof mine, "sizes of a trace"));
     DS_TRY(compare_clocks(engine->comm, cards, ahead));
-    ds_status status = rank == 0 ? open_writer(&w, engine, cards, path) : DS_OK;
+    ds_status status = writes ? dsi_file_stage(engine->ctx, path, &file) : DS_OK;
+    status = status < 0 ? status
+                        : dsi_trace_writer_open(&w, engine, writes ? put_to_file : put_to_first,
+                                                writes ? (void *)file : (void *)engine->comm);
     status = ds_comm_agree(engine->comm, engine->ctx, status);
     if (status >= 0) {
-        if (rank == 0) {
-            status = write_all(&w, cards, ahead);
-        } else if (t->n > 0) {
-            status = transfer(engine->comm, DS_COMM_SEND, 0, t->records, t->n * sizeof *t->records);
+        if (writes) {
+            warn_of_lost(engine, cards);
         }
+        status = writes ? write_all(&w, file, cards, ahead) : send_all(&w);
+        status = ds_comm_agree(engine->comm, engine->ctx, status);
+        status = status >= 0 && writes ? dsi_file_commit(&file) : status;
         status = ds_comm_agree(engine->comm, engine->ctx, status);
     }
+    dsi_file_abort(&file);
     dsi_trace_writer_close(&w);
     return status;
 }

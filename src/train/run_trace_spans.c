@@ -53,7 +53,7 @@ static ds_status flush(writer *w, size_t least)
         return ds_fail(w->engine->ctx, DS_ERR_NOMEM, "no memory for the text of a trace");
     }
     if (w->text.size >= least) {
-        DS_TRY(dsi_file_write(w->file, w->text.data, w->text.size));
+        DS_TRY(w->sink(w->user, w->text.data, w->text.size));
         dsi_buf_clear(&w->text);
     }
     return DS_OK;
@@ -179,25 +179,21 @@ static ds_status put_pieces(writer *w)
     return DS_OK;
 }
 
-/* Records come from another process: a node is checked before it is used. */
-ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *records, size_t n,
-                                double origin)
+ds_status dsi_trace_writer_rank(writer *w, double origin)
 {
     bool used[DSI_STREAM_COUNT] = {[DSI_STREAM_COMPUTE] = true};
+    const dsi_run_record *records = w->engine->trace->records;
+    const size_t n = (size_t)w->engine->trace->n;
+    const uint32_t rank = ds_comm_rank(w->engine->comm);
     const uint32_t n_steps = w->engine->train_plan->n_steps;
     for (size_t i = 0; i < n; ++i) {
         if (records[i].node < n_steps) {
             used[w->steps[records[i].node].stream] = true;
-        } else if (records[i].node < (uint32_t)DSI_HOST_CLEAR) {
-            return ds_fail(w->engine->ctx, DS_ERR_PEER, "%s sent no trace",
-                           dsi_comm_rank_name(w->engine->comm, rank).text);
         }
     }
     w->pid = DSI_TRACE_RANKS + rank;
     w->origin = origin;
     w->first = n > 0 ? records[0].begin : origin;
-    w->n_pieces = 0;
-    memset(w->issued, 0, ((size_t)n_steps + 1) * sizeof *w->issued);
     dsi_trace_process(&w->trace, w->pid, dsi_comm_rank_name(w->engine->comm, rank).text);
     dsi_trace_streams(&w->trace, w->pid, used);
     DS_TRY(put_phases(w, records, n));
@@ -206,40 +202,38 @@ ds_status dsi_trace_writer_rank(writer *w, uint32_t rank, const dsi_run_record *
         DS_TRY(flush(w, TEXT_FLUSH));
     }
     DS_TRY(put_pieces(w));
-    return flush(w, TEXT_FLUSH);
+    return flush(w, 1);
 }
 
-ds_status dsi_trace_writer_open(writer *w, const ds_engine *engine, uint64_t most, const char *path)
+ds_status dsi_trace_writer_open(writer *w, const ds_engine *engine, dsi_trace_sink sink, void *user)
 {
     const dsi_plan *plan = engine->train_plan;
-    const size_t room = (size_t)most + 1;
+    const size_t room = (size_t)engine->trace->n + 1;
     w->engine = engine;
+    w->sink = sink;
+    w->user = user;
     w->text = dsi_buf_make(TEXT_CEILING);
     w->issued = calloc((size_t)plan->n_steps + 1, sizeof *w->issued);
-    w->records = malloc(room * sizeof *w->records);
     w->pieces = malloc(room * sizeof *w->pieces);
-    if (w->issued == NULL || w->records == NULL || w->pieces == NULL) {
+    if (w->issued == NULL || w->pieces == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for a trace of %zu records", room);
     }
     DS_TRY(dsi_plan_sim_steps(plan, ds_comm_size(engine->comm), &engine->residencies, &w->steps));
-    DS_TRY(dsi_file_stage(engine->ctx, path, &w->file));
-    w->trace = dsi_trace_begin(&w->text);
+    w->trace =
+        ds_comm_rank(engine->comm) == 0 ? dsi_trace_begin(&w->text) : (dsi_trace){.text = &w->text};
     return DS_OK;
 }
 
-ds_status dsi_trace_writer_commit(writer *w)
+ds_status dsi_trace_writer_end(writer *w)
 {
     dsi_trace_end(&w->trace);
-    DS_TRY(flush(w, 0));
-    return dsi_file_commit(&w->file);
+    return flush(w, 0);
 }
 
 void dsi_trace_writer_close(writer *w)
 {
-    dsi_file_abort(&w->file);
     dsi_buf_free(&w->text);
     free(w->steps);
     free(w->issued);
-    free(w->records);
     free(w->pieces);
 }

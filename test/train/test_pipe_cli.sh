@@ -74,6 +74,16 @@ case_is sp gpt2 4 1 1 2 ', "sequence_parallel_size": 2'
 case_is ep mixtral 4 1 3 2 ', "expert_parallel": {"enabled": true, "autoep_size": 2}'
 # a stage without a trainable parameter
 case_is frozen llama 4 1 3 2 '' --freeze 'model.layers.0.*' --freeze 'model.layers.1.*' --freeze 'model.layers.2.*' --freeze 'model.embed*'
+# each rank's trace is by its own plan; stages make collectives of their own
+case_is logged llama 4 1 1 2 ', "comms_logger": {"enabled": true}'
+train 4 logged.json logged2 --model_config llama.json --steps 3 --trace trace.json || fail "a trace" logged2.log
+python3 - trace.json <<'END' || fail "a trace of stages"
+import json, sys
+last = {e["pid"] for e in json.load(open(sys.argv[1]))["traceEvents"] if "layers.4" in json.dumps(e)}
+first = {e["pid"] for e in json.load(open(sys.argv[1]))["traceEvents"] if "layers.0" in json.dumps(e)}
+sys.exit(not (len(last) == len(first) == 2 and not last & first))
+END
+grep -q "no straggler effect: stages" logged.log || fail "the log of collectives" logged.log
 case_is skips gpt2 2 1 0 2 ', "fp16": {"enabled": true, "initial_scale_power": 24}'
 grep -q 'skipped' skips.log || fail "no step was skipped" skips.log
 
@@ -107,6 +117,8 @@ refused() { # WHAT IS SAID, RANKS, CONFIG, FLAGS
     ! train "$1" "$2" bad --overwrite --steps 1 "${@:3}" || fail "accepted: $said" bad.log
     grep -q -- "$said" bad.log || fail "not said: $said" bad.log
 }
+config bad.json 1 2 1 ', "fp16": {"enabled": true}' ', "zero_quantized_gradients": true, "zeropp_loco_param": {"err_beta": 0.8, "reset_T": 8}'
+refused 'averaged over targets is not built with zero_optimization.zeropp_loco_param and fp16' 2 bad.json --model_config gpt2.json --loss_average targets
 config bad.json 1 0 3
 refused 'pipeline.stages: expected a divisor of the world size, 4, found 3' 4 bad.json --model_config gpt2.json
 config bad.json 1 0 8
