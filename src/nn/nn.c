@@ -110,6 +110,9 @@ void ds_nn_pop(ds_nn *nn)
 
 void ds_nn_region_begin(ds_nn *nn)
 {
+    if (nn->whole_batch > 0) { /* a mini-batch is one region */
+        return;
+    }
     if (nn->in_region) {
         ds_nn_fail(nn, DS_ERR_STATE, "a region begins inside a region");
         return;
@@ -120,6 +123,9 @@ void ds_nn_region_begin(ds_nn *nn)
 
 void ds_nn_region_end(ds_nn *nn)
 {
+    if (nn->whole_batch > 0) {
+        return;
+    }
     if (!nn->in_region) {
         ds_nn_fail(nn, DS_ERR_STATE, "a region ends that did not begin");
         return;
@@ -249,9 +255,19 @@ ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape
     } else {
         (void)snprintf(path, sizeof path, "%s/%.900s", prefix[nn->trace.mode], name);
     }
+    const bool part = nn->whole_batch > 0;
+    if (part && (shape.n_dims == 0 || shape.dims[0] != nn->trace.batch)) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "mini-batches of a model with the input %s, which has no dim of rows, are not "
+                   "built: set mini_batch to 0",
+                   name);
+        return DS_NONE;
+    }
+    shape.dims[0] = part ? nn->whole_batch : shape.dims[0];
     const ds_cell_info info = {
         .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
-    return dsi_nn_cell(nn, &info);
+    const ds_value whole = dsi_nn_cell(nn, &info);
+    return part ? ds_nn_slice(nn, whole, 0, nn->mini_begin, nn->trace.batch) : whole;
 }
 
 void ds_nn_output(ds_nn *nn, const char *name, ds_value value)

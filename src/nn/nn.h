@@ -21,6 +21,10 @@ struct ds_nn {
     bool teaches;     /* a teacher is traced: its parameters are frozen, and there is no dropout */
     ds_value lesson;  /* its logits, f32 (B,T,V) */
     ds_value rng;     /* the random state input, DS_NONE before its first use */
+    /* Of a mini-batch (model/mini_batches.c): rows of the whole batch, else 0; the first that is
+     * traced; the vectors of those that are. */
+    int64_t whole_batch, mini_begin;
+    ds_value embedded;
 };
 
 /* Whether a teacher is being traced, for distillation. */
