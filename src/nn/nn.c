@@ -241,7 +241,7 @@ ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, 
     return ds_nn_param_at(nn, path, shape, init, no_decay);
 }
 
-ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
+ds_value dsi_nn_whole_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
 {
     static const char *const prefix[] = {"train", "eval"};
     char path[DSI_NN_PATH_BYTES];
@@ -255,19 +255,26 @@ ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape
     } else {
         (void)snprintf(path, sizeof path, "%s/%.900s", prefix[nn->trace.mode], name);
     }
-    const bool part = nn->whole_batch > 0;
-    if (part && (shape.n_dims == 0 || shape.dims[0] != nn->trace.batch)) {
+    const ds_cell_info info = {
+        .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
+    return dsi_nn_cell(nn, &info);
+}
+
+ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
+{
+    if (nn->whole_batch == 0) {
+        return dsi_nn_whole_input(nn, name, dtype, shape);
+    }
+    if (shape.n_dims == 0 || shape.dims[0] != nn->trace.batch) {
         ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
                    "mini-batches of a model with the input %s, which has no dim of rows, are not "
                    "built: set mini_batch to 0",
                    name);
         return DS_NONE;
     }
-    shape.dims[0] = part ? nn->whole_batch : shape.dims[0];
-    const ds_cell_info info = {
-        .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
-    const ds_value whole = dsi_nn_cell(nn, &info);
-    return part ? ds_nn_slice(nn, whole, 0, nn->mini_begin, nn->trace.batch) : whole;
+    shape.dims[0] = nn->whole_batch;
+    return ds_nn_slice(nn, dsi_nn_whole_input(nn, name, dtype, shape), 0, nn->mini_begin,
+                       nn->trace.batch);
 }
 
 void ds_nn_output(ds_nn *nn, const char *name, ds_value value)

@@ -116,6 +116,16 @@ grep -q 'models.Normalize' learnt/modules.json || fail "Normalize" learnt/module
 grep -q '"max_seq_length": 12' learnt/sentence_bert_config.json || fail "max_seq_length" learnt/sentence_bert_config.json
 grep -q '"query": "query: "' learnt/config_sentence_transformers.json && grep -q '"similarity_fn_name": "dot"' learnt/config_sentence_transformers.json ||
     fail "prompts and similarity" learnt/config_sentence_transformers.json
+# mini-batches, with the folder's dropout: of all rows at once the same weights, and of fewer others, twice the same
+parts() { "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 4 --steps 2 --mini_batch "$1" --output "$2" > "$2.log" 2>&1 ||
+    fail "mini-batches of $1" "$2.log"; }
+parts 8 whole
+parts 4 halves
+parts 4 again
+parts 3 thirds
+cmp learnt/model.safetensors whole/model.safetensors || fail "one mini-batch of all rows gives other weights"
+cmp halves/model.safetensors again/model.safetensors || fail "mini-batches give other weights each time"
+! cmp -s learnt/model.safetensors halves/model.safetensors || fail "mini-batches draw the dropout of all rows at once"
 # a folder that is made of the checkpoint is the same
 "$build/ds_checkpoint" export learnt exported --dtype fp32 --tokenizer "$golden" > export.log 2>&1 || fail "export" export.log
 for file in modules.json 1_Pooling/config.json sentence_bert_config.json config_sentence_transformers.json; do
