@@ -131,6 +131,7 @@ static ds_status open_session(session *s)
     s->form.pool = DS_POOL_MEAN;
     if (s->task == DS_TASK_HIDDEN) {
         DS_TRY(sentence_folder(s->ctx, o->model, o->pooling, &s->form));
+        DS_TRY(sentence_form_check(s->ctx, &s->form, ds_model_get_info(s->model)->hidden_size));
     }
     s->form.normalize = s->form.normalize || o->normalize;
     DS_TRY(ds_tokenizer_open(s->ctx, o->model, &s->tokenizer));
@@ -152,6 +153,7 @@ static ds_status open_session(session *s)
 static void close_session(session *s)
 {
     free(s->ids);
+    sentence_form_close(&s->form);
     ds_encoder_destroy(&s->encoder);
     ds_adapter_destroy(&s->adapter);
     ds_tokenizer_scratch_destroy(&s->scratch);
@@ -190,13 +192,16 @@ static double chance(const float *z, size_t n, size_t i)
     return 1.0 / sum;
 }
 
-static json_t *vector_of(const session *s, size_t width)
+static json_t *vector_of(const session *s, size_t hidden)
 {
-    float *vector = malloc(width * sizeof *vector);
+    float *pooled = malloc(hidden * sizeof *pooled);
+    const bool made = pooled != NULL && ds_encoder_pool(s->encoder, s->form.pool, pooled) >= 0;
+    float *vector = made ? sentence_vector(&s->form, pooled, (int64_t)hidden) : NULL;
+    const size_t width = (size_t)sentence_width(&s->form, (int64_t)hidden);
     json_t *list = json_array();
     double norm = 0.0;
-    if (vector == NULL || ds_encoder_pool(s->encoder, s->form.pool, vector) < 0) {
-        free(vector);
+    free(pooled);
+    if (vector == NULL) {
         json_decref(list);
         return NULL;
     }

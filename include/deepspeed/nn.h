@@ -68,7 +68,11 @@ typedef struct ds_contrast {
     uint64_t gather_across_devices; /* 1: rows j are those of all data-parallel ranks, and gradients
                                        go back to the ranks that they are of; the loss is the mean
                                        of the ranks'. Default 0: those of the own micro-batch */
-    DS_RESERVED(3);
+    uint64_t mini_batch; /* rows that are computed at a time, forward and, once more, backward:
+                            memory is that of so many rows, the loss that of all of a micro-batch
+                            (sentence-transformers' CachedMultipleNegativesRankingLoss). Default 0:
+                            all at once */
+    DS_RESERVED(2);
 } ds_contrast;
 
 /* What a task has besides. */

@@ -3,6 +3,8 @@
 #include "compile/run_spec.h"
 
 #include "base/reserved.h"
+#include "compile/memory_policy.h"
+#include "compile/train_graph.h"
 #include "model/adapter.h"
 
 #include <math.h>
@@ -380,6 +382,32 @@ static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_
                                    "the loss of embeddings beside %s is not built", other);
 }
 
+/* A mini-batch keeps nothing of its layers, which is a recomputation of its own. */
+static ds_status read_mini_batch(ds_ctx *ctx, dsi_engine_spec *spec)
+{
+    const ds_recompute asked = spec->recompute.mode;
+    const uint64_t rows = spec->train.task_params.contrast.mini_batch;
+    if (spec->train.task != DS_TASK_CONTRAST || rows == 0 ||
+        rows >= (uint64_t)dsi_train_rows(&spec->train)) {
+        return DS_OK;
+    }
+    if (asked != DS_RECOMPUTE_NONE && asked != DS_RECOMPUTE_AUTO) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "the loss of embeddings: mini_batch with "
+                       "activation_checkpointing.recompute \"%s\" is not built: each mini-batch "
+                       "is computed again as a whole; leave one of them out",
+                       dsi_recompute_name(asked));
+    }
+    if (spec->zero.pp > 1) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "the loss of embeddings: mini_batch with pipeline.stages %u is not built; "
+                       "leave one of them out",
+                       spec->zero.pp);
+    }
+    spec->recompute = (dsi_recompute){.mode = DS_RECOMPUTE_FULL};
+    return DS_OK;
+}
+
 /* What an optimizer does not go with. */
 static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
 {
@@ -500,6 +528,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->train.task = params->task;
     spec->train.n_classes = params->n_classes;
     DS_TRY(read_task(ctx, params, &spec->train.task_params));
+    DS_TRY(read_mini_batch(ctx, spec));
     DS_TRY(read_preference(ctx, params, &spec->train.preference));
     DS_TRY(read_distillation(ctx, params, v, &spec->train.distillation));
     if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {

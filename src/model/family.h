@@ -65,7 +65,11 @@ void ds_model_check_task(ds_nn *nn);
 void ds_model_values_loss(ds_nn *nn, ds_value logits);
 /* Of hidden states x (rows,T,C), by ds_contrast. */
 void ds_model_contrast(ds_nn *nn, ds_value x);
+/* The loss of their vectors, f32 (rows,W). */
+void ds_model_contrast_rows(ds_nn *nn, ds_value rows);
+/* The same of a model that is traced once a mini-batch (mini_batches.c). */
+void ds_model_mini_batches(ds_nn *nn, ds_model_fn trace, const void *config);
 
-enum { DS_MODEL_MAX_LAYERS = 1024 };
+enum { DS_MODEL_MAX_LAYERS = 1024, DS_MODEL_MAX_MINI_BATCHES = 4096 };
 
 #endif

@@ -562,8 +562,15 @@ const char *ds_model_config_text(const ds_model *model)
 
 ds_status ds_model_trace(const ds_model *model, ds_nn *nn)
 {
+    const ds_task_params *p = ds_nn_trace(nn)->task_params;
     ds_model_check_task(nn);
-    if (ds_nn_status(nn) >= 0) {
+    if (ds_nn_status(nn) < 0) {
+        return ds_nn_status(nn);
+    }
+    if (ds_nn_trace(nn)->task == DS_TASK_CONTRAST && p != NULL && p->contrast.mini_batch > 0 &&
+        (uint64_t)ds_nn_trace(nn)->batch > p->contrast.mini_batch) {
+        ds_model_mini_batches(nn, model->trace, model->config);
+    } else {
         model->trace(nn, model->config);
     }
     return ds_nn_status(nn);

@@ -4,6 +4,7 @@
  * of models. */
 #include "model/family.h"
 
+#include "nn/nn.h"
 #include "op/ops.h"
 
 #include <math.h>
@@ -102,7 +103,32 @@ static ds_value gathered(ds_nn *nn, ds_value rows)
                : rows;
 }
 
+/* One vector of each row. */
+static ds_value pooled(ds_nn *nn, ds_value x)
+{
+    const ds_trace *t = ds_nn_trace(nn);
+    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
+    const ds_value pool =
+        ds_nn_input(nn, "pool", DS_DTYPE_F32, ds_shape_2d(t->batch, t->seq_length));
+    const ds_value weights = ds_nn_reshape(nn, pool, ds_shape_3d(t->batch, 1, t->seq_length));
+    return ds_nn_reshape(nn, ds_nn_bmm(nn, weights, ds_nn_cast(nn, x, DS_DTYPE_F32), false),
+                         ds_shape_2d(t->batch, width));
+}
+
 void ds_model_contrast(ds_nn *nn, ds_value x)
+{
+    if (ds_nn_status(nn) < 0) {
+        return;
+    }
+    const ds_value rows = pooled(nn, x);
+    if (nn->whole_batch > 0) {
+        nn->embedded = rows;
+    } else {
+        ds_model_contrast_rows(nn, rows);
+    }
+}
+
+void ds_model_contrast_rows(ds_nn *nn, ds_value rows)
 {
     const ds_trace *t = ds_nn_trace(nn);
     const ds_contrast *c = &params_of(nn)->contrast;
@@ -120,14 +146,9 @@ void ds_model_contrast(ds_nn *nn, ds_value x)
             (long long)t->batch, (long long)each, c->scale);
         return;
     }
-    const int64_t width = ds_shape_last(ds_nn_meta(nn, x).shape);
     const ds_value pool =
         ds_nn_input(nn, "pool", DS_DTYPE_F32, ds_shape_2d(t->batch, t->seq_length));
     const ds_value labels = ds_nn_input(nn, "labels", DS_DTYPE_I32, ds_shape_1d(anchors));
-    const ds_value weights = ds_nn_reshape(nn, pool, ds_shape_3d(t->batch, 1, t->seq_length));
-    const ds_value rows =
-        ds_nn_reshape(nn, ds_nn_bmm(nn, weights, ds_nn_cast(nn, x, DS_DTYPE_F32), false),
-                      ds_shape_2d(t->batch, width));
     const int64_t n_others = t->batch - anchors;
     const ds_value others = gathered(nn, ds_nn_slice(nn, rows, 0, anchors, n_others));
     const ds_value near = cosines(nn, ds_nn_slice(nn, rows, 0, 0, anchors), others);

@@ -110,6 +110,9 @@ void ds_nn_pop(ds_nn *nn)
 
 void ds_nn_region_begin(ds_nn *nn)
 {
+    if (nn->whole_batch > 0) { /* a mini-batch is one region */
+        return;
+    }
     if (nn->in_region) {
         ds_nn_fail(nn, DS_ERR_STATE, "a region begins inside a region");
         return;
@@ -120,6 +123,9 @@ void ds_nn_region_begin(ds_nn *nn)
 
 void ds_nn_region_end(ds_nn *nn)
 {
+    if (nn->whole_batch > 0) {
+        return;
+    }
     if (!nn->in_region) {
         ds_nn_fail(nn, DS_ERR_STATE, "a region ends that did not begin");
         return;
@@ -235,7 +241,7 @@ ds_value ds_nn_param(ds_nn *nn, const char *name, ds_shape shape, ds_init init, 
     return ds_nn_param_at(nn, path, shape, init, no_decay);
 }
 
-ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
+ds_value dsi_nn_whole_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
 {
     static const char *const prefix[] = {"train", "eval"};
     char path[DSI_NN_PATH_BYTES];
@@ -252,6 +258,23 @@ ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape
     const ds_cell_info info = {
         .name = path, .kind = DS_CELL_INPUT, .meta = {dtype, shape}, .of = DS_NONE};
     return dsi_nn_cell(nn, &info);
+}
+
+ds_value ds_nn_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape)
+{
+    if (nn->whole_batch == 0) {
+        return dsi_nn_whole_input(nn, name, dtype, shape);
+    }
+    if (shape.n_dims == 0 || shape.dims[0] != nn->trace.batch) {
+        ds_nn_fail(nn, DS_ERR_UNSUPPORTED,
+                   "mini-batches of a model with the input %s, which has no dim of rows, are not "
+                   "built: set mini_batch to 0",
+                   name);
+        return DS_NONE;
+    }
+    shape.dims[0] = nn->whole_batch;
+    return ds_nn_slice(nn, dsi_nn_whole_input(nn, name, dtype, shape), 0, nn->mini_begin,
+                       nn->trace.batch);
 }
 
 void ds_nn_output(ds_nn *nn, const char *name, ds_value value)

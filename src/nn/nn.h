@@ -21,6 +21,10 @@ struct ds_nn {
     bool teaches;     /* a teacher is traced: its parameters are frozen, and there is no dropout */
     ds_value lesson;  /* its logits, f32 (B,T,V) */
     ds_value rng;     /* the random state input, DS_NONE before its first use */
+    /* Of a mini-batch (model/mini_batches.c): rows of the whole batch, else 0; the first that is
+     * traced; the vectors of those that are. */
+    int64_t whole_batch, mini_begin;
+    ds_value embedded;
 };
 
 /* Whether a teacher is being traced, for distillation. */
@@ -32,6 +36,8 @@ ds_value dsi_nn_noise(ds_nn *nn, ds_value x, int64_t kind, double amount);
 
 bool dsi_nn_ok(ds_nn *nn, ds_status status);
 ds_value dsi_nn_cell(ds_nn *nn, const ds_cell_info *info);
+/* An input that has no rows, as a random state: all of it, in a mini-batch, too. */
+ds_value dsi_nn_whole_input(ds_nn *nn, const char *name, ds_dtype dtype, ds_shape shape);
 /* The matrix (out,in) of a linear layer, in the trace's dtype of weights. */
 ds_value dsi_nn_matrix_at(ds_nn *nn, const char *path, ds_shape shape, ds_init init);
 void dsi_nn_path(ds_nn *nn, const char *name, char *path, size_t n);

@@ -213,7 +213,7 @@ ds_value ds_nn_rope_pairs(ds_nn *nn, ds_value x, ds_value table, int64_t head_di
 static ds_value random_state(ds_nn *nn)
 {
     if (nn->rng == DS_NONE) {
-        nn->rng = ds_nn_input(nn, "rng", DS_DTYPE_I64, ds_shape_1d(4));
+        nn->rng = dsi_nn_whole_input(nn, "rng", DS_DTYPE_I64, ds_shape_1d(4));
     }
     return nn->rng;
 }

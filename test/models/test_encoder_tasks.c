@@ -4,6 +4,7 @@
  * learned from pairs; losses, gradients and steps of AdamW, and what an encoder at work makes of a
  * pair. */
 #include "common/check.h"
+#include "common/engine_hash.h"
 #include "common/golden.h"
 #include "train/engine.h"
 
@@ -16,7 +17,13 @@
 static const char *const cases[] = {
     "pair",     "regression",         "regressions",     "multi_label",
     "contrast", "contrast_negatives", "contrast_decoder"};
-enum { N_CASES = sizeof cases / sizeof *cases, N_STEPS = 6, MOST_INPUTS = 8, T = 10 };
+enum {
+    N_CASES = sizeof cases / sizeof *cases,
+    FIRST_CONTRAST = 4,
+    N_STEPS = 6,
+    MOST_INPUTS = 8,
+    T = 10
+};
 
 static ds_ctx *ctx;
 
@@ -135,36 +142,82 @@ static double worst_gradient(const ds_engine *engine, const task_case *p)
     return worst;
 }
 
+/* Losses and gradients of a case, and its steps; the bits of its end. */
+static uint64_t check_training(const char *name, uint64_t mini_batch)
+{
+    task_case p;
+    ds_engine *engine = NULL;
+    double worst = 0.0;
+    double loss = 0.0;
+    uint64_t hash = 0;
+    open_case(name, &p);
+    p.params.contrast.mini_batch = mini_batch;
+    const json_t *losses = json_object_get(p.scalars, "adamw_losses");
+    const double first = json_number_value(json_array_get(losses, 0));
+    assert_int_equal(json_array_size(losses), N_STEPS);
+    CHECK_OK(ctx, create(&p, &engine));
+    CHECK_OK(ctx, ds_engine_eval_batch(engine, &p.batch, &loss, NULL));
+    check_close(name, "loss, eval", fabs(loss - first) / first, 2e-6);
+    for (size_t step = 0; step < N_STEPS; ++step) {
+        const double want = json_number_value(json_array_get(losses, step));
+        CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
+        worst = fmax(worst, fabs(ds_engine_loss(engine) - want) / first);
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        if (step == 0) {
+            check_close(name, "loss", worst, mini_batch > 0 ? 1e-6 : 2e-6);
+            check_close(name, "gradients", worst_gradient(engine, &p), 1e-4);
+        }
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    check_close(name, "AdamW losses", worst, 2e-5);
+    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
+    ds_engine_destroy(&engine);
+    close_case(&p);
+    return hash;
+}
+
 static void training_like_transformers(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_CASES; ++i) {
+        (void)check_training(cases[i], 0);
+    }
+}
+
+/* In mini-batches: the same loss and gradients; the same bits where there is one. */
+static void mini_batches_like_sentence_transformers(void **state)
+{
+    static const uint64_t sizes[] = {1, 2, 4, 5, 6, 9};
+    (void)state;
+    for (size_t i = FIRST_CONTRAST; i < N_CASES; ++i) {
+        const uint64_t whole = check_training(cases[i], 0);
+        const uint64_t rows = strcmp(cases[i], "contrast_negatives") == 0 ? 9 : 6;
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; ++k) {
+            const uint64_t hash = check_training(cases[i], sizes[k]);
+            print_message("%-20s mini-batches of %d: %s bits\n", cases[i], (int)sizes[k],
+                          hash == whole ? "the same" : "other");
+            assert_true(sizes[k] < rows || hash == whole);
+        }
+    }
+}
+
+/* Memory of a plan goes by the mini-batch, not by the batch. */
+static void memory_is_that_of_a_mini_batch(void **state)
+{
+    size_t bytes[2];
+    (void)state;
+    for (int i = 0; i < 2; ++i) {
         task_case p;
         ds_engine *engine = NULL;
-        double worst = 0.0;
-        double loss = 0.0;
-        open_case(cases[i], &p);
-        const json_t *losses = json_object_get(p.scalars, "adamw_losses");
-        const double first = json_number_value(json_array_get(losses, 0));
-        assert_int_equal(json_array_size(losses), N_STEPS);
+        open_case("contrast_negatives", &p);
+        p.params.contrast.mini_batch = (uint64_t)i;
         CHECK_OK(ctx, create(&p, &engine));
-        CHECK_OK(ctx, ds_engine_eval_batch(engine, &p.batch, &loss, NULL));
-        check_close(cases[i], "loss, eval", fabs(loss - first) / first, 2e-6);
-        for (size_t step = 0; step < N_STEPS; ++step) {
-            const double want = json_number_value(json_array_get(losses, step));
-            CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
-            worst = fmax(worst, fabs(ds_engine_loss(engine) - want) / first);
-            CHECK_OK(ctx, ds_engine_backward(engine));
-            if (step == 0) {
-                check_close(cases[i], "loss", worst, 2e-6);
-                check_close(cases[i], "gradients", worst_gradient(engine, &p), 1e-4);
-            }
-            CHECK_OK(ctx, ds_engine_step(engine));
-        }
-        check_close(cases[i], "AdamW losses", worst, 2e-5);
+        bytes[i] = engine->train_plan->arena_bytes;
         ds_engine_destroy(&engine);
         close_case(&p);
     }
+    print_message("bytes of the plan: %zu at once, %zu in mini-batches of 1\n", bytes[0], bytes[1]);
+    assert_true(bytes[1] < bytes[0]);
 }
 
 static const void *input(const task_case *p, const char *name)
@@ -237,6 +290,43 @@ static void what_is_not_built_is_refused(void **state)
     }
 }
 
+/* What goes with a mini-batch's own recomputation and what does not. */
+static void mini_batches_refuse(void **state)
+{
+    static const struct {
+        const char *config, *message;
+    } rows[] = {
+        {"\"activation_checkpointing\": {\"recompute\": \"selective\"}",
+         "mini_batch with activation_checkpointing.recompute \"selective\" is not built"},
+        {"\"activation_checkpointing\": {\"recompute\": \"full\"}",
+         "mini_batch with activation_checkpointing.recompute \"full\" is not built"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        char text[512];
+        task_case p;
+        ds_config *config = NULL;
+        ds_engine *engine = NULL;
+        open_case("contrast", &p);
+        p.params.contrast.mini_batch = 2;
+        const int n = snprintf(text, sizeof text,
+                               "{\"train_batch_size\": 3, \"optimizer\": {\"type\": \"AdamW\", "
+                               "\"params\": {\"lr\": 1e-3}}, %s}",
+                               rows[i].config);
+        CHECK_OK(ctx, ds_config_load_text(ctx, "test", text, (size_t)n, NULL, &config));
+        CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+        const ds_engine_params params = {.model = p.model,
+                                         .config = config,
+                                         .seq_length = T,
+                                         .weights = p.folder,
+                                         .task = p.task,
+                                         .task_params = &p.params};
+        CHECK_FAILS(ctx, ds_initialize(ctx, &params, &engine), DS_ERR_UNSUPPORTED, rows[i].message);
+        ds_config_destroy(&config);
+        close_case(&p);
+    }
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -256,8 +346,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_like_transformers),
+        cmocka_unit_test(mini_batches_like_sentence_transformers),
+        cmocka_unit_test(memory_is_that_of_a_mini_batch),
         cmocka_unit_test(work_like_transformers),
         cmocka_unit_test(what_is_not_built_is_refused),
+        cmocka_unit_test(mini_batches_refuse),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

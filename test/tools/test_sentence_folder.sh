@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A folder that sentence-transformers saved (test/golden/encoder_tasks/make_sentence.py): ds_encode gives its vectors within 1e-5, with each
-# kind of pooling as newer and older versions write it, cut where the folder says; what is not built is refused by name; training from
+# kind of pooling as newer and older versions write it, and with modules Dense, cut where the folder says; what is not built is refused by name; training from
 # it writes a folder of the same kind. Usage: test_sentence_folder.sh BUILD
 set -euo pipefail
 build=$1
@@ -21,7 +21,7 @@ fresh() {
 }
 encode() { "$build/ds_encode" --model "$1" --task embedding --file "$golden/texts.txt" 2> said.log | tr -d '{}[]":a-df-z' | sed 's/^e*//; s/,/ /g'; }
 near() { # WANTED NAME: vectors on stdin
-    paste -d ' ' - "$1" | awk -v name="$2" '{for (i = 1; i <= 24; ++i) {d = $i - $(i + 24); if (NF != 48 || d > 1e-5 || d < -1e-5) bad = 1}}
+    paste -d ' ' - "$1" | awk -v name="$2" -v n="$(awk 'NR == 1 {print NF}' "$1")" '{for (i = 1; i <= n; ++i) {d = $i - $(i + n); if (NF != 2 * n || d > 1e-5 || d < -1e-5) bad = 1}}
         END {if (bad || NR != 5) {print "FAIL: " name; exit 1}}'
 }
 fresh
@@ -41,6 +41,37 @@ for mode in cls max mean mean_sqrt_len_tokens weightedmean lasttoken; do
     echo "{\"embedding_dimension\": 24, \"pooling_mode\": [\"$mode\"]}" > model/1_Pooling/config.json
     encode model | near "$golden/$mode.txt" "$mode, in a list"
 done
+for name in tanh two adds silu; do
+    fresh
+    cp -r "$golden/dense_$name"/* model/
+    encode model | near "model/vectors.txt" "Dense: $name"
+done
+sed -i 's/torch.nn.modules.activation.SiLU/torch.nn.SiLU/' model/2_Dense/config.json
+encode model | near "model/vectors.txt" "Dense: the short name of a class"
+sed -i '/activation_function/d' model/2_Dense/config.json
+if (encode model | near "model/vectors.txt" "") > /dev/null; then fail "Dense: the default, Tanh, is SiLU"; fi
+dense_refused() { # WORDS SED-SCRIPT [FILE]
+    fresh
+    cp -r "$golden/dense_tanh"/* model/
+    sed -i "$2" "model/${3:-2_Dense/config.json}"
+    if encode model > out.log; then fail "Dense: accepted: $2"; fi
+    grep -q -- "$1" said.log || fail "Dense: refused without \"$1\": $2" said.log
+}
+dense_refused 'activation_function "torch.nn.modules.activation.Mish" is not built' 's/Tanh/Mish/'
+dense_refused 'activation_function "mine.Tanh" is not built' 's/torch.nn.modules.activation/mine/'
+dense_refused 'module_input_name is not built; expected "sentence_embedding"' '/input/s/sentence_embedding/token_embeddings/'
+dense_refused 'in_features or out_features is not built' 's/"out_features": 16/"out_features": 0/'
+dense_refused 'linear.weight is not of the shape' 's/"out_features": 16/"out_features": 15/'
+dense_refused 'has 2 tensors, of which config.json explains 1' 's/"bias": true/"bias": false/'
+dense_refused 'the tensor residual.weight is missing' 's/^{/{"use_residual": true,/'
+dense_refused 'Dense at "2_Dense" is not built there; up to 4 behind Pooling' 's/pooling.Pooling/normalize.Normalize/' modules.json
+fresh
+cp -r "$golden/dense_two"/* model/
+rm -r model/2_Dense
+mv model/3_Dense model/2_Dense
+printf '[{"idx":0,"name":"0","path":"","type":"x.Transformer"},{"idx":1,"name":"1","path":"1_Pooling","type":"x.Pooling"},{"idx":2,"name":"2","path":"2_Dense","type":"x.Dense"}]' > model/modules.json
+if encode model > out.log; then fail "Dense: accepted: 40 numbers of 24"; fi
+grep -q 'Dense 1 has in_features 40; vectors before it have 24' said.log || fail "Dense: the width" said.log
 # where texts end: max_seq_length before the tokenizer's
 fresh
 sed -i 's/^{/{"max_seq_length": 6,/' model/sentence_bert_config.json
@@ -64,6 +95,11 @@ refused 'transformer_task "fill-mask" is not built' sentence_bert_config.json '{
 refused 'module_output_name "sentence_embedding" is not built' sentence_bert_config.json '{"module_output_name": "sentence_embedding"}'
 refused 'default_prompt_name "query" is not built' config_sentence_transformers.json '{"default_prompt_name": "query", "prompts": {"query": "query: "}}'
 
+fresh
+cp -r "$golden/dense_tanh"/* model/
+echo '{"anchor": "a small river", "positive": "the old mill"}' > rows.jsonl
+! "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 1 --steps 1 --output no > train.log 2>&1 || fail "Dense: trained"
+grep -q 'training of a folder with a module Dense is not built' train.log || fail "Dense: training" train.log
 # training follows the folder, and writes one
 fresh
 cp "$golden/cls.config.json" model/1_Pooling/config.json
@@ -80,6 +116,16 @@ grep -q 'models.Normalize' learnt/modules.json || fail "Normalize" learnt/module
 grep -q '"max_seq_length": 12' learnt/sentence_bert_config.json || fail "max_seq_length" learnt/sentence_bert_config.json
 grep -q '"query": "query: "' learnt/config_sentence_transformers.json && grep -q '"similarity_fn_name": "dot"' learnt/config_sentence_transformers.json ||
     fail "prompts and similarity" learnt/config_sentence_transformers.json
+# mini-batches, with the folder's dropout: of all rows at once the same weights, and of fewer others, twice the same
+parts() { "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 4 --steps 2 --mini_batch "$1" --output "$2" > "$2.log" 2>&1 ||
+    fail "mini-batches of $1" "$2.log"; }
+parts 8 whole
+parts 4 halves
+parts 4 again
+parts 3 thirds
+cmp learnt/model.safetensors whole/model.safetensors || fail "one mini-batch of all rows gives other weights"
+cmp halves/model.safetensors again/model.safetensors || fail "mini-batches give other weights each time"
+! cmp -s learnt/model.safetensors halves/model.safetensors || fail "mini-batches draw the dropout of all rows at once"
 # a folder that is made of the checkpoint is the same
 "$build/ds_checkpoint" export learnt exported --dtype fp32 --tokenizer "$golden" > export.log 2>&1 || fail "export" export.log
 for file in modules.json 1_Pooling/config.json sentence_bert_config.json config_sentence_transformers.json; do

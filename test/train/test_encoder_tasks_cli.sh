@@ -120,6 +120,7 @@ refused "must be above 1" --data topics.jsonl --objective embeddings --column_ma
 refused "are of --objective embeddings" --data topics.jsonl --objective classes --labels a b --gather_across_devices
 refused "not trained; give another --pooling" --data topics.jsonl --objective embeddings --pooling max
 refused "are of --objective embeddings" --data topics.jsonl --objective classes --labels a b --scale 3
+refused "are of --objective embeddings" --data topics.jsonl --objective classes --labels a b --mini_batch 3
 refused "is of --objective classes" --data topics.jsonl --objective mlm --problem_type regression
 refused "classes are 2 or more" --data pairs.jsonl --objective classes --labels a --problem_type single_label_classification
 refused 'expected "negative", a string' --data topics.jsonl --objective embeddings --column_map anchor=query --negatives 1

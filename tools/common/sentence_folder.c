@@ -103,8 +103,23 @@ static const char *kind_of(const json_t *module)
     return dot != NULL ? dot + 1 : type != NULL ? type : "?";
 }
 
+/* Behind the pooling, where there is one vector of a text, and before its normalization. */
+static ds_status read_dense(ds_ctx *ctx, const char *folder, const char *path, bool pooled,
+                            sentence_form *form)
+{
+    if (!pooled || form->normalize || form->n_dense == SENTENCE_MOST_DENSE) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s/modules.json: the module Dense at \"%s\" is not built there; up to %d "
+                       "behind Pooling and before Normalize are",
+                       folder, path, SENTENCE_MOST_DENSE);
+    }
+    DS_TRY(sentence_dense_open(ctx, folder, path, &form->dense[form->n_dense]));
+    form->n_dense += 1;
+    return DS_OK;
+}
+
 static ds_status read_module(ds_ctx *ctx, const char *folder, const json_t *module, bool named,
-                             sentence_form *form)
+                             bool *pooled, sentence_form *form)
 {
     const char *kind = kind_of(module);
     const char *path = json_string_value(json_object_get(module, "path"));
@@ -116,7 +131,11 @@ static ds_status read_module(ds_ctx *ctx, const char *folder, const json_t *modu
         form->normalize = true;
         return DS_OK;
     }
+    if (strcmp(kind, "Dense") == 0) {
+        return read_dense(ctx, folder, path, *pooled, form);
+    }
     if (strcmp(kind, "Pooling") == 0) {
+        *pooled = true;
         char name[PATH_BYTES];
         json_t *config = NULL;
         (void)snprintf(name, sizeof name, "%s/config.json", path);
@@ -127,7 +146,7 @@ static ds_status read_module(ds_ctx *ctx, const char *folder, const json_t *modu
     }
     return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                    "%s/modules.json: the module %s at \"%s\" is not built; Transformer (in the "
-                   "folder itself), Pooling and Normalize are",
+                   "folder itself), Pooling, Dense and Normalize are",
                    folder, kind, path);
 }
 
@@ -223,11 +242,60 @@ ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling, 
     DS_TRY(read_transformer(ctx, folder, form));
     DS_TRY(load(ctx, folder, MODULES, &modules));
     form->normalize = false;
+    bool pooled = false;
     for (size_t i = 0; i < json_array_size(modules) && status >= 0; ++i) {
-        status = read_module(ctx, folder, json_array_get(modules, i), named, form);
+        status = read_module(ctx, folder, json_array_get(modules, i), named, &pooled, form);
     }
     json_decref(modules);
+    if (status < 0) {
+        sentence_form_close(form);
+    }
     return status;
+}
+
+void sentence_form_close(sentence_form *form)
+{
+    for (uint32_t i = 0; i < form->n_dense; ++i) {
+        sentence_dense_close(&form->dense[i]);
+    }
+    form->n_dense = 0;
+}
+
+int64_t sentence_width(const sentence_form *form, int64_t hidden_size)
+{
+    return form->n_dense > 0 ? form->dense[form->n_dense - 1].n_out : hidden_size;
+}
+
+ds_status sentence_form_check(ds_ctx *ctx, const sentence_form *form, int64_t hidden_size)
+{
+    int64_t width = hidden_size;
+    for (uint32_t i = 0; i < form->n_dense; ++i) {
+        if (form->dense[i].n_in != width) {
+            return ds_fail(ctx, DS_ERR_SHAPE,
+                           "modules.json: the module Dense %u has in_features %lld; vectors before "
+                           "it have %lld numbers",
+                           i + 1, (long long)form->dense[i].n_in, (long long)width);
+        }
+        width = form->dense[i].n_out;
+    }
+    return DS_OK;
+}
+
+float *sentence_vector(const sentence_form *form, const float *pooled, int64_t hidden_size)
+{
+    float *x = malloc((size_t)hidden_size * sizeof *x);
+    if (x != NULL) {
+        memcpy(x, pooled, (size_t)hidden_size * sizeof *x);
+    }
+    for (uint32_t i = 0; i < form->n_dense && x != NULL; ++i) {
+        float *next = malloc((size_t)form->dense[i].n_out * sizeof *next);
+        if (next != NULL) {
+            sentence_dense_run(&form->dense[i], x, next);
+        }
+        free(x);
+        x = next;
+    }
+    return x;
 }
 
 /* ---- written --------------------------------------------------------------------------------- */

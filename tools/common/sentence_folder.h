@@ -5,6 +5,8 @@
 #ifndef DS_TOOLS_SENTENCE_FOLDER_H
 #define DS_TOOLS_SENTENCE_FOLDER_H
 
+#include "common/sentence_dense.h"
+
 #include <deepspeed/context.h>
 #include <deepspeed/encoder.h>
 #include <deepspeed/model.h>
@@ -19,12 +21,23 @@ typedef struct sentence_form {
     ds_pool pool;
     bool normalize;
     int64_t max_length; /* tokens of a text that are read; 0: the folder says nothing */
+    sentence_dense dense[SENTENCE_MOST_DENSE]; /* between pooling and normalization */
+    uint32_t n_dense;
 } sentence_form;
 
 /* pooling: one of SENTENCE_POOLINGS. A folder without modules.json: *form_inout as it comes, but
- * for a pooling that is named. Errors: a module, pooling or prompt that is not built, by name. */
+ * for a pooling that is named. The caller closes the form. Errors: a module, pooling or prompt that
+ * is not built, by name. */
 ds_status sentence_folder(ds_ctx *ctx, const char *folder, const char *pooling,
                           sentence_form *form_inout);
+void sentence_form_close(sentence_form *form);
+/* Whether its modules fit a model of that hidden size, and each the one before it. Errors:
+ * ERR_SHAPE. */
+ds_status sentence_form_check(ds_ctx *ctx, const sentence_form *form, int64_t hidden_size);
+/* Numbers of a text's vector, and those vectors: of a pooled one, in memory of the caller's to
+ * free; NULL: no memory. */
+int64_t sentence_width(const sentence_form *form, int64_t hidden_size);
+float *sentence_vector(const sentence_form *form, const float *pooled, int64_t hidden_size);
 /* Tokens of a text that an encoder reads, 0: as many as the model can: what was asked for (0:
  * nothing), else what the folder says. */
 int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model_info *info);

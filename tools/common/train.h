@@ -53,6 +53,7 @@ typedef struct train_options {
     int64_t num_labels;
     const char *problem_type;   /* "auto", or transformers' */
     const char *pooling;        /* of embeddings: one of SENTENCE_POOLINGS */
+    int64_t mini_batch;         /* of --objective embeddings: texts computed at a time; 0: all */
     bool gather_across_devices; /* likewise: compared with those of all data-parallel ranks */
     double scale;
     bool pooling_given, scale_given;

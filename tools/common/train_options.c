@@ -348,6 +348,15 @@ static ds_status parse_rows(ds_ctx *ctx, const parse *how, int argc, char **argv
              "Of --objective embeddings: further negatives of each row, \"negative\", or of more "
              "\"negative_1\" to \"negative_N\".",
          .resume = DSI_ARG_CONTENT},
+        {.name = "mini_batch",
+         .type = DSI_ARG_INT,
+         .out = &o->mini_batch,
+         .value = "N",
+         .def = "0",
+         .max = INT32_MAX,
+         .doc = "Of --objective embeddings: texts that are computed at a time, forward and, once "
+                "more, backward. Memory is that of N texts, the loss that of all of a micro-batch, "
+                "as in sentence-transformers' CachedMultipleNegativesRankingLoss. 0: all at once."},
         {.type = DSI_ARG_HEADING, .doc = "Preferences"},
         PREFERENCE_FLAGS(o->preference),
         TEACHER_FLAGS(o->teacher),

@@ -50,11 +50,12 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
         return ds_fail(ctx, DS_ERR_ARG, "--problem_type is of --objective classes, not of %s",
                        o->preference.objective);
     }
-    if ((o->pooling_given || o->scale_given || o->negatives > 0 || o->gather_across_devices) &&
+    if ((o->pooling_given || o->scale_given || o->negatives > 0 || o->gather_across_devices ||
+         o->mini_batch > 0) &&
         train_task(o) != DS_TASK_CONTRAST) {
         return ds_fail(ctx, DS_ERR_ARG,
-                       "--pooling, --scale, --negatives and --gather_across_devices are of "
-                       "--objective embeddings, not of %s",
+                       "--pooling, --scale, --negatives, --gather_across_devices and --mini_batch "
+                       "are of --objective embeddings, not of %s",
                        o->preference.objective);
     }
     if (o->truncation_mode == NULL) {

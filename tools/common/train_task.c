@@ -47,8 +47,16 @@ static ds_status open_embeddings(train_run *run)
     run->form.pool = ds_model_get_info(run->model)->encoder ? DS_POOL_MEAN : DS_POOL_LAST;
     run->task_params.contrast = (ds_contrast){.scale = o->scale,
                                               .n_negatives = (uint32_t)o->negatives,
-                                              .gather_across_devices = o->gather_across_devices};
+                                              .gather_across_devices = o->gather_across_devices,
+                                              .mini_batch = (uint64_t)o->mini_batch};
     DS_TRY(sentence_folder(run->ctx, o->model != NULL ? o->model : "", o->pooling, &run->form));
+    if (run->form.n_dense > 0) {
+        sentence_form_close(&run->form);
+        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
+                       "%s/modules.json: training of a folder with a module Dense is not built; "
+                       "ds_encode and ds_serve take it",
+                       o->model);
+    }
     return run->form.pool != DS_POOL_MAX
                ? DS_OK
                : ds_fail(run->ctx, DS_ERR_UNSUPPORTED,

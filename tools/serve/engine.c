@@ -256,12 +256,19 @@ static void encode_one(engine *e)
         ++at;
     }
     choice *c = &j->choices[at];
-    float *vector = malloc((size_t)f->width * sizeof *vector);
+    const int64_t hidden = ds_encoder_width(f->encoder);
+    float *pooled = malloc((size_t)hidden * sizeof *pooled);
+    float *vector = NULL;
     ds_tensor rows;
     (void)pthread_mutex_unlock(&f->lock);
     ds_status status =
-        vector == NULL ? DS_ERR_NOMEM : ds_encoder_run(f->encoder, c->ids, c->n_ids, &rows);
-    status = status < 0 ? status : ds_encoder_pool(f->encoder, f->sentence.pool, vector);
+        pooled == NULL ? DS_ERR_NOMEM : ds_encoder_run(f->encoder, c->ids, c->n_ids, &rows);
+    status = status < 0 ? status : ds_encoder_pool(f->encoder, f->sentence.pool, pooled);
+    if (status >= 0) {
+        vector = sentence_vector(&f->sentence, pooled, hidden);
+        status = vector != NULL ? DS_OK : ds_fail(f->ctx, DS_ERR_NOMEM, "no memory for a vector");
+    }
+    free(pooled);
     (void)pthread_mutex_lock(&f->lock);
     bool finite = status >= 0;
     for (int64_t i = 0; finite && i < f->width; ++i) {

@@ -111,6 +111,13 @@ static ds_status open_sentence(ds_ctx *ctx, const serve_options *o, front *f, co
         return DS_OK;
     }
     DS_TRY(sentence_folder(ctx, o->model, o->pooling, &f->sentence));
+    if (f->sentence.n_dense > 0 && !ds_model_get_info(p->model)->encoder) {
+        sentence_form_close(&f->sentence);
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s/modules.json: a module Dense behind a decoder is not built; give "
+                       "--no_embeddings",
+                       o->model);
+    }
     if (strcmp(o->normalize, "auto") != 0) {
         f->sentence.normalize = strcmp(o->normalize, "yes") == 0;
     }
@@ -146,7 +153,8 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
     DS_TRY(ds_encoder_create(ctx, &params, &f->encoder));
     f->max_length = ds_encoder_max_length(f->encoder);
     f->vocab_size = ds_model_get_info(p->model)->vocab_size;
-    f->width = ds_encoder_width(f->encoder);
+    DS_TRY(sentence_form_check(ctx, &f->sentence, ds_encoder_width(f->encoder)));
+    f->width = sentence_width(&f->sentence, ds_encoder_width(f->encoder));
     f->metrics.stats = (ds_serve_stats){.max_sequences = o->sizes.max_sequences,
                                         .max_length = f->max_length,
                                         .vocab_size = f->vocab_size,

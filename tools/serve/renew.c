@@ -23,6 +23,7 @@ static void destroy_loaded(served *s)
     loaded *l = (loaded *)(void *)s;
     ds_serve_destroy(&s->server);
     ds_encoder_destroy(&s->encoder);
+    sentence_form_close(&s->sentence);
     parts_close(&l->p);
     free(l->o.model_found);
     if (l->owns_ctx) {

@@ -5,7 +5,9 @@ what it makes of texts.txt:
   vectors.txt                    a line of numbers for each text
   MODE.config.json, MODE.txt     1_Pooling/config.json of another pooling mode, and its vectors without Normalize
 
-Needs torch, transformers, tokenizers, sentence-transformers. Deterministic. Run: make_sentence.py [OUTPUT_FOLDER]
+  dense_NAME/                    modules.json, the folders of modules Dense between pooling and Normalize, and vectors.txt
+
+Needs torch, transformers, tokenizers, sentence-transformers. Deterministic. Run: make_sentence.py [OUTPUT_FOLDER [dense]]
 """
 import os
 import shutil
@@ -14,7 +16,7 @@ import sys
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Normalize, Pooling, Transformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
@@ -46,9 +48,37 @@ def write_vectors(path, model):
             f.write(" ".join(f"{x:.9g}" for x in vector.tolist()) + "\n")
 
 
+def denses():
+    torch.manual_seed(9)
+    return {
+        "tanh": [Dense(24, 16)],
+        "two": [Dense(24, 40, bias=False, activation_function=torch.nn.Identity()), Dense(40, 24, activation_function=torch.nn.GELU())],
+        "adds": [Dense(24, 24, activation_function=torch.nn.Sigmoid(), use_residual=True),
+                 Dense(24, 10, activation_function=torch.nn.ReLU(), use_residual=True)],
+        "silu": [Dense(24, 12, activation_function=torch.nn.SiLU())],
+    }
+
+
+def write_denses():
+    whole = SentenceTransformer("sentence", device="cpu")
+    for name, modules in denses().items():
+        model = SentenceTransformer(modules=[whole[0], whole[1], *modules, *([Normalize()] if name != "silu" else [])], device="cpu")
+        model.save("other", create_model_card=False)
+        folder = f"sentence/dense_{name}"
+        os.makedirs(folder)
+        shutil.copy("other/modules.json", folder)
+        for i in range(len(modules)):
+            shutil.move(f"other/{2 + i}_Dense", folder)
+        write_vectors(f"{folder}/vectors.txt", model)
+        shutil.rmtree("other")
+
+
 def main():
     os.chdir(sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__)))
     torch.set_num_threads(1)
+    if sys.argv[2:] == ["dense"]:
+        write_denses()
+        return
     shutil.rmtree("sentence", ignore_errors=True)
     make_base("base")
     transformer = Transformer("base", max_seq_length=12)
@@ -64,6 +94,7 @@ def main():
         write_vectors(f"sentence/{mode}.txt", other)
     shutil.rmtree("other")
     shutil.rmtree("base")
+    write_denses()
 
 
 if __name__ == "__main__":
