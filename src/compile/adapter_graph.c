@@ -332,7 +332,7 @@ static ds_status freeze(const rewriter *w)
                            "cannot be trained: leave one of the two",
                            cell->name, ds_packing_name(cell->packed.format));
         }
-        if (is_model_param(cell) && !saved) {
+        if (is_model_param(cell) && !saved && w->adapter->number == 0) { /* the trained one says */
             cell->frozen = true;
         }
     }

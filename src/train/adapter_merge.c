@@ -16,6 +16,7 @@
 #include "io/json_load.h"
 #include "ir/graph.h"
 #include "model/adapter.h"
+#include "model/adapter_experts.h"
 #include "model/adapter_problem.h"
 #include "train/adapter_merger.h"
 
@@ -225,6 +226,26 @@ static dsi_adapter_sum *expert_sum(const dsi_merger *m, const ds_safetensor *ten
     return NULL;
 }
 
+/* The name that a tensor is written under: its own, but for a router that has its class's name,
+ * beside experts in one tensor: these are written by their stored names, and so is it. */
+static const char *written_name(const dsi_merger *m, ds_cell c, const ds_safetensor *tensor)
+{
+    static const char end[] = ".weight";
+    const char *name = ds_cells_get(m->cells, c)->name;
+    const size_t n = strlen(name), k = sizeof end - 1;
+    char module[1200];
+    if (n <= k || n >= sizeof module || strcmp(name + n - k, end) != 0) {
+        return tensor->name;
+    }
+    memcpy(module, name, n - k);
+    module[n - k] = '\0';
+    dsi_router_module(module);
+    const size_t made = strlen(module);
+    return strncmp(tensor->name, module, made) == 0 && strcmp(tensor->name + made, end) == 0
+               ? name
+               : tensor->name;
+}
+
 /* What is written for a tensor of the model. A stored one that has been made longer keeps its name.
  */
 static ds_tensor_source source_of_tensor(const dsi_merger *m, const ds_safetensor *tensor)
@@ -236,7 +257,7 @@ static ds_tensor_source source_of_tensor(const dsi_merger *m, const ds_safetenso
     for (ds_cell c = 0; c < m->n_cells; ++c) {
         if (m->by_cell[c] != NULL && strcmp(m->by_cell[c]->name, tensor->name) == 0 &&
             !is_new_head(m, c)) {
-            return source_of(m, c, tensor->name, dtype_of(m, m->by_cell[c]));
+            return source_of(m, c, written_name(m, c, tensor), dtype_of(m, m->by_cell[c]));
         }
     }
     return (ds_tensor_source){.name = tensor->name, .meta = tensor->meta, .data = tensor->data};

@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random adapter configurations: what PEFT makes of them, merged into the model, beside what ds_checkpoint merge makes. None may
-differ; what we refuse is refused by the name of a field. Usage: adapter_random.py BUILD SCRATCH [N [SEED]]"""
+"""Random adapter configurations, one or several at once: what PEFT makes of them, merged into the model, beside what ds_checkpoint
+merge makes, and unmerge gives the stored bytes back; some models are in FP8, and PEFT's what transformers dequantizes. None may
+differ; what we refuse is refused by the name of a field. Usage: adapter_random.py BUILD SCRATCH [N [SEED [SECONDS]]]"""
 import collections
+import copy
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+import time
+import types
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.filterwarnings("ignore")
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from transformers.integrations.finegrained_fp8 import Fp8Quantize
 from transformers import (GPT2Config, GPT2LMHeadModel, GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig,
                           MixtralForCausalLM, OlmoeConfig, OlmoeForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, logging)
 
@@ -24,6 +29,7 @@ logging.disable_progress_bar()
 build, scratch = os.path.realpath(sys.argv[1]), sys.argv[2]
 count = int(sys.argv[3]) if len(sys.argv) > 3 else 300
 seed = int(sys.argv[4]) if len(sys.argv) > 4 else 1
+until = time.monotonic() + (float(sys.argv[5]) if len(sys.argv) > 5 else 1e9)
 os.chdir(scratch)
 rng = random.Random(seed)
 torch.set_num_threads(1)
@@ -118,21 +124,65 @@ def with_parameters(c):
     return c
 
 
-def theirs(family, fields):
-    shutil.rmtree("adapter", ignore_errors=True)
+def to_fp8(family):
+    """FAMILY_fp8: its matrices, but embedding, head and routers, with a scale a block; experts one by one or stacked, as is drawn."""
+    folder, stacked = family + "_fp8", family in EXPERTS and rng.random() < 0.5
+    shutil.rmtree(folder, ignore_errors=True)
+    model = CLASSES[family].from_pretrained(family)
+    model.save_pretrained(folder)
+    tensors = {k: v.clone() for k, v in (model.state_dict() if stacked else load_file(folder + "/model.safetensors")).items()}
+    block = rng.choice([[8, 8], [4, 4], [2, 8]])
+    quantize = Fp8Quantize(types.SimpleNamespace(quantization_config=types.SimpleNamespace(weight_block_size=block, scale_fmt="float")))
+    out = {}
+    for name, value in tensors.items():
+        kept = value.ndim < 2 or any(part in name for part in ("embed_tokens", "lm_head")) or name.endswith((".gate.weight", "_bias"))
+        out.update({name: value} if kept else quantize._quantize_one(name, value))
+    save_file({k: v.contiguous() for k, v in out.items()}, folder + "/model.safetensors", metadata={"format": "pt"})
+    config = json.load(open(folder + "/config.json", encoding="utf-8"))
+    config["quantization_config"] = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=block)
+    json.dump(config, open(folder + "/config.json", "w", encoding="utf-8"))
+    plain = {}
+    for name, value in out.items():  # by hand: each element times its block's scale
+        scale = out.get(name[:-6] + "weight_scale_inv" if name.endswith("weight") else name + "_scale_inv")
+        if not name.endswith("_scale_inv"):
+            plain[name] = value if scale is None else value.float() * scale.repeat_interleave(block[0], -2).repeat_interleave(block[1], -1)
+    if not stacked:
+        save_file({k: v.contiguous() for k, v in plain.items()}, "plain.safetensors", metadata={"format": "pt"})
+        shutil.copytree(family, "plain", dirs_exist_ok=True)
+        shutil.move("plain.safetensors", "plain/model.safetensors")
+        return folder, CLASSES[family].from_pretrained("plain")
+    model.load_state_dict(plain)
+    return folder, model
+
+
+def theirs(family, folder, base, several):
+    """base: makes the model anew."""
+    folders = [f"adapter{i}" for i in range(len(several))]
     try:
-        model = get_peft_model(CLASSES[family].from_pretrained(family), LoraConfig(task_type="CAUSAL_LM", **fields))
-        for key, value in model.named_parameters():
-            if value.requires_grad:
-                torch.nn.init.normal_(value, std=0.1)
-        model.save_pretrained("adapter")
-        model = PeftModel.from_pretrained(CLASSES[family].from_pretrained(family), "adapter")
+        for name, fields in zip(folders, several):
+            shutil.rmtree(name, ignore_errors=True)
+            model = get_peft_model(base(), LoraConfig(task_type="CAUSAL_LM", **fields))
+            for key, value in model.named_parameters():
+                if value.requires_grad:
+                    torch.nn.init.normal_(value, std=0.1)
+            model.save_pretrained(name)
+        model = PeftModel.from_pretrained(base(), folders[0], adapter_name=folders[0])
+        for name in folders[1:]:
+            model.load_adapter(name, adapter_name=name)
+        model.base_model.set_adapter(folders)
         merged = model.merge_and_unload()
         if family not in EXPERTS:
             state = dict(merged.state_dict())
-            if any("lora_embedding" in key for key in load_file("adapter/adapter_model.safetensors")) and family != "llama":
-                # PEFT trained the embedding and not the head that is tied to it, but merges into both: ours stays
-                state["lm_head.weight"] = CLASSES[family].from_pretrained(family).state_dict()["lm_head.weight"]
+            stored = [key for f in folders for key in load_file(f + "/adapter_model.safetensors")]
+            table, head = (any(part in key for key in stored) for part in ("lora_embedding", "lm_head.lora_A"))
+            if table and head and family != "llama":
+                return "both are merged into the one tensor"
+            # PEFT trained one of embedding and head, which are tied, but merges into both: ours is left as it was
+            if table and family != "llama":
+                state["lm_head.weight"] = base().state_dict()["lm_head.weight"]
+            if head and family != "llama":
+                name = "transformer.wte.weight" if family == "gpt2" else "model.embed_tokens.weight"
+                state[name] = base().state_dict()[name]
             return state
         shutil.rmtree("theirs", ignore_errors=True)
         merged.save_pretrained("theirs")  # by the names of stored tensors, an expert each
@@ -141,44 +191,79 @@ def theirs(family, fields):
         return str(error)
 
 
-def ours(family):
+def ours(folder, n):
     shutil.rmtree("merged", ignore_errors=True)
-    run = subprocess.run([build + "/ds_checkpoint", "merge", family, "adapter", "merged"], capture_output=True, text=True, check=False)
+    shutil.rmtree("again", ignore_errors=True)
+    more = ["--dtype", "fp32"] if folder.endswith("_fp8") else []
+    command = [build + "/ds_checkpoint", "merge", folder, *(f"adapter{i}" for i in range(n)), "merged", "--reversible", *more]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode in (0, 1, 2), run
-    return run.stderr.strip() if run.returncode else load_file("merged/model.safetensors")
+    if run.returncode:
+        return run.stderr.strip()
+    subprocess.run([build + "/ds_checkpoint", "unmerge", "merged", "again"], capture_output=True, check=True)
+    was, now = (open(f + "/model.safetensors", "rb").read() for f in (folder, "again"))
+    if was != now:  # the order of tensors may be another
+        a, b = load_file(folder + "/model.safetensors"), load_file("again/model.safetensors")
+        assert set(a) == set(b) and all(a[k].dtype == b[k].dtype and torch.equal(a[k].view(torch.uint8), b[k].view(torch.uint8)) for k in a), folder
+    return load_file("merged/model.safetensors")
 
 
 seen = collections.Counter()
 why = collections.Counter()
+
+def draw(family):
+    """One configuration, or two or three; of experts with the same parameters, as PEFT wants it."""
+    several = []
+    for _ in range(rng.choice([1, 1, 2, 2, 3])):
+        fields = random_config(family)
+        several.append(with_parameters(fields) if family in EXPERTS else fields)
+    if len(several) > 1:
+        for fields in several[1:]:
+            for key in ("target_parameters", "bias"):
+                fields.pop(key, None)
+                if key in several[0]:
+                    fields[key] = several[0][key]
+            if rng.random() < 0.8:
+                fields.pop("modules_to_save", None)
+    return several
+
+
 for i in range(count):
+    if time.monotonic() > until:
+        break
     family = rng.choice(["llama", "tied", "gpt2"] + list(EXPERTS)[i % len(EXPERTS):][:1] * 2)
-    fields = random_config(family)
-    fields = with_parameters(fields) if family in EXPERTS else fields
-    want = theirs(family, fields)
+    several = draw(family)
+    folder, base = family, lambda: CLASSES[family].from_pretrained(family)
+    if family not in ("gpt2", "gpt_oss") and rng.random() < 0.3:
+        folder, dequantized = to_fp8(family)
+        base = lambda: copy.deepcopy(dequantized)
+    want = theirs(family, folder, base, several)
     if isinstance(want, str):
         seen["refused by PEFT"] += 1
         continue
-    got = ours(family)
+    got = ours(folder, len(several))
     if isinstance(got, str):
         seen["refused by us"] += 1
         why[got.split(":", 2)[-1].strip()[:100]] += 1
         continue
     seen["the same"] += 1
     seen["of them with experts"] += family in EXPERTS
+    seen["of several"] += len(several) > 1
+    seen["of FP8"] += folder != family
     for name, value in got.items():
         other = want.get(name)
         if other is None or not torch.allclose(value, other, rtol=1e-5, atol=1e-6):
-            sys.exit(f"DIFFERS: case {i} of seed {seed}: {family} {json.dumps(fields)}: {name}")
+            sys.exit(f"DIFFERS: case {i} of seed {seed}: {folder} {json.dumps(several)}: {name}")
 print(dict(seen))
 for text, n in why.most_common(20):
     print(n, text)
-if seen["the same"] < count // 4:
+if seen["the same"] < sum(seen[k] for k in ("the same", "refused by PEFT", "refused by us")) // 6:
     sys.exit("too few are compared")
 # A field that no version of PEFT here knows, or that is not available, is named.
-theirs("llama", {"r": 2, "target_modules": ["q_proj"]})
-fields = json.load(open("adapter/adapter_config.json", encoding="utf-8"))
+theirs("llama", "llama", lambda: LlamaForCausalLM.from_pretrained("llama"), [{"r": 2, "target_modules": ["q_proj"]}])
+fields = json.load(open("adapter0/adapter_config.json", encoding="utf-8"))
 for key, value in (("new_field", 1), ("use_qalora", True), ("megatron_config", {"a": 1}), ("kasa_config", {"beta": 1}), ("use_bdlora", {"a": 1})):
-    json.dump({**fields, key: value}, open("adapter/adapter_config.json", "w", encoding="utf-8"))
-    got = ours("llama")
+    json.dump({**fields, key: value}, open("adapter0/adapter_config.json", "w", encoding="utf-8"))
+    got = ours("llama", 1)
     assert isinstance(got, str) and f'"{key}"' in got, (key, got)
 print("all right")

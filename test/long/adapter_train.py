@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random adapters trained by ds_train beside PEFT: heads, routers, experts, classes of texts and words, T5, with LoRA, rsLoRA, DoRA
 and PiSSA. Each begins in a folder that PEFT wrote (PiSSA: anew in both); the losses of three steps are equal to 1e-5, and PEFT loads
-what ds_train saves: the tensors that PEFT's own three steps make, or of PiSSA the same change of each weight. None may differ; what is
-refused is counted by its words. Usage: adapter_train.py BUILD SCRATCH [N [SEED [FIRST]]]"""
+what ds_train saves: the tensors that PEFT's own three steps make, or of PiSSA the same change of each weight. Some are trained beside
+one or two others that are active and frozen. None may differ; what is refused is counted by its words. Usage: adapter_train.py BUILD SCRATCH [N [SEED [FIRST [SECONDS]]]]"""
 import collections
 import json
 import os
@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +24,7 @@ T.logging.set_verbosity_error()
 T.logging.disable_progress_bar()
 BUILD, SCRATCH = os.path.realpath(sys.argv[1]), sys.argv[2]
 COUNT, SEED, FIRST = (int(sys.argv[i]) if len(sys.argv) > i else d for i, d in ((3, 200), (4, 1), (5, 0)))
+UNTIL = time.monotonic() + (float(sys.argv[6]) if len(sys.argv) > 6 else 1e9)
 torch.set_num_threads(1)
 STEPS, ROWS, LENGTH, RATE, EPS = 3, 4, 48, 3e-3, 1e-4
 LETTERS = "abcdefghijklmnopqrst"
@@ -97,6 +99,7 @@ class Case:
         os.makedirs(self.folder)
         self.make_model()
         self.fields = self.make_fields()
+        self.frozen = self.make_frozen() if rng.random() < 0.4 else []
         self.problem = rng.choice(("", "regression", "multi_label_classification")) if self.kind == "sequence" else ""
 
     def make_model(self):
@@ -164,6 +167,20 @@ class Case:
             c["exclude_modules"] = some(rng, pool, 1)
         return c
 
+    def make_frozen(self):
+        """One or two others, which PEFT lets have the same target_parameters alone."""
+        made = []
+        for _ in range(self.rng.choice((1, 1, 2))):
+            fields = self.make_fields()
+            fields.pop("target_parameters", None)
+            if "target_parameters" in self.fields:
+                fields["target_parameters"] = self.fields["target_parameters"]
+            for key in ("modules_to_save", "init_lora_weights", "use_dora"):
+                if self.rng.random() < 0.9:
+                    fields.pop(key, None)
+            made.append(fields)
+        return made
+
     def base(self):
         return self.auto.from_pretrained(self.folder + "/model", dtype=torch.float32, **self.more)
 
@@ -211,10 +228,27 @@ class Case:
             count += int((labels != -100).sum())
         return total / count
 
+    def set_frozen(self, model):
+        """Active behind the first, without gradients."""
+        if not self.frozen:
+            return
+        trained = {key for key, value in model.named_parameters() if value.requires_grad}
+        for i in range(len(self.frozen)):
+            model.load_adapter(f"{self.folder}/frozen{i}", adapter_name=f"frozen{i}")
+        model.base_model.set_adapter(["default", *(f"frozen{i}" for i in range(len(self.frozen)))])
+        for key, value in model.named_parameters():
+            value.requires_grad_(key in trained)
+
     def theirs(self, rows):
         pissa = self.fields.get("init_lora_weights") == "pissa"
         torch.manual_seed(5)
         try:
+            for i, fields in enumerate(self.frozen):
+                model = get_peft_model(self.base(), LoraConfig(task_type=self.task, **fields))
+                for key, value in model.named_parameters():
+                    if "lora_" in key:
+                        torch.nn.init.normal_(value, std=0.1)
+                model.save_pretrained(f"{self.folder}/frozen{i}")
             model = get_peft_model(self.base(), LoraConfig(task_type=self.task, **self.fields))
             if not pissa:
                 for key, value in model.named_parameters():
@@ -222,6 +256,7 @@ class Case:
                         torch.nn.init.normal_(value, std=0.1)
                 model.save_pretrained(self.folder + "/start")
                 model = PeftModel.from_pretrained(self.base(), self.folder + "/start", is_trainable=True)
+            self.set_frozen(model)
         except Exception as error:  # pylint: disable=broad-except
             return None, None, f"{type(error).__name__} {error}"
         model.eval()
@@ -246,6 +281,8 @@ class Case:
             begin += ["--modules_to_save", *f["modules_to_save"]] if "modules_to_save" in f else []
         else:
             begin = ["--adapter", self.folder + "/start"]
+        if self.frozen:
+            begin += ["--frozen_adapters", *(f"{self.folder}/frozen{i}" for i in range(len(self.frozen)))]
         if self.kind in ("sequence", "token"):
             begin += ["--objective", "classes" if self.kind == "sequence" else "tags", "--num_labels", str(self.n_labels)]
             begin += ["--problem_type", self.problem] if self.problem else []
@@ -264,17 +301,19 @@ class Case:
     def apart(self, model):
         """What PEFT reads of our folder beside what it made itself: the largest difference, and where."""
         got = PeftModel.from_pretrained(self.base(), self.folder + "/out")
+        if self.frozen:
+            model.base_model.set_adapter("default")
         if self.fields.get("init_lora_weights") == "pissa":
             got, want = got.merge_and_unload().state_dict(), model.merge_and_unload().state_dict()
         else:
-            got, want = get_peft_model_state_dict(got), get_peft_model_state_dict(model)
+            got, want = ({k: v for k, v in get_peft_model_state_dict(m).items() if not k.endswith(".base_layer.weight")} for m in (got, model))
         if set(got) != set(want):
             return float("inf"), str(set(got) ^ set(want))
         return max(((got[k].double() - want[k].double()).abs().max().item(), k) for k in want)
 
     def run(self):
         rows = self.rows()
-        said = f"{self.family} {self.task} {self.problem} {'tied' if self.config.tie_word_embeddings else 'untied'} {json.dumps(self.fields)}"
+        said = f"{self.family} {self.task} {self.problem} {'tied' if self.config.tie_word_embeddings else 'untied'} {json.dumps(self.fields)} beside {json.dumps(self.frozen)}"
         model, want, why = self.theirs(rows)
         if model is None:
             return "refused by PEFT", why[:90], said
@@ -291,12 +330,14 @@ class Case:
         # a gradient that is a rounding of 0 goes either way, by at most its size over eps
         if not far <= 2e-4:
             return "DIFFERENT", f"{where} by {far:g}", said
-        return "equal", self.kind + (" pissa" if "init_lora_weights" in self.fields else ""), said
+        return "equal", self.kind + (" pissa" if "init_lora_weights" in self.fields else "") + (" beside frozen ones" if self.frozen else ""), said
 
 
 def main():
     seen, words, bad = collections.Counter(), collections.Counter(), 0
     for number in range(FIRST, FIRST + COUNT):
+        if time.monotonic() > UNTIL:
+            break
         case = Case(number)
         state, why, said = case.run()
         seen[state] += 1
@@ -308,8 +349,8 @@ def main():
     for text, n in words.most_common():
         if n:
             print(n, text)
-    print(f"cases {FIRST} to {FIRST + COUNT - 1} of seed {SEED}: {dict(seen)}")
-    if seen["equal"] < COUNT // 3:
+    print(f"cases from {FIRST} of seed {SEED}: {dict(seen)}")
+    if seen["equal"] < sum(seen.values()) // 3:
         sys.exit("too few are compared")
     sys.exit(bad > 0)
 

@@ -264,6 +264,23 @@ static void beside_frozen(void **state)
     json_decref(steps);
 }
 
+/* What modules_to_save means is trained beside frozen adapters, too. */
+static void saved_beside_frozen(void **state)
+{
+    char path[PATH_BYTES];
+    static float before[256 * 16], after[256 * 16];
+    run r;
+    ds_adapter *adapter = opened("saved/start", "");
+    (void)state;
+    CHECK_OK(ctx, ds_adapter_add_frozen(adapter, path_of(path, "combined/more", "")));
+    open_run(&r, "llama", adapter);
+    CHECK_OK(ctx, ds_engine_get(r.engine, DS_CELL_PARAM, "lm_head.weight", before, 256 * 16));
+    (void)step(&r);
+    CHECK_OK(ctx, ds_engine_get(r.engine, DS_CELL_PARAM, "lm_head.weight", after, 256 * 16));
+    assert_memory_not_equal(before, after, sizeof before);
+    close_run(&r);
+}
+
 /* A resume wants the same ones; what is no part of this is refused. */
 static void frozen_refused(void **state)
 {
@@ -848,19 +865,13 @@ static int close_ctx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ten_steps_as_peft),
-        cmocka_unit_test(beside_frozen),
-        cmocka_unit_test(frozen_refused),
-        cmocka_unit_test(merged_as_peft),
-        cmocka_unit_test(generation_has_it),
-        cmocka_unit_test(what_a_fresh_one_has),
-        cmocka_unit_test(a_fresh_dora),
-        cmocka_unit_test(pissa_as_peft),
-        cmocka_unit_test(resumed),
-        cmocka_unit_test(refused_by_name),
-        cmocka_unit_test(generation_leaves_the_head_out),
-        cmocka_unit_test(a_tied_table_is_refused),
-        cmocka_unit_test(beside_experts),
+        cmocka_unit_test(ten_steps_as_peft),       cmocka_unit_test(beside_frozen),
+        cmocka_unit_test(saved_beside_frozen),     cmocka_unit_test(frozen_refused),
+        cmocka_unit_test(merged_as_peft),          cmocka_unit_test(generation_has_it),
+        cmocka_unit_test(what_a_fresh_one_has),    cmocka_unit_test(a_fresh_dora),
+        cmocka_unit_test(pissa_as_peft),           cmocka_unit_test(resumed),
+        cmocka_unit_test(refused_by_name),         cmocka_unit_test(generation_leaves_the_head_out),
+        cmocka_unit_test(a_tied_table_is_refused), cmocka_unit_test(beside_experts),
         cmocka_unit_test(combined_as_peft),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);

@@ -138,6 +138,9 @@ say() { TMPDIR=$scratch/several "$build/ds_generate" --model "$golden/models/lla
 say --adapter both > both.txt
 say --adapter "$golden/lora/end" "$golden/combined/more" --adapter_weights 0.5,-2 > together.txt
 cmp both.txt together.txt || fail "several adapters say another text"
+"$build/ds_checkpoint" merge "$golden/models/llama" "$golden/lora/end" "$golden/combined/more" both.merged --weights 0.5,-2 > /dev/null
+"$build/ds_generate" --model both.merged --tokenizer bytes --prompt "one two " --max_new_tokens 24 > both.txt 2> /dev/null
+cmp both.txt together.txt || fail "several merged adapters say another text"
 say --adapter "$golden/lora/end" > alone.txt
 if cmp -s alone.txt together.txt; then fail "the second adapter changes no text"; fi
 [ -z "$(ls several)" ] || fail "a folder stays: $(ls several)"

@@ -141,6 +141,8 @@ adapter() { # NAME STEPS FLAGS
 adapter many 50 --labels x y --problem_type multi_label_classification --lora 8 --modules_to_save pooler
 grep -q '"problem_type": "multi_label_classification"' many.merged/config.json || fail "the merged config.json" many.merged/config.json
 [ "$(grep -c '^{"labels":\[' many.said)" = "$(grep -c . rows.jsonl)" ] || fail "many labels by an adapter" many.said
+grep -q '"1": "y"' many.merged/config.json || fail "merged, the names of classes are the model's" many.merged/config.json
+grep -q '^{"labels":\["[xy]"' many.said || fail "ds_encode --adapter has other names of classes" many.said
 refused "learnt multi_label_classification" --data many.jsonl --objective classes --labels x y --problem_type regression --adapter many.adapter
 refused "learnt other classes, or in another order" --data many.jsonl --objective classes --labels y x --adapter many.adapter
 "$build/ds_train" --model base --data many.jsonl $common --learning_rate 1e-3 --micro_batch 8 --steps 2 --objective classes --adapter many.adapter \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the folders of test_fp8_experts: models with experts in FP8, an expert a tensor (`each`) or stacked as transformers' classes
 have them (`stacked`, with blocks that gate and up share; `mixtral`, with Mixtral's names; `powers`, whose scales are exponents in
-plain bytes), each with `plain`, the same as transformers dequantizes it, in fp32; and of `each` an adapter of PEFT's with merged.safetensors, what
+plain bytes; `real`, stacked and not in FP8), each with `plain`, the same as transformers dequantizes it, in fp32; and of `each` an adapter of PEFT's with merged.safetensors, what
 merge_and_unload makes of the dequantized model.
 
 Needs: pip install torch transformers peft safetensors. Run in this folder."""
@@ -111,6 +111,8 @@ def main():
         stored = quantize(tensors, block, form)
         write(folder, fp8(config, block, **more), stored)
         write(folder + "/plain", config, plain_of(stored, QWEN))
+    write("real", config, classes)
+    write("real/plain", config, plain_of(classes, QWEN))
     model = MixtralForCausalLM(MixtralConfig(**FIELDS, num_local_experts=3, intermediate_size=24, head_dim=16))
     config = model.config.to_dict() | {"architectures": ["MixtralForCausalLM"], "dtype": "bfloat16"}
     stored = quantize(dict(model.state_dict()), [16, 8])
