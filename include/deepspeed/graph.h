@@ -52,7 +52,8 @@ typedef struct ds_graph ds_graph;
     X(Z, "z")                           /* weights that steps are of (schedule-free AdamW) */      \
     X(ABSMAX, "absmax")                 /* largest magnitude of each block of exp_avg in 8 bits */ \
     X(ABSMAX_SQ, "absmax_sq")           /* and of exp_avg_sq */                                    \
-    X(EXP_AVG_SLOW, "exp_avg_slow")     /* first moment that forgets slowly (AdEMAMix) */
+    X(EXP_AVG_SLOW, "exp_avg_slow")     /* first moment that forgets slowly (AdEMAMix) */          \
+    X(ABSMAX_SLOW, "absmax_slow")       /* largest magnitudes of its blocks in 8 bits */
 
 typedef enum ds_cell_kind {
 #define X(id, text) DS_CELL_##id,

@@ -125,6 +125,45 @@ static ds_status read_part(dsi_deepspeed *d, group *g, uint32_t rank)
     return DS_OK;
 }
 
+/* What rank r's own file says of a parameter in its partition (param_slice_mappings), where it says
+ * it: a rank's file in the place of another's would permute elements. begin, count: of the
+ * partition; count 0: it has none of the parameter. */
+static ds_status check_mapping(const dsi_deepspeed *d, const group *g, uint32_t r, const char *name,
+                               int64_t begin, int64_t count)
+{
+    const dsi_pickle *all = dsi_pickle_get(d->states[r], "param_slice_mappings");
+    const dsi_pickle *own = dsi_pickle_at(all, (size_t)g->index);
+    const dsi_pickle *address = dsi_pickle_get(own, name);
+    const dsi_pickle *state =
+        dsi_pickle_is(address, DSI_PICKLE_OBJECT) ? address->object.state : NULL;
+    int64_t start = -1;
+    int64_t numel = 0;
+    (void)dsi_pickle_whole(dsi_pickle_get(state, "start"), &start);
+    (void)dsi_pickle_whole(dsi_pickle_get(state, "numel"), &numel);
+    const bool right = count > 0 ? start == begin && numel == count : numel == 0;
+    return dsi_pickle_count(own) == 0 || right
+               ? DS_OK
+               : ds_fail(d->ctx, DS_ERR_FORMAT,
+                         "%s: param_slice_mappings has %lld elements of '%.160s' from %lld on, "
+                         "rank %u of the folder has %lld from %lld on; is it another rank's file?",
+                         d->optims[r].path, (long long)numel, name, (long long)start, r,
+                         (long long)count, (long long)(count > 0 ? begin : -1));
+}
+
+/* Elements [at, at + count) of the group are one parameter; own: its name in a rank's files. */
+static ds_status check_mappings(const dsi_deepspeed *d, const group *g, const char *own, int64_t at,
+                                int64_t count)
+{
+    for (uint32_t i = 0; i < g->n; ++i) {
+        const int64_t begin = (int64_t)i * g->size;
+        const int64_t end = begin + g->size;
+        const int64_t low = at > begin ? at : begin;
+        const int64_t high = at + count < end ? at + count : end;
+        DS_TRY(check_mapping(d, g, rank_at(g, i), own, low - begin, high > low ? high - low : 0));
+    }
+    return DS_OK;
+}
+
 /* Elements [at, at + count) of the group are one parameter. */
 static ds_status add_flat(dsi_deepspeed *d, const group *g, const char *name,
                           const dsi_pickle *dims, int64_t at, int64_t count)
@@ -181,6 +220,7 @@ static ds_status add_group(dsi_deepspeed *d, group *g, const dsi_pickle *shapes)
                            "elements)",
                            d->folder, name, (long long)g->index, (long long)all);
         }
+        DS_TRY(check_mappings(d, g, name, at, count));
         DS_TRY(dsi_deepspeed_expert_name(d, shapes, &name, g->first));
         DS_TRY(add_flat(d, g, name, shapes->list.items[2 * i + 1], at, count));
         at += count;

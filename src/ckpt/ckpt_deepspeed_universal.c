@@ -18,7 +18,7 @@
 static const struct {
     const char *kind, *file;
 } kinds[] = {{"master", "fp32.pt"}, {"exp_avg", "exp_avg.pt"}, {"exp_avg_sq", "exp_avg_sq.pt"}};
-enum { N_KINDS = sizeof kinds / sizeof kinds[0] };
+enum { N_KINDS = sizeof kinds / sizeof kinds[0], STEP = 1 << N_KINDS };
 
 static ds_status no_memory(const dsi_deepspeed *d)
 {
@@ -82,8 +82,9 @@ static ds_status add_tensor(dsi_deepspeed *d, const char *kind, const char *name
     return dsi_deepspeed_end_tensor(d);
 }
 
-/* A file of a parameter, where there is one. */
-static ds_status add_file(dsi_deepspeed *d, const char *folder, const char *name, size_t k)
+/* A file of a parameter, where there is one: then it is in the set. */
+static ds_status add_file(dsi_deepspeed *d, const char *folder, const char *name, size_t k,
+                          uint32_t *set)
 {
     dsi_torch_file file = {0};
     char *path = dsi_path_join(folder, kinds[k].file);
@@ -93,6 +94,7 @@ static ds_status add_file(dsi_deepspeed *d, const char *folder, const char *name
     ds_status status = DS_OK;
     if (access(path, F_OK) == 0) {
         const uint32_t shard = (uint32_t)d->m->n_shards;
+        *set |= 1u << k;
         status = dsi_torch_open(d->ctx, path, DSI_MAP_NO_LINK, &file);
         if (status >= 0) {
             status = dsi_deepspeed_shard(d, &file, name);
@@ -112,7 +114,7 @@ static ds_status add_file(dsi_deepspeed *d, const char *folder, const char *name
 }
 
 /* All parameters have made the same steps. */
-static ds_status read_steps(dsi_deepspeed *d, const char *folder)
+static ds_status read_steps(dsi_deepspeed *d, const char *folder, uint32_t *set)
 {
     dsi_torch_file file = {0};
     double steps = -1.0;
@@ -122,6 +124,7 @@ static ds_status read_steps(dsi_deepspeed *d, const char *folder)
     }
     ds_status status = DS_OK;
     if (access(path, F_OK) == 0) {
+        *set |= STEP;
         status = dsi_torch_open(d->ctx, path, DSI_MAP_NO_LINK, &file);
         if (status >= 0 && !dsi_pickle_number(file.root, &steps)) {
             status = ds_fail(d->ctx, DS_ERR_FORMAT, "%s holds no number", path);
@@ -138,15 +141,15 @@ static ds_status read_steps(dsi_deepspeed *d, const char *folder)
     return status;
 }
 
-static ds_status add_param(dsi_deepspeed *d, const char *zero, const char *name)
+static ds_status add_param(dsi_deepspeed *d, const char *zero, const char *name, uint32_t *set)
 {
     char *folder = dsi_path_join(zero, name);
     if (folder == NULL) {
         return no_memory(d);
     }
-    ds_status status = read_steps(d, folder);
+    ds_status status = read_steps(d, folder, set);
     for (size_t k = 0; k < N_KINDS && status >= 0; ++k) {
-        status = add_file(d, folder, name, k);
+        status = add_file(d, folder, name, k, set);
     }
     free(folder);
     return status;
@@ -201,15 +204,39 @@ static bool is_besides(const dsi_deepspeed *d, const char *name)
     return found;
 }
 
+/* Each parameter has the files that others have, or weights alone: one that never had a gradient.
+ */
+static ds_status check_sets(const dsi_deepspeed *d, char *const *names, const uint32_t *sets,
+                            size_t n)
+{
+    uint32_t all = 0;
+    for (size_t i = 0; i < n; ++i) {
+        all |= sets[i];
+    }
+    for (size_t i = 0; i < n; ++i) {
+        if (sets[i] > 1 && sets[i] != all) {
+            const uint32_t lacks = all & ~sets[i];
+            size_t k = 0;
+            while (k < N_KINDS && (lacks & 1u << k) == 0) {
+                ++k;
+            }
+            return ds_fail(d->ctx, DS_ERR_NOT_FOUND, "%s/zero/%s/%s is missing", d->folder,
+                           names[i], k < N_KINDS ? kinds[k].file : "step.pt");
+        }
+    }
+    return DS_OK;
+}
+
 ds_status dsi_deepspeed_universal(dsi_deepspeed *d, char *const *names, size_t n)
 {
     char *zero = dsi_path_join(d->folder, "zero");
-    ds_status status = zero != NULL ? DS_OK : no_memory(d);
+    uint32_t *sets = dsi_arena_array(d->m->arena, n + 1, sizeof *sets);
+    ds_status status = zero != NULL && sets != NULL ? DS_OK : no_memory(d);
     for (size_t i = 0; i < n && status >= 0; ++i) {
         if (!is_besides(d, names[i])) {
-            status = add_param(d, zero, names[i]);
+            status = add_param(d, zero, names[i], &sets[i]);
         }
     }
     free(zero);
-    return status;
+    return status >= 0 ? check_sets(d, names, sets, n) : status;
 }

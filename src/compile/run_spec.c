@@ -47,7 +47,7 @@ static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
                                  .warmup_steps = o->warmup_steps,
                                  .average_power = o->average_power,
                                  .rate_power = o->rate_power};
-    spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = o->kind == DS_OPTIMIZER_ADAMW_8BIT,
+    spec->train.adam_8bit = (dsi_adam_8bit_spec){.on = dsi_config_is_8bit(o),
                                                  .min_size = o->min_8bit_size,
                                                  .embeddings_fp32 = !o->embeddings_8bit};
     spec->train.ademamix = (dsi_ademamix_spec){.on = o->kind == DS_OPTIMIZER_ADEMAMIX,
@@ -414,9 +414,11 @@ static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
     const dsi_train_spec *t = &spec->train;
     if (t->adam_8bit.on && (spec->zero.tp > 1 || spec->zero.ep > 1)) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "AdamW8bit with %s parallelism: its blocks are of whole tensors, which "
-                       "ranks would cut; take AdamW",
-                       spec->zero.tp > 1 ? "tensor" : "expert");
+                       "%s with %s parallelism: its blocks are of whole tensors, which "
+                       "ranks would cut; take %s",
+                       t->ademamix.on ? "AdEMAMix with optim_bits 8" : "AdamW8bit",
+                       spec->zero.tp > 1 ? "tensor" : "expert",
+                       t->ademamix.on ? "optim_bits 32" : "AdamW");
     }
     if (t->schedule_free.on && spec->zero.pp > 1) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,

@@ -343,18 +343,23 @@ static bool is_8bit(const builder *b, ds_cell param)
            !(spec->embeddings_fp32 && is_table(b, param));
 }
 
-/* AdamW with the largest magnitudes of blocks beside states in 8 bits. in: operands of an update.
- */
+/* AdamW or AdEMAMix with the largest magnitudes of blocks beside states in 8 bits. in: operands of
+ * an update. */
 static ds_status build_8bit(builder *b, const dsi_optim_attrs *attrs, ds_cell param,
                             const ds_value *in)
 {
     const int64_t n = ds_shape_count(ds_cells_get(b->cells, param)->meta.shape);
     const ds_meta sizes = {DS_DTYPE_F32, ds_shape_1d((n + DSI_8BIT_BLOCK - 1) / DSI_8BIT_BLOCK)};
-    ds_value all[9] = {in[0], in[1], in[2], in[3], in[4], in[5], in[6], DS_NONE, DS_NONE};
+    static const ds_cell_kind kinds[] = {DS_CELL_ABSMAX, DS_CELL_ABSMAX_SQ, DS_CELL_ABSMAX_SLOW};
+    const uint32_t n_states = b->spec->ademamix.on ? 3 : 2;
+    ds_value all[DSI_UPDATE_IN + 3];
     ds_value out[DS_MAX_OUT];
-    DS_TRY(read_state(b, DS_CELL_ABSMAX, sizes, param, &all[7]));
-    DS_TRY(read_state(b, DS_CELL_ABSMAX_SQ, sizes, param, &all[8]));
-    return dsi_train_apply(b, &dsi_op_adam_8bit, attrs, all, 9, out);
+    memcpy(all, in, (5 + n_states) * sizeof *all);
+    for (uint32_t i = 0; i < n_states; ++i) {
+        DS_TRY(read_state(b, kinds[i], sizes, param, &all[5 + n_states + i]));
+    }
+    return dsi_train_apply(b, n_states == 3 ? &dsi_op_ademamix_8bit : &dsi_op_adam_8bit, attrs, all,
+                           5 + 2 * n_states, out);
 }
 
 dsi_optim_attrs dsi_train_update_attrs(const dsi_train_spec *spec)

@@ -52,7 +52,7 @@ typedef struct dsi_schedule_free_spec {
     double average_power, rate_power; /* r, weight_lr_power */
 } dsi_schedule_free_spec;
 
-/* AdamW whose states have 8 bits an element. */
+/* AdamW or AdEMAMix whose states have 8 bits an element. */
 typedef struct dsi_adam_8bit_spec {
     bool on;
     int64_t min_size;     /* elements of a parameter below which they are fp32 */

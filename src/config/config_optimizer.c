@@ -171,12 +171,18 @@ static void apart_numbers(dsi_eval *eval)
                        "a schedule of the rate, which AdamWScheduleFree is there to do without: "
                        "leave the scheduler out; warmup_steps of the optimizer warms up");
     }
-    if (v->optimizer.kind == DS_OPTIMIZER_ADAMW_8BIT && v->zero.stage > 0) {
-        dsi_item_error(eval, type,
-                       "AdamW8bit with zero_optimization.stage %" PRId64
+    const bool mix = v->optimizer.kind == DS_OPTIMIZER_ADEMAMIX;
+    if (mix && v->optimizer.optim_bits != 8 && v->optimizer.optim_bits != 32) {
+        dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.optim_bits"),
+                       "expected 8 or 32, found %" PRId64, v->optimizer.optim_bits);
+    }
+    if (dsi_config_is_8bit(&v->optimizer) && v->zero.stage > 0) {
+        dsi_item_error(eval, mix ? dsi_item_find(eval, "optimizer.params.optim_bits") : type,
+                       "%s with zero_optimization.stage %" PRId64
                        ": its blocks are of whole tensors, which a slice would cut; set the stage "
-                       "to 0, or take AdamW",
-                       v->zero.stage);
+                       "to 0, or %s",
+                       mix ? "8 bits" : "AdamW8bit", v->zero.stage,
+                       mix ? "optim_bits to 32" : "take AdamW");
     }
 }
 

@@ -18,32 +18,36 @@ typedef struct trainer_optimizer {
     const char *type;  /* ours; NULL: none */
     const char *keys;  /* of params, that flags fill */
     const char *off;   /* switches of params that the Trainer sets to false; NULL: none */
+    int64_t bits;      /* optim_bits of params; 0: none */
 } trainer_optimizer;
 
 static const trainer_optimizer optimizers[] = {
     {"adamw_torch|adamw_torch_fused|adamw_torch_xla|adamw_torch_npu_fused|adamw_apex_fused",
-     "AdamW", "lr|betas|eps|weight_decay", NULL},
-    {"sgd", "SGD", "lr|weight_decay", NULL},
-    {"adagrad", "Adagrad", "lr|weight_decay", NULL},
-    {"lion_32bit|paged_lion_32bit", "Lion", "lr|betas|weight_decay", NULL},
-    {"adafactor", "Adafactor", "lr|weight_decay", "scale_parameter|relative_step"},
-    {"schedule_free_adamw", "AdamWScheduleFree", "lr|betas|eps|weight_decay|warmup_steps", NULL},
+     "AdamW", "lr|betas|eps|weight_decay", NULL, 0},
+    {"sgd", "SGD", "lr|weight_decay", NULL, 0},
+    {"adagrad", "Adagrad", "lr|weight_decay", NULL, 0},
+    {"lion_32bit|paged_lion_32bit", "Lion", "lr|betas|weight_decay", NULL, 0},
+    {"adafactor", "Adafactor", "lr|weight_decay", "scale_parameter|relative_step", 0},
+    {"schedule_free_adamw", "AdamWScheduleFree", "lr|betas|eps|weight_decay|warmup_steps", NULL, 0},
     {"adamw_8bit|adamw_bnb_8bit|paged_adamw_8bit", "AdamW8bit", "lr|betas|eps|weight_decay",
-     "embeddings_8bit"},
-    {"ademamix|paged_ademamix_32bit", "AdEMAMix", "lr|betas|eps|weight_decay", NULL},
-    {"adamw_hf|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|ademamix_8bit|"
-     "lion_8bit|paged_adamw_32bit|paged_ademamix_8bit|paged_lion_8bit|"
+     "embeddings_8bit", 0},
+    {"ademamix|paged_ademamix_32bit", "AdEMAMix", "lr|betas|eps|weight_decay", NULL, 0},
+    {"ademamix_8bit|paged_ademamix_8bit", "AdEMAMix", "lr|betas|eps|weight_decay",
+     "embeddings_8bit", 8},
+    {"adamw_hf|adamw_anyprecision|adamw_torch_4bit|adamw_torch_8bit|"
+     "lion_8bit|paged_adamw_32bit|paged_lion_8bit|"
      "rmsprop|rmsprop_bnb|rmsprop_bnb_8bit|rmsprop_bnb_32bit|galore_adamw|galore_adamw_8bit|"
      "galore_adafactor|galore_adamw_layerwise|galore_adamw_8bit_layerwise|"
      "galore_adafactor_layerwise|lomo|adalomo|grokadamw|schedule_free_radam|schedule_free_sgd|"
      "apollo_adamw|apollo_adamw_layerwise|stable_adamw",
-     NULL, NULL, NULL},
+     NULL, NULL, NULL, 0},
 };
 static const char built_optimizers[] = "adamw_torch, adamw_torch_fused, adamw_torch_xla, "
                                        "adamw_torch_npu_fused, adamw_apex_fused, sgd, adagrad, "
                                        "lion_32bit, paged_lion_32bit, adafactor, "
                                        "schedule_free_adamw, adamw_8bit, adamw_bnb_8bit, "
-                                       "paged_adamw_8bit, ademamix, paged_ademamix_32bit";
+                                       "paged_adamw_8bit, ademamix, paged_ademamix_32bit, "
+                                       "ademamix_8bit, paged_ademamix_8bit";
 
 /* The Trainer's names are those of our table; "none" is no schedule. */
 static const char built_schedules[] =
@@ -111,6 +115,9 @@ static void add_optimizer(dsi_eval *eval, dsi_node *root)
     for (int i = 0; o->off != NULL && dsi_choice_at(o->off, i, key, sizeof key); ++i) {
         (void)put(eval, params, dsi_arena_strdup(eval->arena, key),
                   dsi_node_make_bool(eval->arena, false));
+    }
+    if (o->bits > 0) {
+        (void)put(eval, params, "optim_bits", dsi_node_make_int(eval->arena, o->bits));
     }
     eval->trainer_optimizer = true;
 }

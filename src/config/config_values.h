@@ -36,7 +36,8 @@ typedef struct ds_config_optimizer {
     double clip_threshold, decay_rate, scale_eps;
     int64_t warmup_steps; /* SCHEDULE_FREE, and the next two */
     double average_power, rate_power;
-    int64_t min_8bit_size;    /* ADAMW_8BIT: elements of a parameter below which states are fp32 */
+    int64_t optim_bits;       /* ADEMAMIX: of an element of its states, 8 or 32 */
+    int64_t min_8bit_size;    /* of 8 bits: elements of a parameter below which states are fp32 */
     bool embeddings_8bit;     /* likewise: false: states of embeddings are fp32 */
     double beta3, alpha;      /* ADEMAMIX, and the next: of the slow moment, and what it weighs */
     int64_t t_beta3, t_alpha; /* updates in which they grow to that; 0: they are it at once */
@@ -46,6 +47,13 @@ typedef struct ds_config_optimizer {
     int64_t var_freeze_step; /* ZERO_ONE_ADAM, and the next three */
     int64_t var_update_scaler, local_step_scaler, local_step_clipper;
 } ds_config_optimizer;
+
+/* Whether states have 8 bits an element. */
+static inline bool dsi_config_is_8bit(const ds_config_optimizer *o)
+{
+    return o->kind == DS_OPTIMIZER_ADAMW_8BIT ||
+           (o->kind == DS_OPTIMIZER_ADEMAMIX && o->optim_bits == 8);
+}
 
 /* Whether ranks exchange signs. */
 static inline bool dsi_config_is_onebit(ds_optimizer_kind kind)

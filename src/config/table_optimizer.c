@@ -290,6 +290,15 @@ static const dsi_section schedule_free = {
     .doc = "Schedule-free AdamW: the model is an average of all steps; no scheduler goes with it.",
     DSI_SECTION_ROWS(schedule_free_rows)};
 
+#define STATES_8BIT                                                                                \
+    I("min_8bit_size", "4096", IN_FORCE,                                                           \
+      "With states in 8 bits: parameters of fewer elements have them in fp32, as bitsandbytes "    \
+      "has them.",                                                                                 \
+      MIN(1), FIELD(optimizer.min_8bit_size)),                                                     \
+        B("embeddings_8bit", "true", IN_FORCE,                                                     \
+          "States of embeddings in 8 bits too. false: in fp32, as the Trainer has them.",          \
+          FIELD(optimizer.embeddings_8bit))
+
 static const dsi_option adamw_8bit_rows[] = {
     LR("0.001"),
     BETAS("[0.9, 0.999]"),
@@ -297,12 +306,7 @@ static const dsi_option adamw_8bit_rows[] = {
     R("weight_decay", "0.01", IN_FORCE,
       "Weight decay, by default as bitsandbytes; norms and biases are exempt.", MIN(0),
       WITH(TRAINER), FIELD(optimizer.weight_decay)),
-    I("min_8bit_size", "4096", IN_FORCE,
-      "Parameters of fewer elements have states in fp32, as bitsandbytes has them.", MIN(1),
-      FIELD(optimizer.min_8bit_size)),
-    B("embeddings_8bit", "true", IN_FORCE,
-      "States of embeddings in 8 bits too. false: in fp32, as the Trainer has them.",
-      FIELD(optimizer.embeddings_8bit)),
+    STATES_8BIT,
     AMSGRAD,
     MAX_GRAD_NORM,
 };
@@ -329,8 +333,9 @@ static const dsi_option ademamix_rows[] = {
     R("weight_decay", "0.01", IN_FORCE,
       "Weight decay, by default as bitsandbytes; norms and biases are exempt.", MIN(0),
       WITH(TRAINER), FIELD(optimizer.weight_decay)),
-    I("optim_bits", "32", NOT_BUILT, "Bits of an element of the states.",
-      NOTE("states have 32 bits; set it to 32, or take AdamW8bit")),
+    I("optim_bits", "32", IN_FORCE, "Bits of an element of the states, 8 (on ZeRO stage 0) or 32.",
+      MIN(8), MAX(32), FIELD(optimizer.optim_bits)),
+    STATES_8BIT,
     B("is_paged", "false", NO_EFFECT, "bitsandbytes' states in paged memory.",
       NOTE("zero_optimization.offload_optimizer says where states live")),
     MAX_GRAD_NORM,

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam_8bit: AdamW with states in 8 bits (Dettmers et al., "8-bit Optimizers via Block-wise
- * Quantization", 2022): rules. docs/internals/optim.md states the arithmetic.
+/* adam_8bit, ademamix_8bit: AdamW and AdEMAMix with states in 8 bits (Dettmers et al., "8-bit
+ * Optimizers via Block-wise Quantization", 2022): rules. docs/internals/optim.md states the
+ * arithmetic.
  *
  * A block is 256 neighbours of a whole tensor, so that the operator stands in a graph that no rank
  * cuts: run_spec.c refuses the rest. */
 #include "op/op_place.h"
 #include "op/op_update.h"
 
-enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, IN_ABSMAX = IN_STATE + 2 };
+enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE, TWO = 2, THREE = 3 };
 
-static ds_status infer(ds_infer *call)
+/* n states, then the magnitudes of each. */
+static ds_status infer(ds_infer *call, uint32_t n_states)
 {
-    static const char *const states[] = {"exp_avg", "exp_avg_sq"};
-    static const char *const sizes[] = {"absmax", "absmax_sq"};
+    static const char *const states[] = {"exp_avg", "exp_avg_sq", "exp_avg_slow"};
+    static const char *const sizes[] = {"absmax", "absmax_sq", "absmax_slow"};
     DS_TRY(dsi_op_infer_weights(call));
     const ds_shape shape = call->out[0].shape;
     const int64_t n = ds_shape_count(shape);
@@ -20,14 +22,25 @@ static ds_status infer(ds_infer *call)
     DS_TRY(dsi_op_need(call, IN_GRAD, "grad", call->in[IN_GRAD].dtype, shape));
     DS_TRY(dsi_op_need_hyper(call, IN_HYPER));
     DS_TRY(dsi_op_need(call, IN_FACTOR, "factor", DS_DTYPE_F32, (ds_shape){0}));
-    for (uint32_t i = 0; i < 2; ++i) {
+    for (uint32_t i = 0; i < n_states; ++i) {
+        const uint32_t absmax = IN_STATE + n_states + i;
         DS_TRY(dsi_op_need(call, IN_STATE + i, states[i], DS_DTYPE_U8, shape));
-        DS_TRY(dsi_op_need(call, IN_ABSMAX + i, sizes[i], DS_DTYPE_F32,
+        DS_TRY(dsi_op_need(call, absmax, sizes[i], DS_DTYPE_F32,
                            ds_shape_1d((n + DSI_8BIT_BLOCK - 1) / DSI_8BIT_BLOCK)));
         call->out[2 + i] = call->in[IN_STATE + i];
-        call->out[4 + i] = call->in[IN_ABSMAX + i];
+        call->out[2 + n_states + i] = call->in[absmax];
     }
     return DS_OK;
+}
+
+static ds_status two_infer(ds_infer *call)
+{
+    return infer(call, TWO);
+}
+
+static ds_status three_infer(ds_infer *call)
+{
+    return infer(call, THREE);
 }
 
 static void cost(const ds_infer *call, ds_cost *cost_out)
@@ -41,27 +54,26 @@ static const ds_attr attrs[] = {
     DSI_ATTR_REAL(dsi_optim_attrs, dampening), DSI_ATTR_INT(dsi_optim_attrs, nesterov),
     DSI_ATTR_REAL(dsi_optim_attrs, max_coeff), DSI_ATTR_REAL(dsi_optim_attrs, min_coeff),
 };
-static const int8_t writes[] = {IN_PARAM,     IN_MASTER, IN_STATE,
-                                IN_STATE + 1, IN_ABSMAX, IN_ABSMAX + 1};
+static const int8_t two_writes[] = {IN_PARAM, IN_MASTER, 5, 6, 7, 8};
+static const int8_t three_writes[] = {IN_PARAM, IN_MASTER, 5, 6, 7, 8, 9, 10};
 
-const ds_op dsi_op_adam_8bit = {
-    .version = DS_OP_VERSION,
-    .name = "adam_8bit",
-    .doc = "param, grad, hyper f32 (8), factor f32 (), [master f32], exp_avg u8, exp_avg_sq u8, "
-           "absmax f32 (ceil(N/256)), absmax_sq → the written ones: AdamW; each 256 elements of a "
-           "state are entries of a table of 256 numbers times their largest magnitude.",
-    .n_in_min = IN_ABSMAX + 2,
-    .n_in_max = IN_ABSMAX + 2,
-    .n_out = 6,
-    .flags = DS_OP_INPLACE,
-    .attrs_bytes = sizeof(dsi_optim_attrs),
-    .attrs = attrs,
-    .n_attrs = DSI_N(attrs),
-    .writes = writes,
-    .infer = infer,
-    .cost = cost,
-    .op_class = DS_CLASS_OPTIMIZER,
-    .role = DS_ROLE_UPDATE,
-    .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "_ _ _ _ _ _ _ _ _", .out = "_ _ _ _ _ _", .flags = DS_PLACE_UPDATE),
-};
+#define STATES_8BIT                                                                                \
+    "absmax f32 (ceil(N/256)) of each → the written ones: each 256 elements of a state are "     \
+    "entries of a table of 256 numbers times their largest magnitude: "
+#define OP(text, what, states, infer_fn, written, places_in, places_out)                           \
+    {                                                                                              \
+        .version = DS_OP_VERSION, .name = text,                                                    \
+        .doc = "param, grad, hyper f32 (8), factor f32 (), [master f32], " what,                   \
+        .n_in_min = IN_STATE + 2 * (states), .n_in_max = IN_STATE + 2 * (states),                  \
+        .n_out = 2 + 2 * (states), .flags = DS_OP_INPLACE, .attrs_bytes = sizeof(dsi_optim_attrs), \
+        .attrs = attrs, .n_attrs = DSI_N(attrs), .writes = written, .infer = infer_fn,             \
+        .cost = cost, .op_class = DS_CLASS_OPTIMIZER, .role = DS_ROLE_UPDATE,                      \
+        .again = DS_AGAIN_COSTLY,                                                                  \
+        .place = DSI_PLACE(.in = places_in, .out = places_out, .flags = DS_PLACE_UPDATE),          \
+    }
+
+const ds_op dsi_op_adam_8bit = OP("adam_8bit", "exp_avg u8, exp_avg_sq u8, " STATES_8BIT "AdamW.",
+                                  TWO, two_infer, two_writes, "_ _ _ _ _ _ _ _ _", "_ _ _ _ _ _");
+const ds_op dsi_op_ademamix_8bit =
+    OP("ademamix_8bit", "exp_avg u8, exp_avg_sq u8, exp_avg_slow u8, " STATES_8BIT "AdEMAMix.",
+       THREE, three_infer, three_writes, "_ _ _ _ _ _ _ _ _ _ _", "_ _ _ _ _ _ _ _");

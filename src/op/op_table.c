@@ -156,6 +156,7 @@ static const ds_op *const all[] = {
     &dsi_op_schedule_free,
     &dsi_op_schedule_free_point,
     &dsi_op_adam_8bit,
+    &dsi_op_ademamix_8bit,
     &dsi_op_adafactor_rows,
     &dsi_op_adafactor_columns,
     &dsi_op_adafactor_direction,

@@ -812,6 +812,8 @@ extern const ds_op dsi_op_schedule_free, dsi_op_schedule_free_point;
  * the same, param and [master] first. */
 enum { DSI_8BIT_BLOCK = 256 };
 extern const ds_op dsi_op_adam_8bit;
+/* Likewise ademamix, with exp_avg_slow behind exp_avg_sq and absmax_slow behind absmax_sq. */
+extern const ds_op dsi_op_ademamix_8bit;
 typedef struct dsi_adafactor_attrs {
     double eps;            /* added to squares of the gradient */
     double scale_eps;      /* the least that a weight scales the rate by */

@@ -109,6 +109,7 @@ static bool is_of_state(const spreader *s, const dsi_node_info *node)
     case DS_CELL_Z:
     case DS_CELL_ABSMAX:
     case DS_CELL_ABSMAX_SQ:
+    case DS_CELL_ABSMAX_SLOW:
     case DS_CELL_EXP_AVG_SLOW:
         return true;
     default:

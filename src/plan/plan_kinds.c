@@ -28,6 +28,7 @@ dsi_memory_kind dsi_memory_kind_of(ds_cell_kind kind)
     case DS_CELL_Z:
     case DS_CELL_ABSMAX:
     case DS_CELL_ABSMAX_SQ:
+    case DS_CELL_ABSMAX_SLOW:
     case DS_CELL_EXP_AVG_SLOW:
         return DSI_MEMORY_MOMENT;
     default:

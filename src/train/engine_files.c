@@ -31,7 +31,8 @@ static const char *optimizer_name(const ds_engine *engine)
         [DS_OPTIMIZER_ADAMW_8BIT] = "adamw8bit",
         [DS_OPTIMIZER_ADEMAMIX] = "ademamix",
     };
-    return names[engine->spec.train.optimizer];
+    const dsi_train_spec *t = &engine->spec.train;
+    return t->ademamix.on && t->adam_8bit.on ? "ademamix8bit" : names[t->optimizer];
 }
 
 /* Whether a cell goes into a checkpoint. A parameter with a master is its rounding, unless the
@@ -58,6 +59,7 @@ static bool is_saved(const ds_engine *engine, const ds_cell_info *cell)
     case DS_CELL_Z:
     case DS_CELL_ABSMAX:
     case DS_CELL_ABSMAX_SQ:
+    case DS_CELL_ABSMAX_SLOW:
     case DS_CELL_EXP_AVG_SLOW:
         return true;
     case DS_CELL_WORKER_ERROR: /* zero before */
@@ -371,7 +373,8 @@ static bool is_loaded(const ds_cell_info *cell)
            cell->kind == DS_CELL_FROZEN || cell->kind == DS_CELL_EXP_AVG_SQ_ROW ||
            cell->kind == DS_CELL_EXP_AVG_SQ_COL || cell->kind == DS_CELL_Z ||
            cell->kind == DS_CELL_ABSMAX || cell->kind == DS_CELL_ABSMAX_SQ ||
-           cell->kind == DS_CELL_EXP_AVG_SLOW || is_zenflow(cell);
+           cell->kind == DS_CELL_EXP_AVG_SLOW || cell->kind == DS_CELL_ABSMAX_SLOW ||
+           is_zenflow(cell);
 }
 
 /* A stored moment of a parameter that is not trained any more would be lost by the next save. */

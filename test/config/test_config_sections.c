@@ -104,17 +104,21 @@ static void maps_the_trainers_optimizers(void **state)
                  {"adamw_bnb_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
                  {"paged_adamw_8bit", DS_OPTIMIZER_ADAMW_8BIT, 1e-8},
                  {"ademamix", DS_OPTIMIZER_ADEMAMIX, 1e-8},
-                 {"paged_ademamix_32bit", DS_OPTIMIZER_ADEMAMIX, 1e-8}};
+                 {"paged_ademamix_32bit", DS_OPTIMIZER_ADEMAMIX, 1e-8},
+                 {"ademamix_8bit", DS_OPTIMIZER_ADEMAMIX, 1e-8},
+                 {"paged_ademamix_8bit", DS_OPTIMIZER_ADEMAMIX, 1e-8}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
         const ds_trainer_values trainer = {.optim = cases[i].name, .weight_decay = ds_known(0.1)};
         ds_config *config;
-        const bool whole = cases[i].kind == DS_OPTIMIZER_ADAMW_8BIT;
+        const bool mix = cases[i].kind == DS_OPTIMIZER_ADEMAMIX;
+        const bool whole = strstr(cases[i].name, "8bit") != NULL;
         CHECK_OK(*state,
                  config_resolve(*state,
                                 whole ? "{" BATCH "}" : "{" BATCH "zero_optimization: {stage: 2}}",
                                 1, &trainer, &config));
         const ds_config_optimizer *o = &dsi_config_values(config)->optimizer;
         assert_true(!whole || !o->embeddings_8bit);
+        assert_true(!mix || o->optim_bits == (whole ? 8 : 32));
         assert_true(cases[i].kind != DS_OPTIMIZER_ADAFACTOR ||
                     (!o->scale_parameter && !o->relative_step && !o->has_beta1));
         assert_true(cases[i].kind != DS_OPTIMIZER_ADEMAMIX ||
@@ -262,7 +266,7 @@ static void refuses_by_name(void **state)
         {"{" BATCH "}",
          {.optim = "adafactor", .adam_beta1 = {true, 0.5}},
          "--adam_beta1 is not in"},
-        {"{" BATCH "}", {.optim = "ademamix_8bit"}, "found \"ademamix_8bit\", which is not built"},
+        {"{" BATCH "}", {.optim = "lion_8bit"}, "found \"lion_8bit\", which is not built"},
         {"{" BATCH "}", {.optim = "adamw"}, "--optim: expected one of adamw_torch"},
         {"{" BATCH ADAMW "}", {.optim = "sgd"}, "the file and the flag --optim disagree"},
         {"{" BATCH "optimizer: {type: 'Adam', params: {adam_w_mode: false}}}",

@@ -1198,6 +1198,9 @@ const op_case op_cases[] = {
     {&dsi_op_adam_8bit, "f32",
      "f32[300] act[300] f32[8]h f32[]=0.7 - u8[300] u8[300] f32[2]+ f32[2]+", OPTIM(0),
      .flags = OP_EXACT | OP_F32},
+    {&dsi_op_ademamix_8bit, "f32",
+     "f32[300] act[300] f32[8]h f32[]=0.7 - u8[300] u8[300] u8[300] f32[2]+ f32[2]+ f32[2]+",
+     OPTIM(0), .flags = OP_EXACT | OP_F32},
     {0},
 };
 

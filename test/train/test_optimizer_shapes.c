@@ -205,6 +205,9 @@ static void eight_bits_are_those_of_bitsandbytes(void **state)
 {
     (void)state;
     run_file("adamw8bit", 2, 1e-6, NULL, 0.0);
+    /* while beta3 grows, rounded otherwise in the last bit, a state near the middle of two codes
+     * may become the other */
+    run_file("ademamix8bit", 3, 1e-6, "growing", 1e-5);
 }
 
 static void ademamix_is_that_of_bitsandbytes(void **state)

@@ -40,7 +40,8 @@
          .doc = "Optimizer of a file without one, by the Trainer's name: adamw_torch (default), "  \
                 "adamw_torch_fused, adamw_apex_fused, sgd, adagrad, lion_32bit, "                  \
                 "paged_lion_32bit, adafactor, schedule_free_adamw, adamw_8bit, adamw_bnb_8bit, "   \
-                "paged_adamw_8bit, ademamix, paged_ademamix_32bit; others are refused by name."},  \
+                "paged_adamw_8bit, ademamix, paged_ademamix_32bit, ademamix_8bit, "                \
+                "paged_ademamix_8bit; others are refused by name."},                               \
         {.name = "lr_scheduler_type",                                                              \
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(v).lr_scheduler_type,                                                            \

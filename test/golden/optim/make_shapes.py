@@ -6,6 +6,7 @@ adafactor.json, .safetensors      transformers' Adafactor (5.24)
 schedule_free.json, .safetensors  schedulefree's AdamWScheduleFree (1.4.1): the averaged weights (eval)
 adamw8bit.json, .safetensors      bitsandbytes' AdamW8bit (0.50) on the processor
 ademamix.json, .safetensors       bitsandbytes' AdEMAMix (0.50) on the processor, states of 32 bits
+ademamix8bit.json, .safetensors   likewise of 8 bits
 
 Each: cases: "config", sections of a DeepSpeed configuration; start.NAME, gradients.NAME (steps, …); CASE.NAME: the
 parameter after the last step. Norms have no weight decay, as in all goldens. Names of files: makes those alone.
@@ -40,7 +41,7 @@ def adamw8bit(groups, **params):
 
 def ademamix(groups, **params):
     from bitsandbytes.optim import AdEMAMix
-    return AdEMAMix(groups, **params)
+    return AdEMAMix(groups, optim_bits=params.pop("optim_bits", 32), min_8bit_size=params.pop("min_8bit_size", 4096), **params)
 
 
 FIXED = dict(relative_step=False, scale_parameter=False)
@@ -67,6 +68,11 @@ FILES = {
         "growing": dict(lr=0.01, t_alpha=6, t_beta3=7),
         "at_the_end": dict(lr=0.01, betas=[0.9, 0.999, 0.99], t_alpha=40, t_beta3=5),
     }),
+    "ademamix8bit": (ademamix, "AdEMAMix", {
+        "defaults": dict(optim_bits=8),
+        "small": dict(optim_bits=8, min_8bit_size=16, lr=0.01, betas=[0.8, 0.9, 0.95], alpha=2.0, eps=1e-6, weight_decay=0.1),
+        "growing": dict(optim_bits=8, min_8bit_size=16, lr=0.01, t_alpha=6, t_beta3=7),
+    }),
 }
 
 
@@ -79,7 +85,7 @@ def gradients_of(g, shapes):
 def make(file):
     optimizer_of, kind, all_cases = FILES[file]
     g = torch.Generator().manual_seed(11)
-    shapes = dict(SHAPES, **({"embed.weight": (257, 17)} if file == "adamw8bit" else {}))
+    shapes = dict(SHAPES, **({"embed.weight": (257, 17)} if "8bit" in file else {}))
     start = {n: torch.randn(s, generator=g) for n, s in shapes.items()}
     gradients = gradients_of(g, shapes)
     tensors = {**{"start." + n: t for n, t in start.items()}, **{"gradients." + n: t for n, t in gradients.items()}}
