@@ -176,6 +176,30 @@ static void what_cannot_be_had_is_refused_by_name(void **state)
     ds_model_destroy(&model);
 }
 
+/* A transfer that never ends keeps device, files and memory: nothing of it is freed under it. */
+static void a_disk_that_does_not_answer_is_an_error(void **state)
+{
+    ds_model *model = small_model(ctx, folder, llama);
+    ds_engine *engine = NULL;
+    uint64_t hash = 0;
+    uint64_t again = 0;
+    (void)state;
+    dsi_engine_spec spec = make_spec("cuda", DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK);
+    const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
+    spec.offload.patience = 0.2;
+    CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    set_cufile("hang=5");
+    CHECK_FAILS(ctx, run_steps(engine, &hash), DS_ERR_IO, "the disk does not answer");
+    set_cufile("");
+    ds_engine_destroy(&engine);
+    spec = make_spec("cuda", DSI_RESIDENCY_DEVICE, DSI_RESIDENCY_DEVICE);
+    CHECK_OK(ctx, train(model, &spec, &hash));
+    spec = make_spec("cuda", DSI_RESIDENCY_DISK, DSI_RESIDENCY_DISK);
+    CHECK_OK(ctx, train(model, &spec, &again));
+    assert_true(again == hash);
+    ds_model_destroy(&model);
+}
+
 static void *find(const char *name)
 {
     void *symbol = dlsym(RTLD_DEFAULT, name);
@@ -189,6 +213,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(disk_has_the_bits_of_memory),
         cmocka_unit_test(a_failed_transfer_is_named),
         cmocka_unit_test(what_cannot_be_had_is_refused_by_name),
+        cmocka_unit_test(a_disk_that_does_not_answer_is_an_error),
     };
     const ds_ctx_params params = {.log = keep_line, .level = DS_LOG_WARN, .n_threads = 2};
     if (!standin_load(DS_BINARY_DIR, &standin) || ds_ctx_create(&params, &ctx) < 0) {

@@ -175,6 +175,7 @@ const op_case op_cases[] = {
     {&dsi_op_linear_dw, "beyond every block, out,in", "act[259,301] act[259,131] f32[131,301]",
      DW(.transposed = 0)},
     {&dsi_op_linear_dw, "one", "act[1,1] act[1,1]", DW(.with_bias = 1)},
+    {&dsi_op_linear_dw, "many columns", "act[11,3] act[11,131]", DW(.with_bias = 1)},
     {&dsi_op_linear_dw, "own dtype, f16", "act[40,33] act[40,96]",
      DW(.transposed = 0, .with_bias = 1, .out_dtype = DS_DTYPE_F16), .flags = OP_F16},
     {&dsi_op_linear_dw, "own dtype", "act[40,33] act[40,96]",

@@ -29,10 +29,24 @@ for n in 0 1 2 3; do
     near cpu "cuda$n" || fail "ZeRO $n: other losses than cpu" "cuda$n.log"
     [ "$n" = 0 ] || [ "$(weights "cuda$n")" = "$(weights cuda0)" ] || fail "ZeRO $n gives other weights"
 done
-config off.json '"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
+config off.json '"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {"device": "cpu"},
     "offload_optimizer": {"device": "cpu"}}'
 on_cuda 5 2 off.json off "${own[@]}" || fail "offload" off.log
 [ "$(weights off)" = "$(weights cuda0)" ] || fail "offload gives other weights"
+
+# On disk, where the devices themselves move it; without that, and without a device, refused by the key's name.
+nvme() { # FILE KEY
+    config "$1.json" "\"train_micro_batch_size_per_gpu\": 4, $2 \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0, \"offload_param\": {
+        \"device\": \"nvme\", \"nvme_path\": \"$PWD\", \"max_in_cpu\": 0}, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$PWD\"}}"
+}
+nvme gds '"aio": {"use_gds": true},'
+DS_CUFILE_STANDIN=short=1 on_cuda 6 2 gds.json gds "${own[@]}" || fail "use_gds" gds.log
+[ "$(weights gds)" = "$(weights cuda0)" ] || fail "use_gds gives other weights"
+nvme nogds ''
+if on_cuda 6 2 nogds.json nogds "${own[@]}"; then fail "a disk without use_gds is not refused" nogds.log; fi
+grep -q "the host moves nothing between a disk and the accelerator cuda; set aio.use_gds to true" nogds.log || fail "which key" nogds.log
+if train 2 gds.json oncpu "${own[@]}"; then fail "use_gds without a device is not refused" oncpu.log; fi
+grep -q "aio.use_gds: the accelerator cpu moves nothing between disk and device by itself" oncpu.log || fail "use_gds on cpu" oncpu.log
 
 # Slices that are not equal; bf16 on the way.
 for n in 0 2 3; do

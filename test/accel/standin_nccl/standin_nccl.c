@@ -13,6 +13,7 @@
 #include "accel/standin/standin.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,15 +215,21 @@ static bool turn(const void *args)
     memcpy(&b, args, sizeof b);
     bool blocked[2][MOST_RANKS] = {{false}};
     bool all = !b->hangs;
+    bool moved = false;
     for (uint32_t i = 0; i < b->n && !b->comm->aborted && !b->hangs; ++i) {
         move *m = &b->moves[i];
         bool *waits = m->kind == KEEP ? NULL : &blocked[m->kind == SEND ? 0 : 1][m->peer];
+        const size_t before = m->done;
         if (m->done < m->bytes && (waits == NULL || !*waits) && !advance(b->comm, m)) {
             *waits = true;
         }
+        moved = moved || m->done > before;
         all = all && m->done == m->bytes;
     }
     if (!all && !b->comm->aborted) {
+        if (!moved) {
+            (void)sched_yield(); /* to the process that has to come */
+        }
         return false;
     }
     b->comm->n_batches -= 1;
