@@ -339,7 +339,7 @@ static ds_status freeze(const rewriter *w)
     return DS_OK;
 }
 
-ds_status dsi_adapter_read_cell(rewriter *w, const ds_cell_info *info, ds_value *value_out)
+static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *value_out)
 {
     ds_cell cell = ds_cells_find(w->cells, info->kind, info->name);
     if (cell == DS_NONE) {
@@ -361,7 +361,7 @@ ds_status dsi_adapter_read_own(rewriter *w, ds_cell weight, const char *module, 
                                .init = init,
                                .of = weight,
                                .frozen = w->adapter->number > 0};
-    return dsi_adapter_read_cell(w, &info, value_out);
+    return read_cell(w, &info, value_out);
 }
 
 /* A or B: (rows,columns) in the dtype of x, beginning as init says. */
@@ -410,7 +410,7 @@ ds_status dsi_adapter_drop_input(rewriter *w, ds_cell weight, ds_value *x)
                        "not tile",
                        name);
     }
-    DS_TRY(dsi_adapter_read_cell(w, &rng, &in[1]));
+    DS_TRY(read_cell(w, &rng, &in[1]));
     if (has_rows) { /* a part of a sequence, of a rank or a chunk, knows its positions */
         const dsi_row_numbers_attrs numbers = dsi_nn_row_numbers(w->trace, shape.dims[1]);
         attrs.n_rows = numbers.n_rows;

@@ -28,9 +28,6 @@ typedef struct dsi_adapter_rewriter {
     } experts; /* the last h = scale·x·Aᵀ, which gate and up have in common; DS_NONE: none yet */
 } dsi_adapter_rewriter;
 
-/* Reads a cell, which is added unless it is there. */
-ds_status dsi_adapter_read_cell(dsi_adapter_rewriter *w, const ds_cell_info *info,
-                                ds_value *value_out);
 /* A matrix of the adapter that belongs to a weight: module with what follows, behind the prefix of
  * a frozen one. */
 ds_status dsi_adapter_read_own(dsi_adapter_rewriter *w, ds_cell weight, const char *module,
