@@ -97,6 +97,9 @@ static void disk_has_the_bits_of_memory(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         uint64_t hash = 0;
         uint64_t counts[3] = {0};
+        if (i % 2 == 1 && !check_long_row(i)) {
+            continue;
+        }
         logged[0] = '\0';
         standin.set(rows[i].order);
         set_cufile(rows[i].cufile);
