@@ -169,8 +169,12 @@ static void keeps_names_that_no_rule_knows(void **state)
     ds_checkpoint *c = NULL;
     (void)snprintf(dir, sizeof dir, "%s/named", folder);
     forms_copy(folder, "pipe", dir);
-    (void)snprintf(path, sizeof path, "%s/global_step3/mp_rank_00_model_states.pt", dir);
-    forms_replace(path, "1.self_attn.q_proj", "1.self_attn.x_proj", 18);
+    static const char *const files[] = {"mp_rank_00_model_states.pt",
+                                        "zero_pp_rank_0_mp_rank_00_optim_states.pt"};
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; ++i) {
+        (void)snprintf(path, sizeof path, "%s/global_step3/%s", dir, files[i]);
+        forms_replace(path, "1.self_attn.q_proj", "1.self_attn.x_proj", 18);
+    }
     CHECK_OK(*state, ds_checkpoint_open(*state, dir, NULL, &c));
     assert_non_null(ds_checkpoint_find(c, "master", "0.embed_tokens.weight"));
     assert_non_null(ds_checkpoint_find(c, "exp_avg", "1.self_attn.x_proj.weight"));
