@@ -94,7 +94,7 @@ check "experts" 0 'de/global_step3: for DeepSpeed at ZeRO stage 2 on 6 ranks' "$
 check "weights of de" 0 'Saved fp32' "$bin/zero_to_fp32" de w_de
 cmp w_experts1/model.safetensors w_de/model.safetensors || failed=1
 check "like at 2" 2 'the folder of a pipeline is of ZeRO stage 1' "$bin/ds_checkpoint" deepspeed out dq --zero_stage 2 --ranks 3 --like pipe_tied
-check "like any" 2 'belong to deepspeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied
+check "like any" 2 'is no universal folder of DeepSpeed' "$bin/ds_checkpoint" universal out dq --like pipe_tied
 check stage 2 'expected --zero_stage 1, 2 or 3 and --ranks N' "$bin/ds_checkpoint" deepspeed out d4 --zero_stage 2
 check names 2 'a universal folder is loaded by names' "$bin/ds_checkpoint" universal out d4 --zero_stage 2
 check "flags of others" 2 'belong to deepspeed and universal' "$bin/ds_checkpoint" inspect out --ranks 2
