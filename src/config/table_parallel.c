@@ -57,7 +57,7 @@ static const dsi_option sequence_rows[] = {
       "\"ulysses\": all-to-alls give each rank whole sequences of a part of the heads; where the "
       "ranks do not divide the heads, keys and values are gathered. \"ring\": each rank keeps its "
       "positions, and keys and values travel from rank to rank, so that no rank ever has all of "
-      "them; any number of heads. Not for encoders, nor gpt-oss.",
+      "them; any number of heads.",
       .choices = "ulysses|ring", FIELD(sequence_attention)),
     B("load_balance", "true", IN_FORCE,
       "With \"ring\": a rank has a piece from the front of the sequence and its mirror image from "

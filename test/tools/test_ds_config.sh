@@ -79,6 +79,16 @@ expect 0 "eight.json: right for 8 ranks" "$bin" check "$work/eight.json" --optim
 expect 1 "zero_optimization.stage: expected" "$bin" check <(echo '{"zero_optimization": {"stage": 9}}')
 expect 1 "world size = 4" "$bin" check "$work/eight.json" --world_size 4
 expect 2 "found --deepspeed_config too" "$bin" check "$work/eight.json" --deepspeed_config "$work/eight.json"
+# what has no effect is said; what cannot be is refused by its key
+expect 0 "sequence_parallel.attention: no effect with sequence_parallel_size 1" "$bin" check <(echo '{"train_batch_size": 2, "sequence_parallel": {"attention": "ring"}}')
+expect 0 "sequence_parallel.load_balance: no effect without sequence_parallel_size of 2" \
+    "$bin" check <(echo '{"train_batch_size": 2, "sequence_parallel_size": 2, "sequence_parallel": {"load_balance": false}}') --world_size 4
+for key in mics_shard_size zero_hpz_partition_size; do
+    expect 0 "zero_optimization.$key: there are 4 ranks: groups are of all of them" \
+        "$bin" check <(echo '{"train_batch_size": 4, "zero_optimization": {"stage": 3, "'$key'": 16}}') --world_size 4
+done
+expect 1 "expert_parallel.autoep_size: expected 1 with optimizer.type OneBitAdam, found 2" "$bin" check --world_size 2 \
+    <(echo '{"train_batch_size": 2, "optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-3}}, "expert_parallel": {"enabled": true, "autoep_size": 2}}')
 model="$root/test/common/gpt2.json"
 echo '{"train_batch_size": 2, "device_memory": 1000000}' > "$work/small.json"
 expect 0 "small.json: right" "$bin" check "$work/small.json"
