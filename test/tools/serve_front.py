@@ -383,13 +383,14 @@ def hangs():
     a.mode = "well"
     a.go.set()
     until(lambda: f.states() == ["up", "up"], f.get("/health"))
-    expect(any("is back" in x for x in f.lines), f.lines)
+    until(lambda: any("is back" in x for x in f.lines), f.lines)
     # one that says that it ends: nothing new, and what runs there goes on
     a.go.clear()
     a.mode = b.mode = "slow"
     b.go.clear()
     calls = together(f, dict(model="m", prompt="1"), dict(model="m", prompt="2"))
     running(f, 1, 1)
+    until(lambda: [s.seen[-1][1].get("prompt") in ("1", "2") for s in (a, b)] == [True] * 2, "both have begun")
     a.mode = "draining"
     until(lambda: f.states() == ["down", "up"], f.get("/health"))
     b.go.set()
@@ -492,11 +493,14 @@ def at_each():
     expect(status == 200 and got["replicas"] == 3 and a.loads[n:] == ["w4"] and c.loads == ["first"], got)
     # an engine that hangs is named; what had not begun there goes elsewhere
     a.mode = b.mode = "slow"
+    n = [len(s.seen) for s in (a, b)]
     calls = [pool.submit(f.ask, "POST", "/v1/completions", dict(model="m", prompt=f"{i}"), key) for i in range(2)]
     running(f, 0, 1, 1)
+    until(lambda: [len(s.seen) for s in (a, b)] == [x + 1 for x in n], "both have begun")  # before the mode changes
     a.mode = "hangs"
     until(lambda: f.states() == ["down", "up", "up"], f.get("/health"))
-    expect("its engine hangs: for 9 s" in f.get("/health")[1] and any("its engine hangs" in x for x in f.lines), f.lines)
+    expect("its engine hangs: for 9 s" in f.get("/health")[1], f.get("/health"))
+    until(lambda: any("its engine hangs" in x for x in f.lines), f.lines)
     b.go.set()
     expect([json.loads(x.result()[1])["from"] for x in calls] == [b.port] * 2)
     a.go.set()
@@ -647,7 +651,7 @@ def own():
     until(lambda: any("is out" in x and "SIGKILL" in x for x in f.lines), f.lines)
     # it is started again, and gives the same texts
     until(lambda: f.states() == ["up", "up"] and '"restarts":1' in f.get("/health")[1], f.get("/health"))
-    expect(any("is started again in 1 s (1 of 2)" in x for x in f.lines), f.lines)
+    until(lambda: any("is started again in 1 s (1 of 2)" in x for x in f.lines), f.lines)
     got = [x.result()[1]["choices"][0]["text"] for x in together(f, *[dict(model="m", prompt="the quick", max_tokens=40, temperature=0)] * 8)]
     expect(got == [want] * 8 and re.search(r'restarts_total{replica="\d",.*} 1\n', f.get("/metrics")[1]), got)
     pids += children(f)
