@@ -268,8 +268,8 @@ static const char *excludes_teacher(const ds_engine_params *params, const ds_con
 {
     return params->loss != NULL         ? "a loss of the program"
            : params->preference != NULL ? "a preference loss"
-           : params->adapter != NULL ? "an adapter (--lora): its names would be the teacher's too"
-           : v->pipeline_stages > 1  ? "pipeline.stages: its layers have no stage"
+           : params->adapter != NULL ? "an adapter (--lora; its names would be the teacher's too)"
+           : v->pipeline_stages > 1 ? "pipeline.stages above 1 (the teacher's layers have no stage)"
            : ds_model_get_info(params->model)->encoder ? "an encoder"
                                                        : NULL;
 }

@@ -125,6 +125,7 @@ static ds_status run(ds_config *config, uint32_t world_size, const ds_trainer_va
     memset(&config->diags, 0, sizeof config->diags);
     config->diags.name = config->name;
     config->diags.arena = arena;
+    config->diags.no_places = config->is_made;
     dsi_eval eval = {
         .arena = arena,
         .diags = &config->diags,
@@ -173,11 +174,12 @@ static ds_status create(ds_ctx *ctx, const char *name, const ds_config_params *p
     return DS_OK;
 }
 
-ds_status ds_config_load_text(ds_ctx *ctx, const char *name, const char *text, size_t n,
-                              const ds_config_params *params, ds_config **config_out)
+static ds_status load_text(ds_ctx *ctx, const char *name, const char *text, size_t n, bool is_made,
+                           const ds_config_params *params, ds_config **config_out)
 {
     ds_config *config = NULL;
     DS_TRY(create(ctx, name, params, &config));
+    config->is_made = is_made;
     ds_status status = DS_OK;
     dsi_buf_append(&config->text, text, n);
     if (config->text.failed) {
@@ -193,6 +195,19 @@ ds_status ds_config_load_text(ds_ctx *ctx, const char *name, const char *text, s
 destroy_config:
     ds_config_destroy(&config);
     return status;
+}
+
+ds_status ds_config_load_text(ds_ctx *ctx, const char *name, const char *text, size_t n,
+                              const ds_config_params *params, ds_config **config_out)
+{
+    return load_text(ctx, name, text, n, false, params, config_out);
+}
+
+ds_status dsi_config_load_made(ds_ctx *ctx, const ds_config *of, const char *text,
+                               ds_config **config_out)
+{
+    const ds_config_params params = {.allow_unknown_keys = true};
+    return load_text(ctx, of->name, text, strlen(text), true, &params, config_out);
 }
 
 static ds_status open_file(ds_ctx *ctx, const char *path, const ds_config_params *params,

@@ -15,7 +15,7 @@ static const char *compose(dsi_diags *diags, uint32_t line, uint32_t column, con
 {
     dsi_buf buf = dsi_buf_make(MAX_MESSAGE + 4096);
     dsi_buf_puts(&buf, diags->name);
-    if (line != 0) {
+    if (line != 0 && !diags->no_places) {
         dsi_buf_printf(&buf, ":%" PRIu32 ":%" PRIu32, line, column);
     }
     dsi_buf_puts(&buf, ": ");

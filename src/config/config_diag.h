@@ -23,6 +23,7 @@ typedef struct dsi_diags {
     dsi_diag *notices; /* room for DSI_DIAG_MAX_NOTICES */
     size_t n_errors;   /* all that were found, kept or not */
     size_t n_notices;
+    bool no_places; /* lines are of a text that nobody wrote */
     bool no_memory; /* sticky: a message could not be kept */
 } dsi_diags;
 

@@ -20,8 +20,13 @@ struct ds_config {
     const dsi_node **nodes; /* of each item, NULL: null */
     size_t n_items;
     bool is_resolved;
+    bool is_made;    /* its text is ours: messages name no lines of it */
     ds_config *away; /* of init_inference, with zero.offload_param: those of training; else NULL */
 };
+
+/* Loads text that was made from `of`, whose name messages have; unknown keys are notices. */
+ds_status dsi_config_load_made(ds_ctx *ctx, const ds_config *of, const char *text,
+                               ds_config **config_out);
 
 /* Returns the text of buf as a malloc'd string and frees buf. ERR_NOMEM. */
 ds_status dsi_config_give(ds_ctx *ctx, dsi_buf *buf, char **text_out);

@@ -141,7 +141,7 @@ const dsi_section dsi_section_timers = {
 
 static const dsi_option parallel_write_rows[] = {
     B("pipeline_stage", "false", NO_EFFECT, "Let pipeline stages write their own files.",
-      NOTE("there is one pipeline stage")),
+      NOTE("every rank writes its own part of a checkpoint")),
 };
 static const dsi_section parallel_write = {
     .path = "checkpoint.parallel_write",

@@ -465,7 +465,8 @@ static const dsi_option autotuning_rows[] = {
       "./autotuning_model_info.json.",
       WITH(NULLABLE), FIELD(autotuning.model_info_path)),
     I("mp_size", "1", NOT_BUILT, "Ranks of one model.", MIN(1), .harmless = "1",
-      NOTE("the autotuner tries no tensor parallelism; set it to 1")),
+      NOTE("ranks that share layers are tensor_parallel.autotp_size, which the autotuner "
+           "tries where the file says nothing of it; set it to 1")),
     I("max_train_batch_size", "null", IN_FORCE, "Largest batch of all ranks.", MIN(1),
       WITH(NULLABLE), FIELD(autotuning.max_train_batch_size)),
     I("min_train_batch_size", "1", IN_FORCE, "Smallest batch of all ranks.", MIN(1),

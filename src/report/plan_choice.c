@@ -3,6 +3,7 @@
 #include "report/plan_choice.h"
 
 #include "base/buf.h"
+#include "config/config_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +108,6 @@ ds_status dsi_config_with(ds_ctx *ctx, const ds_config *config, const dsi_settin
                           size_t n_settings, uint32_t world_size, int64_t hidden_size,
                           ds_config **config_out)
 {
-    const ds_config_params params = {.allow_unknown_keys = true};
     ds_trainer_values trainer = {0};
     ds_config *made = NULL;
     char *text = NULL;
@@ -115,8 +115,7 @@ ds_status dsi_config_with(ds_ctx *ctx, const ds_config *config, const dsi_settin
         trainer.hidden_size = ds_known((double)hidden_size);
     }
     DS_TRY(dsi_config_text_with(ctx, config, settings, n_settings, &text));
-    ds_status status =
-        ds_config_load_text(ctx, "the changed configuration", text, strlen(text), &params, &made);
+    ds_status status = dsi_config_load_made(ctx, config, text, &made);
     free(text);
     status = status < 0 ? status : ds_config_resolve(made, world_size, &trainer);
     if (status < 0) {

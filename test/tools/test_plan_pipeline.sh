@@ -91,7 +91,7 @@ END
 python3 "$dir/check.py" "$bin" "$dir" || failed=1
 head -c 20000 "$(dirname "$0")/../../data/tinyshakespeare.txt" > "$dir/text.txt"
 train() { # NAME, PIPELINE
-    printf '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    printf '{"train_micro_batch_size_per_gpu": 1, "not_a_key": 1, "gradient_accumulation_steps": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
 "pipeline": %s}' "$2" > "$dir/$1.json"
     "$bin/deepspeed" --num_gpus 2 "$bin/ds_train" --model_config "$dir/model.json" --tokenizer bytes --data "$dir/text.txt" --threads 1 \
         --seq_length 32 --steps 2 --seed 7 --lr_scheduler_type none --deepspeed_config "$dir/$1.json" --output "$dir/$1" \
@@ -102,4 +102,8 @@ train given '{"stages": 2, "schedule": "zb-v"}'
 losses() { sed -nE 's/.*"(loss":[0-9.]+).*/\1/p' "$dir/$1.jsonl"; }
 grep -q 'pipeline "auto": 2 stages, zb-v' "$dir/auto.log" || { echo "FAILED: ds_train does not say its choice"; cat "$dir/auto.log"; failed=1; }
 [ -n "$(losses auto)" ] && [ "$(losses auto)" = "$(losses given)" ] || { echo "FAILED: other losses than with the schedule given"; failed=1; }
+for name in auto given; do # each notice once, with its place in the file
+    grep -o "$name.json:1:39: not_a_key: unknown key" "$dir/$name.log" | wc -l | grep -qx 1 ||
+        { echo "FAILED: the notices with $name"; grep "$name.json" "$dir/$name.log"; failed=1; }
+done
 exit $failed

@@ -93,8 +93,33 @@ static ds_status find_share(const train_run *run, uint64_t *bytes_out)
     return status;
 }
 
-/* What a pipeline's "auto" becomes; the same on all ranks. */
-static ds_status choose_pipeline(train_run *run)
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Notices of `config`; not those of `said`, NULL or the file that it was made from, which name a
+ * line, too. */
+static void print_notices(const train_run *run, const ds_config *config, const ds_config *said)
+{
+    const size_t n_said = said != NULL ? ds_config_n_notices(said) : 0;
+    for (size_t i = 0; ds_comm_rank(run->comm) == 0 && i < ds_config_n_notices(config); ++i) {
+        const char *notice = ds_config_notice(config, i);
+        size_t k = 0;
+        while (k < n_said && !ends_with(ds_config_notice(said, k),
+                                        notice + strlen(run->options->deepspeed_config))) {
+            ++k;
+        }
+        if (k == n_said) {
+            ds_log(run->ctx, DS_LOG_WARN, "%s", notice);
+        }
+    }
+}
+
+/* What a pipeline's "auto" becomes; the same on all ranks. *file_out, the caller's: what was read.
+ */
+static ds_status choose_pipeline(train_run *run, ds_config **file_out)
 {
     const train_options *o = run->options;
     ds_plan_params params = {.model = run->model,
@@ -114,7 +139,7 @@ static ds_status choose_pipeline(train_run *run)
     }
     DS_TRY(find_share(run, &params.memory_bytes));
     DS_TRY(ds_plan_pipeline(run->ctx, &params, &chosen, &why));
-    ds_config_destroy(&run->config);
+    *file_out = run->config;
     run->config = chosen;
     if (ds_comm_rank(run->comm) == 0) {
         ds_log(run->ctx, DS_LOG_JOB, "%s", why);
@@ -125,7 +150,7 @@ static ds_status choose_pipeline(train_run *run)
 
 /* Epochs become steps once the batch size is known; the schedule may then need the steps: resolve
  * twice. */
-ds_status train_config_resolve(train_run *run)
+static ds_status resolve(train_run *run, ds_config **file_out)
 {
     const train_options *o = run->options;
     run->total_steps = (uint64_t)o->steps;
@@ -134,7 +159,7 @@ ds_status train_config_resolve(train_run *run)
         v.total_steps = steps_to_come(run);
     }
     DS_TRY(ds_config_resolve(run->config, run->n_ranks, &v));
-    DS_TRY(choose_pipeline(run));
+    DS_TRY(choose_pipeline(run, file_out));
     DS_TRY(dsi_run_mesh(run->ctx, dsi_config_values(run->config), run->n_ranks, &run->mesh));
     if (run->train_data.n > 0) {
         DS_TRY(train_data_loaders(run));
@@ -150,8 +175,19 @@ ds_status train_config_resolve(train_run *run)
         ds_log(run->ctx, DS_LOG_JOB, "neither --steps nor --epochs: %g epochs, as the Trainer",
                o->epochs);
     }
-    for (size_t i = 0; ds_comm_rank(run->comm) == 0 && i < ds_config_n_notices(run->config); ++i) {
-        ds_log(run->ctx, DS_LOG_WARN, "%s", ds_config_notice(run->config, i));
-    }
     return DS_OK;
+}
+
+ds_status train_config_resolve(train_run *run)
+{
+    ds_config *file = NULL; /* that run->config was made from */
+    const ds_status status = resolve(run, &file);
+    if (status >= 0 && file != NULL) {
+        print_notices(run, file, NULL);
+    }
+    if (status >= 0) {
+        print_notices(run, run->config, file);
+    }
+    ds_config_destroy(&file);
+    return status;
 }
