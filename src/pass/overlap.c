@@ -500,7 +500,7 @@ static void emit(const spreader *s, const group *g, dsi_step_kind role, dsi_slot
 {
     for (uint32_t place = g->begin; place < g->end; ++place) {
         const ds_phase phase = role == DSI_STEP_WAIT ? g->until : node_at(s, place)->phase;
-        slots[(*n)++] = (dsi_slot){s->order[place], role, phase};
+        slots[(*n)++] = (dsi_slot){s->order[place], role, phase, (uint32_t)(g - s->groups) + 1};
     }
 }
 
@@ -533,7 +533,7 @@ static void emit_waits(const spreader *s, uint32_t place, bool before, dsi_slot 
 
 static void run_at(const spreader *s, uint32_t place, dsi_slot *slots, uint32_t *n)
 {
-    slots[(*n)++] = (dsi_slot){s->order[place], DSI_STEP_RUN, node_at(s, place)->phase};
+    slots[(*n)++] = (dsi_slot){s->order[place], DSI_STEP_RUN, node_at(s, place)->phase, 0};
 }
 
 /* What a gather sends is made where it starts. */

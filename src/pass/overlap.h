@@ -12,6 +12,7 @@ typedef struct dsi_slot {
     ds_node node;
     dsi_step_kind kind;
     ds_phase phase; /* that it runs in; of a wait it may be another one than the node's */
+    uint32_t group; /* of START and WAIT: what starts together ends together; 0 of RUN */
 } dsi_slot;
 
 typedef struct dsi_overlap_limits {

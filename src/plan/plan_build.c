@@ -31,12 +31,13 @@ const dsi_node_info *dsi_lower_node_of(const dsi_lowering *b, uint32_t slot)
     return &b->graph->nodes[b->slots[slot].node];
 }
 
-/* Neighbours of one bucket are one step. */
+/* Neighbours of one bucket are one step; but two that started apart are waited for apart. */
 static void number_steps(dsi_lowering *b)
 {
     for (uint32_t s = 0; s < b->n_slots; ++s) {
         const int64_t bucket = dsi_order_bucket(dsi_lower_node_of(b, s));
         const bool joins = s > 0 && bucket >= 0 && b->slots[s].kind == b->slots[s - 1].kind &&
+                           b->slots[s].group == b->slots[s - 1].group &&
                            bucket == dsi_order_bucket(dsi_lower_node_of(b, s - 1));
         b->n_steps += joins ? 0 : 1;
         b->step_of[s] = b->n_steps - 1;
