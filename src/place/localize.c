@@ -76,7 +76,7 @@ static ds_status gather_behind(dsi_localizing *l, const dsi_node_info *node, uin
     }
     const int64_t bucket = dsi_bucket_next(&l->bucket, ds_shape_count(meta.shape), meta.dtype,
                                            l->params->gather_bucket);
-    DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_gather_store, attrs.axes, &attrs.bucket));
+    DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_gather_store, meta.dtype, &attrs));
     DS_TRY(ds_graph_apply(l->r.to, &dsi_op_gather_store, &attrs, in, 2, out));
     l->r.map[v] = out[0];
     return DS_OK;

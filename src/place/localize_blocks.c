@@ -123,7 +123,7 @@ static ds_status exchange(dsi_localizing *l, const dsi_axes *axes, const char *n
     attrs->bits = how.bits;
     attrs->block = how.block;
     attrs->n_rows = how.n_rows;
-    DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_all_to_all, comm.axes, &comm.bucket));
+    DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_all_to_all, DS_DTYPE_U8, &comm));
     DS_TRY(quantize(l, name, error, &how, value));
     DS_TRY(dsi_localize_apply(l, &dsi_op_all_to_all, &comm, *value, value));
     return dsi_localize_apply(l, &dsi_op_dequantize_sum, attrs, *value, value);

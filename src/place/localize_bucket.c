@@ -20,18 +20,19 @@ void dsi_bucket_close(dsi_bucket *bucket)
     bucket->dtype = DS_DTYPE_NONE;
 }
 
-ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, int64_t axes,
-                            int64_t *id_out)
+ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, ds_dtype dtype,
+                            dsi_comm_attrs *attrs)
 {
     bool taken = false; /* the bucket's own number */
-    *id_out = bucket;
+    attrs->bucket = bucket;
     if (bucket < 0) {
         return DS_OK;
     }
     for (uint32_t i = 0; i < l->n_uses; ++i) {
         const dsi_bucket_use *use = &l->uses[i];
-        if (use->bucket == bucket && use->op == op && use->axes == axes) {
-            *id_out = use->id;
+        if (use->bucket == bucket && use->op == op && use->axes == attrs->axes &&
+            use->factor == attrs->factor && use->dtype == dtype) {
+            attrs->bucket = use->id;
             return DS_OK;
         }
         taken = taken || use->bucket == bucket;
@@ -41,8 +42,9 @@ ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, 
         return ds_fail(l->r.from->ctx, DS_ERR_NOMEM, "no memory to place the graph");
     }
     l->uses = uses;
-    *id_out = taken ? l->bucket.n++ : bucket;
-    l->uses[l->n_uses++] = (dsi_bucket_use){bucket, axes, *id_out, op};
+    attrs->bucket = taken ? l->bucket.n++ : bucket;
+    l->uses[l->n_uses++] =
+        (dsi_bucket_use){bucket, attrs->bucket, op, attrs->axes, attrs->factor, dtype};
     return DS_OK;
 }
 

@@ -23,10 +23,13 @@ typedef struct dsi_bucket {
     int64_t n;        /* numbers given out */
 } dsi_bucket;
 
-/* A bucket as one kind of collective: tensors of one bucket may take different ones, or two. */
+/* A bucket as one collective: tensors of one bucket may take different ones, or two. */
 typedef struct dsi_bucket_use {
-    int64_t bucket, axes, id;
+    int64_t bucket, id;
     const ds_op *op;
+    int64_t axes;
+    double factor;
+    ds_dtype dtype;
 } dsi_bucket_use;
 
 typedef struct dsi_localizing {
@@ -52,10 +55,10 @@ typedef struct dsi_localizing {
 /* The bucket of the next tensor: the open one, or a new one when it does not fit. */
 int64_t dsi_bucket_next(dsi_bucket *bucket, int64_t count, ds_dtype dtype, int64_t limit);
 void dsi_bucket_close(dsi_bucket *bucket);
-/* The number in the local graph of a bucket's tensors that this operator carries along these axes;
- * -1 for -1. Errors: ERR_NOMEM. */
-ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, int64_t axes,
-                            int64_t *id_out);
+/* Sets attrs->bucket: the number in the local graph of a bucket's tensors that this operator
+ * carries along these axes, with this factor and dtype; -1 for -1. Errors: ERR_NOMEM. */
+ds_status dsi_bucket_number(dsi_localizing *l, int64_t bucket, const ds_op *op, ds_dtype dtype,
+                            dsi_comm_attrs *attrs);
 /* Fills bucket_of: gradients share a bucket in the order in which the backward pass makes them. */
 ds_status dsi_bucket_gradients(dsi_localizing *l);
 

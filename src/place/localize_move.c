@@ -130,6 +130,7 @@ static bool is_lowered(const dsi_moves *moves, uint32_t i)
     case DSI_MOVE_PACK: /* with the collective that they belong to */
     case DSI_MOVE_UNPACK:
     case DSI_MOVE_ALL_REDUCE:
+    case DSI_MOVE_MASK:
         return true;
     case DSI_MOVE_SLICE:
         return dsi_box_is_slice(moves, &m->from, &m->to);
@@ -170,17 +171,12 @@ static bool is_last_reduction(const dsi_moves *moves, uint32_t at)
     return last;
 }
 
-static ds_status number_bucket(dsi_localizing *l, const ds_op *op, int64_t bucket,
-                               dsi_comm_attrs *attrs)
-{
-    return dsi_bucket_number(l, bucket, op, attrs->axes, &attrs->bucket);
-}
-
 static ds_status run_move(dsi_localizing *l, const dsi_moves *moves, uint32_t i, double factor,
                           int64_t bucket, ds_value *value)
 {
     const dsi_move *m = &moves->move[i];
     dsi_comm_attrs attrs = dsi_localize_comm(l, &m->axes, -1);
+    const ds_dtype dtype = ds_graph_meta(l->r.to, *value).dtype;
     attrs.factor = is_last_reduction(moves, i) ? factor : 1.0;
     switch (m->kind) {
     case DSI_MOVE_SLICE:
@@ -190,15 +186,17 @@ static ds_status run_move(dsi_localizing *l, const dsi_moves *moves, uint32_t i,
     case DSI_MOVE_ALL_TO_ALL:
         return dsi_box_all_to_all(l, moves, m, value);
     case DSI_MOVE_ALL_REDUCE:
-        DS_TRY(number_bucket(l, &dsi_op_all_reduce, bucket, &attrs));
+        DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_all_reduce, dtype, &attrs));
         return dsi_localize_apply(l, &dsi_op_all_reduce, &attrs, *value, value);
     case DSI_MOVE_REDUCE_SCATTER:
-        DS_TRY(number_bucket(l, &dsi_op_reduce_scatter, bucket, &attrs));
+        DS_TRY(dsi_bucket_number(l, bucket, &dsi_op_reduce_scatter, dtype, &attrs));
         return is_flat_reduction(m)
                    ? dsi_localize_apply(l, &dsi_op_reduce_scatter, &attrs, *value, value)
                : dsi_box_is_turned_sum(moves, m)
                    ? dsi_box_turned_sum(l, moves, m, &attrs, value)
                    : dsi_box_reduce_scatter(l, moves, m, &attrs, value);
+    case DSI_MOVE_MASK: /* of what a sum was; a maximum's terms stay */
+        return make_term(l, &m->axes, &moves->to, value);
     default: /* PACK, UNPACK */
         return DS_OK;
     }

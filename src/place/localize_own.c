@@ -48,7 +48,7 @@ static ds_status gather(dsi_localizing *l, const exchange_of *e, const ds_op *re
     dsi_comm_attrs attrs = dsi_localize_comm(l, e->axes, -1);
     attrs.n_dims = 1;
     attrs.dims[0] = count;
-    DS_TRY(dsi_bucket_number(l, e->bucket, reader, attrs.axes, &attrs.bucket));
+    DS_TRY(dsi_bucket_number(l, e->bucket, reader, ds_graph_meta(l->r.to, *value).dtype, &attrs));
     return dsi_localize_apply(l, &dsi_op_all_gather, &attrs, *value, value);
 }
 
@@ -81,7 +81,7 @@ static ds_status exchange(dsi_localizing *l, const dsi_axes *axes, const ds_valu
     dsi_comm_attrs attrs = dsi_localize_comm(l, axes, -1);
     const int64_t ranks = attrs.n_ranks;
     ds_value made[DS_MAX_OUT];
-    DS_TRY(dsi_bucket_number(l, e.bucket, &dsi_op_all_to_all, attrs.axes, &attrs.bucket));
+    DS_TRY(dsi_bucket_number(l, e.bucket, &dsi_op_all_to_all, DS_DTYPE_U8, &attrs));
     DS_TRY(compress(l, in[X], in[WORKER_ERROR], made));
     out[WORKER_ERROR] = made[ERROR];
     DS_TRY(dsi_localize_reshape(l, ds_shape_2d(ranks, n / BITS / ranks), &made[SIGNS]));

@@ -265,6 +265,9 @@ static ds_status check_collective(const checker *c, uint32_t s)
     for (uint32_t i = n_each - 1; i < step->n_in && step->op->op_class == DS_CLASS_COMM;
          i += n_each) {
         const dsi_ref *ref = &c->plan->refs[step->in_at + i];
+        if (ref->meta.dtype != c->plan->refs[step->in_at + n_each - 1].meta.dtype) {
+            return broken(c, s, 7, "carries numbers of two dtypes as those of one");
+        }
         const bool cell = ref->space == DSI_SPACE_CELL && c->plan->cell_shared[ref->cell];
         if (ref->space != DSI_SPACE_SHARED && !cell) {
             return broken(c, s, 7, "sends what peers cannot read");

@@ -3,6 +3,7 @@
 #include "plan/plan_lower.h"
 
 #include "op/isa.h"
+#include "op/ops.h"
 #include "pass/order.h"
 
 #include <string.h>
@@ -109,12 +110,29 @@ static uint32_t find_start(const dsi_lowering *b, uint32_t wait)
     return b->step_of[at];
 }
 
+/* Whether a bucket's nodes ask for one collective. */
+static bool is_one_call(const dsi_lowering *b, uint32_t begin, uint32_t end)
+{
+    const dsi_comm_attrs *first = dsi_lower_node_of(b, begin)->attrs;
+    bool same = true;
+    for (uint32_t at = begin + 1; at < end; ++at) {
+        const dsi_comm_attrs *attrs = dsi_lower_node_of(b, at)->attrs;
+        same = same && dsi_lower_node_of(b, at)->op == dsi_lower_node_of(b, begin)->op &&
+               attrs->axes == first->axes && attrs->factor == first->factor;
+    }
+    return same;
+}
+
 /* The step of the slots at [begin,end): one node, or a bucket. */
 static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
 {
     dsi_plan *plan = b->plan;
     const dsi_node_info *node = dsi_lower_node_of(b, begin);
     const uint32_t s = b->step_of[begin];
+    if (!is_one_call(b, begin, end)) {
+        return ds_fail(plan->ctx, DS_ERR_INTERNAL, "%s: %s of a bucket that is several collectives",
+                       node->scope, node->op->name);
+    }
     dsi_step *step = &plan->steps[s];
     *step = (dsi_step){.kind = b->slots[begin].kind,
                        .op = node->op,
