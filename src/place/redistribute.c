@@ -58,7 +58,6 @@ static ds_status check_sums(ds_ctx *ctx, const dsi_redistribution *r, const dsi_
 {
     const uint32_t before = dsi_placement_partial_axes(from);
     const uint32_t after = dsi_placement_partial_axes(to);
-    const uint32_t stay = before & after;
     const uint32_t made = after & ~before;
     if ((before | after) != 0 && !is_summed(r->meta.dtype)) {
         return refuse(ctx, r, DS_ERR_UNSUPPORTED,
@@ -70,15 +69,22 @@ static ds_status check_sums(ds_ctx *ctx, const dsi_redistribution *r, const dsi_
                       "ambiguous: a value that is cut along an axis is no sum along it; replicate "
                       "it first, or keep the cut");
     }
-    const bool ordered = !is_integer(r->meta.dtype) && !is_any_order(from);
-    if (ordered && (!dsi_sum_splits(&r->mesh, r->meta.dtype, before, before & ~after) ||
-                    (stay != 0 && made != 0))) {
-        return refuse(ctx, r, DS_ERR_UNSUPPORTED,
-                      "ambiguous: adding along some of its axes first would change the canonical "
-                      "sum along all of them; reduce all Partial axes together (fp32 may add "
-                      "an innermost power of two of ranks first)");
-    }
     return DS_OK;
+}
+
+/* The axes along which the value is to become a sum whose term of index 0 is all of it: those that
+ * are new; all of them where what stays of its own sum, added later, would not give the canonical
+ * one. */
+static uint32_t masked_axes(const dsi_redistribution *r, const dsi_placement *from,
+                            const dsi_placement *to)
+{
+    const uint32_t before = dsi_placement_partial_axes(from);
+    const uint32_t after = dsi_placement_partial_axes(to);
+    const uint32_t made = after & ~before;
+    const bool ordered = !is_integer(r->meta.dtype) && !is_any_order(from);
+    const bool holds = dsi_sum_splits(&r->mesh, r->meta.dtype, before, before & ~after) &&
+                       ((before & after) == 0 || made == 0);
+    return ordered && !holds ? after : made;
 }
 
 /* ---- the search ------------------------------------------------------------------------------ */
@@ -267,7 +273,7 @@ ds_status dsi_redistribute(ds_ctx *ctx, const dsi_redistribution *r, dsi_moves *
     const dsi_placement to = dsi_placement_simplify(&r->mesh, &r->to);
     DS_TRY(check_sums(ctx, r, &from, &to));
     search s = {.mesh = &r->mesh, .meta = r->meta, .to = to, .any_order = is_any_order(&from)};
-    s.masked = dsi_axes_of(dsi_placement_partial_axes(&to) & ~dsi_placement_partial_axes(&from));
+    s.masked = dsi_axes_of(masked_axes(r, &from, &to));
     for (uint32_t i = 0; i < s.masked.n; ++i) {
         s.to.on[s.masked.axis[i]] = (dsi_place_on){0};
     }

@@ -67,9 +67,8 @@ typedef struct dsi_redistribution {
 
 /* Errors name the value and both placements:
  *  ERR_SHAPE        a placement does not fit mesh or shape;
- *  ERR_UNSUPPORTED  ambiguous: to Partial from a cut (nobody says which rank adds what); some of
- *                   several Partial axes, where adding them first would change the canonical sum;
- *                   a dtype that is not summed;
+ *  ERR_UNSUPPORTED  ambiguous: to Partial from a cut (nobody says which rank adds what); a
+ *                   dtype that is not summed;
  *  ERR_LIMIT        larger than most_bytes. */
 ds_status dsi_redistribute(ds_ctx *ctx, const dsi_redistribution *r, dsi_moves *moves_out);
 

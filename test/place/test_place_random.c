@@ -57,7 +57,6 @@ static const char *const reasons[] = {
     "is flat along an axis that cuts it",
     "still to be divided by the number of ranks",
     "of the rank's own samples",
-    "adding along some of its axes first",
     "has no collectives",
     "",
 };

@@ -105,14 +105,31 @@ static uint32_t *make_rows(void)
     return rows;
 }
 
+/* Whether what stays of a sum would give another one later, so that all of it is made: masks of the
+ * axes before and after. */
+static bool is_made_whole(const dsi_mesh *mesh, ds_dtype dtype, uint32_t before, uint32_t after)
+{
+    uint32_t block = 1;
+    bool inner = true;
+    for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
+        const bool ends = ((before & ~after) >> a & 1u) != 0;
+        inner = inner && !(block > 1 && ((before & after) >> a & 1u) != 0);
+        block *= ends ? mesh->size[a] : 1;
+    }
+    const bool keeps = inner && (block & (block - 1)) == 0 && dtype == DS_DTYPE_F32;
+    return dtype != DS_DTYPE_I32 && (before & after) != 0 &&
+           ((after & ~before) != 0 || (block > 1 && !keeps));
+}
+
 /* Table of the next stop from that of the last: sums along what is no longer Partial, then rows of
  * identities along what became so. */
 static uint32_t *next_rows(const dsi_mesh *mesh, const job *j, uint32_t i)
 {
     const uint32_t before = j->mask[i - 1];
     const uint32_t after = j->mask[i];
-    const dsi_axes sum = dsi_axes_of(before & ~after);
-    const dsi_axes made = dsi_axes_of(after & ~before);
+    const bool whole = is_made_whole(mesh, j->meta.dtype, before, after);
+    const dsi_axes sum = dsi_axes_of(whole ? before : before & ~after);
+    const dsi_axes made = dsi_axes_of(whole ? after : after & ~before);
     const uint32_t n = (uint32_t)ds_shape_count(j->meta.shape);
     uint32_t *rows = make_rows();
     for (uint32_t rank = 0; rank < mesh->n_ranks; ++rank) {
@@ -249,29 +266,15 @@ static int tear_down(void **state)
 }
 
 /* Whether redistribution must refuse, from the header's words. */
-static bool must_refuse(const dsi_mesh *mesh, ds_dtype dtype, const dsi_placement *from,
-                        const dsi_placement *to)
+static bool must_refuse(const dsi_mesh *mesh, const dsi_placement *from, const dsi_placement *to)
 {
-    uint32_t stay = 0;
-    uint32_t sum = 0;
-    uint32_t made = 0;
-    uint32_t block = 1;
-    bool inner = true;
     for (uint32_t a = 0; a < DSI_AXIS_COUNT; ++a) {
-        const bool before = from->on[a].kind == DSI_PARTIAL && mesh->size[a] > 1;
         const bool after = to->on[a].kind == DSI_PARTIAL && mesh->size[a] > 1;
-        const bool is_cut = from->on[a].kind == DSI_SHARD || dsi_axes_has(&from->flat, a);
-        if (after && is_cut) {
+        if (after && (from->on[a].kind == DSI_SHARD || dsi_axes_has(&from->flat, a))) {
             return true;
         }
-        inner = inner && !(before && after && sum > 0);
-        block *= before && !after ? mesh->size[a] : 1;
-        stay += before && after;
-        sum += before && !after;
-        made += !before && after;
     }
-    const bool keeps = inner && (block & (block - 1)) == 0 && dtype == DS_DTYPE_F32;
-    return dtype != DS_DTYPE_I32 && stay > 0 && (made > 0 || (sum > 0 && !keeps));
+    return false;
 }
 
 /* Adds a stop that may be reached; false when it is refused, and rightly so. */
@@ -292,7 +295,7 @@ static bool add_stop(suite *s, job *j, const dsi_placement *stop)
     }
     const dsi_redistribution r = {
         .name = "x", .mesh = s->mesh, .meta = j->meta, .from = j->stop[i - 1], .to = *stop};
-    if (must_refuse(&s->mesh, j->meta.dtype, &r.from, &r.to)) {
+    if (must_refuse(&s->mesh, &r.from, &r.to)) {
         CHECK_FAILS(ctx, dsi_redistribute(ctx, &r, &j->moves[i]), DS_ERR_UNSUPPORTED, "ambiguous");
         ++s->n_refused;
         return false;
