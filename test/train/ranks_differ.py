@@ -118,8 +118,9 @@ def a_key(case):
     other = case.folder / "other.json"
     other.write_text(json.dumps(differ_tables.with_key(case.config, key.path, value)))
     names = "|".join(re.escape(name) + r"\b" for name in [key.path, *differ_tables.resolved_otherwise(case.build, case.folder / "ds.json", other)])
-    if re.match(r"(scheduler|optimizer)\.params", key.path):
-        names += "|configuration file"  # of another type: no key of the run
+    stage = case.config["zero_optimization"]["stage"]
+    if re.match(r"(scheduler|optimizer)\.params", key.path) or (key.path == "zero_optimization.overlap_comm" and value == (stage == 3)):
+        names += "|configuration file"  # of another type, no key of the run; or what null comes to
     section = re.escape(key.path.split(".")[0])  # a file that is wrong by itself may be told by another key of the section
     return case.named(f"{key.path} {json.dumps(value)}", names, ["--deepspeed_config", other], own_name=section)
 
