@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # make check: every test in the release build; those that are not labelled slow again under address and undefined-behaviour
-# sanitizers, and those with threads under the thread sanitizer, of long tables one row in four. Closes with CTest's summary.
+# sanitizers, and those with threads under the thread sanitizer, of long tables one row in eight. Closes with CTest's summary.
 # CHECK_WHOLE=1 (make check-long): under the sanitizers too every test and every row, and nothing in the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,7 +30,7 @@ build() { # folder, sanitizer, what of it (default: all)
 }
 
 whole=${CHECK_WHOLE:-0}
-brief=(DS_TEST_BRIEF=4)
+brief=(DS_TEST_BRIEF=8)
 leave="slow|tree"
 leaks=1
 never='^$'

@@ -34,7 +34,7 @@ int check_tear_down(void **state);
 ds_ctx *check_ctx(uint32_t n_threads);
 
 /* Whether the test takes row `i` of a table: all rows, but with DS_TEST_BRIEF=N in the environment
- * one in N, among them the first. Under a sanitizer `make check` takes one in 4 where a table is of
+ * one in N, among them the first. Under a sanitizer `make check` takes one in 8 where a table is of
  * many alike; `make check-long` takes all. */
 bool check_long_row(size_t i);
 

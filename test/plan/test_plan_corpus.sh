@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The plans of 864 runs are those of test/golden/plan_corpus.txt: operators, operands, order, bytes, memory.
 # Usage: test_plan_corpus.sh BUILD. What a plan was before: `plan_corpus show NAME` of a build of the older commit. After a change
 # that is meant: plan_corpus > test/golden/plan_corpus.txt, and its reason in the commit.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Plans without one of their waits, with a late one, without one of their copies: the checker finds it, and no wait is redundant.
 # Six of the twenty plans of plan_events; all of them: test/long/plan_events.sh. Usage: test_plan_events.sh BUILD.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_generate --chat converses, by lines of a pipe and on a terminal (chat_talk.py). Usage: test_chat_talk.sh BUILD
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # scripts/config_table.py: what runs, what is refused and why, a group a folder, and two steps of what runs.
 set -u
 bin=$(realpath "$1")
