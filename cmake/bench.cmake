@@ -18,8 +18,9 @@ foreach(source ${DS_BENCHES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/bench)
   add_dependencies(bench ${name})
 endforeach()
-if(TARGET bench_op) # shares the operator harness with the tests
+if(TARGET bench_op) # shares the operator harness, and random schemas, with the tests
   target_link_libraries(bench_op PRIVATE ds_test_common)
+  target_link_libraries(bench_guide PRIVATE ds_test_common)
 endif()
 if(TARGET bench_gemm) # replaces a function of its peer, see there
   target_link_libraries(bench_gemm PRIVATE ${DS_DNNL} OpenMP::OpenMP_C)

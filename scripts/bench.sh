@@ -49,6 +49,7 @@ products f32 3
 steps fp32 3
 run "$build/bench_decode" 64 7 "$threads"
 run "$build/bench_memory" --batch 1 --model_config "$root/bench/gpt2_124m.json"
+run "$build/bench_guide" "$root/data/gpt2"
 run "$build/bench_tokenizer" "$root/data/gpt2" "$root/data/tinyshakespeare.txt"
 run "$root/bench/bench_startup.sh" "$build"
 run "$root/bench/bench_recompute.sh" "$build"

@@ -13,7 +13,6 @@ enum {
     STEP = 2048,
     HOLD = 4096,
     DEPTH = 384,
-    POSITIONS = 2048,
     PAIRS = 4 * STEP,
     NODES = 3 * HOLD + STEP,
     NODE_TABLE = 1 << 15,
@@ -32,7 +31,7 @@ static uint32_t mix(uint32_t a, uint32_t b)
 
 ds_status dsi_form_walk_create(ds_ctx *ctx, const dsi_grammar *g, dsi_form_walk *m)
 {
-    const size_t sizes[] = {POSITIONS * sizeof *m->positions,
+    const size_t sizes[] = {DSI_FORM_WALK_MOST * sizeof *m->positions,
                             PAIRS * sizeof *m->pairs,
                             NODES * sizeof *m->nodes,
                             NODE_TABLE * sizeof *m->of_node,
@@ -41,7 +40,7 @@ ds_status dsi_form_walk_create(ds_ctx *ctx, const dsi_grammar *g, dsi_form_walk 
                             SEEN_TABLE * sizeof *m->seen,
                             SEEN_TABLE * sizeof *m->seen_turn,
                             NODES * sizeof *m->marks,
-                            (size_t)POSITIONS * g->n_classes * sizeof *m->follows};
+                            (size_t)DSI_FORM_WALK_MOST * g->n_classes * sizeof *m->follows};
     void **const arrays[] = {(void **)&m->positions, (void **)&m->pairs,       (void **)&m->nodes,
                              (void **)&m->of_node,   (void **)&m->of_position, (void **)&m->todo,
                              (void **)&m->seen,      (void **)&m->seen_turn,   (void **)&m->marks,
@@ -314,7 +313,8 @@ static uint16_t make_room(dsi_form_walk *m, uint16_t at)
 
 static bool has_room(const dsi_form_walk *m)
 {
-    return m->n_positions < POSITIONS && m->n_pairs + STEP <= PAIRS && m->n_nodes + STEP <= NODES;
+    return m->n_positions < DSI_FORM_WALK_MOST && m->n_pairs + STEP <= PAIRS &&
+           m->n_nodes + STEP <= NODES;
 }
 
 /* ---- walking ---- */

@@ -12,6 +12,7 @@
 #include "guide/grammar.h"
 
 #define DSI_FORM_WALK_DEAD UINT16_MAX
+enum { DSI_FORM_WALK_MOST = 2048 }; /* positions that are kept */
 
 typedef struct dsi_form_walk_pair {
     uint32_t state, stack;

@@ -4,13 +4,14 @@
 
 #include "guide/form_calls.h"
 #include "guide/form_walk.h"
+#include "guide/text_run.h"
 
 #include <deepspeed/context.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASKS = 16, MOST_TEXT = 32 };
+enum { MASKS = 16 };
 
 /* The tokens of a position. */
 typedef struct mask {
@@ -19,6 +20,12 @@ typedef struct mask {
     uint16_t position;
     bool valid;
 } mask;
+
+/* Of a walk, behind some bytes of a token. */
+typedef struct depth {
+    dsi_text_run text;
+    dsi_utf8 state;
+} depth;
 
 struct dsi_guide {
     const dsi_vocabulary *words;
@@ -31,9 +38,8 @@ struct dsi_guide {
     uint16_t *path;     /* [longest + 1]: positions of a walk, */
     uint32_t *epochs;   /* and the epoch of each */
     uint8_t *bytes;     /* [longest] */
-    uint8_t *texts;     /* [longest + 1]: plain bytes that certainly can follow */
-    uint8_t plain[256]; /* a plain byte of each class of the grammar */
-    uint32_t n_plain;
+    depth *depths;      /* [longest + 1] */
+    dsi_text_runs runs;
 };
 
 static ds_status compile(ds_ctx *ctx, dsi_guide *g, dsi_guide_kind kind, const char *form, size_t n)
@@ -60,22 +66,15 @@ static ds_status make_room(ds_ctx *ctx, dsi_guide *g)
     g->path = malloc((longest + 1) * sizeof *g->path);
     g->epochs = malloc((longest + 1) * sizeof *g->epochs);
     g->bytes = malloc(longest + 1);
-    g->texts = malloc(longest + 1);
-    for (int c = 0; c < 256; ++c) { /* the bytes of a class stand in a row */
-        const bool same = g->n_plain > 0 &&
-                          g->grammar.class_of[g->plain[g->n_plain - 1]] == g->grammar.class_of[c];
-        if (dsi_vocabulary_is_plain((uint8_t)c) && !same) {
-            g->plain[g->n_plain++] = (uint8_t)c;
-        }
-    }
+    g->depths = malloc((longest + 1) * sizeof *g->depths);
     if (g->bits == NULL || g->path == NULL || g->epochs == NULL || g->bytes == NULL ||
-        g->texts == NULL) {
+        g->depths == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a guide");
     }
     for (uint32_t i = 0; i < MASKS; ++i) {
         g->masks[i].bits = g->bits + i * n;
     }
-    return DS_OK;
+    return dsi_text_runs_create(ctx, &g->walk, &g->runs);
 }
 
 static ds_status finish(ds_ctx *ctx, dsi_guide *g, ds_status status, dsi_guide **guide_out)
@@ -149,7 +148,8 @@ void dsi_guide_destroy(dsi_guide **guide)
         free(g->path);
         free(g->epochs);
         free(g->bytes);
-        free(g->texts);
+        free(g->depths);
+        dsi_text_runs_free(&g->runs);
         free(g);
         *guide = NULL;
     }
@@ -227,63 +227,81 @@ static uint16_t position_at(dsi_guide *g, uint32_t d)
     return g->path[d];
 }
 
-/* The tokens of a node, or with n of a branch: all of its n nodes. */
-static void set_ids(const dsi_vocabulary *w, const dsi_vocabulary_node *node, uint32_t n,
-                    uint64_t *bits)
+/* The tokens of a node. */
+static void set_ids(const uint32_t *ids, const dsi_vocabulary_node *node, uint64_t *bits)
 {
-    for (uint32_t i = node->ids; i < node[n].ids; ++i) {
-        bits[w->ids[i] / 64] |= 1ull << w->ids[i] % 64;
+    for (uint32_t i = node->ids; i < node[1].ids; ++i) {
+        bits[ids[i] / 64] |= 1ull << ids[i] % 64;
     }
 }
 
-/* How many plain bytes can certainly follow the root, whichever they are: within a string all lead
- * to one position. Branches of such bytes need no walk. */
-static uint8_t plain_text(dsi_guide *g)
+static bool covers(dsi_text_run text, const dsi_vocabulary_node *node)
 {
-    dsi_form_walk *m = &g->walk;
-    const uint32_t epoch = m->epoch;
-    uint16_t at = m->root;
-    for (uint8_t n = 0; n < MOST_TEXT; ++n) {
-        uint16_t next = DSI_FORM_WALK_DEAD;
-        for (uint32_t i = 0; i < g->n_plain; ++i) {
-            const uint16_t to = dsi_form_walk_step(m, at, g->plain[i]);
-            if (to == DSI_FORM_WALK_DEAD || (i > 0 && to != next) || m->epoch != epoch) {
-                return n;
-            }
-            next = to;
+    return text.n == DSI_TEXT_ENDLESS || node->height <= text.n;
+}
+
+/* Of a branch of text the tokens that a run takes. */
+static void set_short_ids(const dsi_vocabulary *w, const dsi_vocabulary_node *node,
+                          dsi_text_run text, uint64_t *bits)
+{
+    const uint32_t d = node->depth - 1u;
+    const bool all = covers(text, node);
+    for (uint32_t i = node->ids; i < node[node->size].ids; ++i) {
+        const uint32_t id = w->all.ids[i];
+        int begun = 0;
+        for (uint32_t at = w->at[id] + d; at < w->at[id + 1] && !all; ++at) {
+            begun += dsi_utf8_begins(w->bytes[at]) ? 1 : 0;
         }
-        at = next;
+        if (all || begun <= text.n) {
+            bits[id / 64] |= 1ull << id % 64;
+        }
     }
-    return MOST_TEXT;
+}
+
+/* The text that the root takes, where a run says of all tokens whether they are: else nothing. */
+static bool set_texts(dsi_guide *g, uint64_t *bits)
+{
+    enum { ALL = DSI_VOCABULARY_TEXTS - 1 };
+    const dsi_vocabulary *w = g->words;
+    const size_t bytes = (w->n + 63u) / 64 * sizeof *bits;
+    const dsi_text_run run = dsi_text_runs_at(&g->runs, g->walk.root, DSI_UTF8_WHOLE);
+    const bool endless = run.n == DSI_TEXT_ENDLESS;
+    const bool known = endless || (run.ends && run.n < ALL);
+    memcpy(bits, w->texts[endless ? ALL : known ? run.n : 0], bytes);
+    return known;
 }
 
 /* All tokens that the root takes. */
 static void walk(dsi_guide *g, uint64_t *bits)
 {
     const dsi_vocabulary *w = g->words;
+    const dsi_vocabulary_tree *tree = set_texts(g, bits) ? &w->others : &w->all;
     dsi_form_walk *m = &g->walk;
-    memset(bits, 0, (w->n + 63u) / 64 * sizeof *bits);
-    g->texts[0] = plain_text(g);
-    for (uint32_t k = 0; k < w->n_nodes;) {
-        const dsi_vocabulary_node *node = &w->nodes[k];
-        const uint32_t d = node->depth;
-        if (node->plain && node->height <= g->texts[d - 1]) {
-            set_ids(w, node, node->size, bits);
+    g->depths[0] = (depth){.text = {.n = -1}, .state = DSI_UTF8_WHOLE};
+    for (uint32_t k = 0; k < tree->n_nodes;) {
+        const dsi_vocabulary_node *node = &tree->nodes[k];
+        const uint32_t d = node->depth - 1u;
+        depth *before = &g->depths[d];
+        if (node->text && !covers(before->text, node) && !before->text.known) {
+            before->text = dsi_text_runs_at(&g->runs, position_at(g, d), before->state);
+        }
+        if (node->text && before->text.n >= 0 &&
+            (covers(before->text, node) || before->text.ends)) {
+            set_short_ids(w, node, before->text, bits);
             k += node->size;
             continue;
         }
-        const uint16_t at = dsi_form_walk_step(m, position_at(g, d - 1), node->byte);
+        const uint16_t at = dsi_form_walk_step(m, position_at(g, d), node->byte);
         if (at == DSI_FORM_WALK_DEAD) {
             k += node->size;
             continue;
         }
-        g->path[d] = at;
-        g->epochs[d] = m->epoch;
-        g->bytes[d - 1] = node->byte;
-        g->texts[d] = g->texts[d - 1] > 0 && dsi_vocabulary_is_plain(node->byte)
-                          ? (uint8_t)(g->texts[d - 1] - 1)
-                          : 0;
-        set_ids(w, node, 1, bits);
+        g->path[d + 1] = at;
+        g->epochs[d + 1] = m->epoch;
+        g->bytes[d] = node->byte;
+        g->depths[d + 1] =
+            (depth){dsi_text_run_behind(before->text, before->state, node->byte), node->state};
+        set_ids(tree->ids, node, bits);
         ++k;
     }
 }
@@ -332,6 +350,12 @@ static void apply(const uint64_t *bits, uint32_t n_words, float *logits, int64_t
     for (int64_t i = 0; i < n; i += 64) {
         const uint64_t word = i < n_words ? bits[i / 64] : 0;
         const int64_t end = i + 64 < n ? i + 64 : n;
+        if (word == 0) {
+            for (int64_t k = i; k < end; ++k) {
+                logits[k] = DSI_GUIDE_NEVER;
+            }
+            continue;
+        }
         for (int64_t k = i; k < end && word != UINT64_MAX; ++k) {
             logits[k] = (word >> (k - i) & 1) != 0 ? logits[k] : DSI_GUIDE_NEVER;
         }

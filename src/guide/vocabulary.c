@@ -76,7 +76,8 @@ static int compare(const void *a, const void *b, void *words)
 
 /* The branch that is being made: nodes[path[d]] is at depth d + 1. */
 typedef struct branch {
-    dsi_vocabulary *w;
+    const dsi_vocabulary *w;
+    dsi_vocabulary_tree *tree;
     uint32_t *path; /* [longest] */
     uint32_t depth;
 } branch;
@@ -85,75 +86,121 @@ static void cut(branch *b, uint32_t depth)
 {
     while (b->depth > depth) {
         const uint32_t k = b->path[--b->depth];
-        dsi_vocabulary_node *node = &b->w->nodes[k];
-        node->size = b->w->n_nodes - k;
+        dsi_vocabulary_node *node = &b->tree->nodes[k];
+        node->size = b->tree->n_nodes - k;
         if (b->depth > 0) {
-            dsi_vocabulary_node *parent = &b->w->nodes[b->path[b->depth - 1]];
-            const uint16_t height = (uint16_t)(node->height + 1);
+            dsi_vocabulary_node *parent = &b->tree->nodes[b->path[b->depth - 1]];
+            const uint16_t own = dsi_utf8_begins(parent->byte) ? 1 : 0;
+            const uint16_t height = (uint16_t)(node->height + own);
             parent->height = height > parent->height ? height : parent->height;
-            parent->plain = parent->plain && node->plain;
+            parent->text = parent->text && node->text;
         }
     }
 }
 
 static void add_word(branch *b, uint32_t at_id)
 {
-    dsi_vocabulary *w = b->w;
-    const uint32_t id = w->ids[at_id];
+    const dsi_vocabulary *w = b->w;
+    dsi_vocabulary_tree *t = b->tree;
+    const uint32_t id = t->ids[at_id];
     const uint8_t *bytes = w->bytes + w->at[id];
     const uint32_t n = (uint32_t)size_of(w, id);
     uint32_t same = 0;
-    while (same < n && same < b->depth && w->nodes[b->path[same]].byte == bytes[same]) {
+    while (same < n && same < b->depth && t->nodes[b->path[same]].byte == bytes[same]) {
         ++same;
     }
     cut(b, same);
+    dsi_utf8 state = same > 0 ? t->nodes[b->path[same - 1]].state : DSI_UTF8_WHOLE;
     for (uint32_t d = same; d < n; ++d) {
-        w->nodes[w->n_nodes] = (dsi_vocabulary_node){.ids = at_id,
+        state = dsi_utf8_next(state, bytes[d]);
+        t->nodes[t->n_nodes] = (dsi_vocabulary_node){.ids = at_id,
                                                      .depth = (uint16_t)(d + 1),
-                                                     .height = 1,
+                                                     .height = dsi_utf8_begins(bytes[d]) ? 1 : 0,
                                                      .byte = bytes[d],
-                                                     .plain = dsi_vocabulary_is_plain(bytes[d])};
-        b->path[b->depth++] = w->n_nodes++;
+                                                     .state = (uint8_t)state,
+                                                     .text = state != DSI_UTF8_WRONG};
+        b->path[b->depth++] = t->n_nodes++;
     }
 }
 
-static ds_status make_tree(ds_ctx *ctx, dsi_vocabulary *w)
+/* Of all tokens with bytes, or of those of them that are not text. */
+static ds_status make_tree(ds_ctx *ctx, const dsi_vocabulary *w, bool others,
+                           dsi_vocabulary_tree *t)
 {
+    const uint64_t *text = w->texts[DSI_VOCABULARY_TEXTS - 1];
     uint32_t n = 0;
-    w->ids = malloc((w->n + 1u) * sizeof *w->ids);
-    w->nodes = malloc((w->at[w->n] + 1u) * sizeof *w->nodes);
-    for (uint32_t id = 0; id < w->n && w->ids != NULL; ++id) {
-        const uint32_t size = (uint32_t)size_of(w, id);
-        w->longest = size > w->longest ? size : w->longest;
-        if (size > 0) {
-            w->ids[n++] = id;
+    size_t bytes = 0;
+    t->ids = malloc((w->n + 1u) * sizeof *t->ids);
+    for (uint32_t id = 0; id < w->n && t->ids != NULL; ++id) {
+        const bool is_text = (text[id / 64] >> id % 64 & 1) != 0;
+        if (size_of(w, id) > 0 && !(others && is_text)) {
+            t->ids[n++] = id;
+            bytes += size_of(w, id);
         }
     }
-    if (w->longest > MOST_DEPTH) {
-        return ds_fail(ctx, DS_ERR_LIMIT,
-                       "the vocabulary has a token of %u bytes, at most %d are "
-                       "possible with structured output",
-                       w->longest, MOST_DEPTH);
-    }
-    branch b = {.w = w, .path = malloc((w->longest + 1u) * sizeof *b.path)};
-    if (w->ids == NULL || w->nodes == NULL || b.path == NULL) {
+    t->nodes = malloc((bytes + 1) * sizeof *t->nodes);
+    branch b = {.w = w, .tree = t, .path = malloc((w->longest + 1u) * sizeof *b.path)};
+    if (t->ids == NULL || t->nodes == NULL || b.path == NULL) {
         free(b.path);
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for the bytes of tokens");
     }
-    qsort_r(w->ids, n, sizeof *w->ids, compare, w);
+    qsort_r(t->ids, n, sizeof *t->ids, compare, (void *)w);
     for (uint32_t i = 0; i < n; ++i) {
         add_word(&b, i);
     }
     cut(&b, 0);
-    w->nodes[w->n_nodes] = (dsi_vocabulary_node){.ids = n};
+    t->nodes[t->n_nodes] = (dsi_vocabulary_node){.ids = n};
     free(b.path);
+    return DS_OK;
+}
+
+static ds_status measure(ds_ctx *ctx, dsi_vocabulary *w)
+{
+    for (uint32_t id = 0; id < w->n; ++id) {
+        const uint32_t size = (uint32_t)size_of(w, id);
+        w->longest = size > w->longest ? size : w->longest;
+    }
+    return w->longest <= MOST_DEPTH
+               ? DS_OK
+               : ds_fail(ctx, DS_ERR_LIMIT,
+                         "the vocabulary has a token of %u bytes, at most %d are "
+                         "possible with structured output",
+                         w->longest, MOST_DEPTH);
+}
+
+static ds_status make_texts(ds_ctx *ctx, dsi_vocabulary *w)
+{
+    enum { N = DSI_VOCABULARY_TEXTS };
+    const size_t words = (w->n + 63u) / 64;
+    w->texts[0] = calloc(N * words + 1, sizeof *w->texts[0]);
+    if (w->texts[0] == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for sets of tokens");
+    }
+    for (int i = 1; i < N; ++i) {
+        w->texts[i] = w->texts[0] + (size_t)i * words;
+    }
+    for (uint32_t id = 0; id < w->n; ++id) {
+        dsi_utf8 state = DSI_UTF8_WHOLE;
+        int n = 0;
+        for (uint32_t at = w->at[id]; at < w->at[id + 1]; ++at) {
+            n += dsi_utf8_begins(w->bytes[at]) ? 1 : 0;
+            state = dsi_utf8_next(state, w->bytes[at]);
+        }
+        const bool text = state != DSI_UTF8_WRONG && w->at[id] < w->at[id + 1];
+        for (int i = n < N - 1 ? n : N - 1; text && i < N; ++i) {
+            w->texts[i][id / 64] |= 1ull << id % 64;
+        }
+    }
     return DS_OK;
 }
 
 static ds_status finish(ds_ctx *ctx, dsi_vocabulary *w, ds_status status,
                         dsi_vocabulary **words_out)
 {
-    status = status < 0 ? status : make_tree(ctx, w);
+    status = status < 0 ? status : measure(ctx, w);
+    status = status < 0 ? status : make_texts(ctx, w);
+    status = status < 0 ? status : make_tree(ctx, w, false, &w->all);
+    status = status < 0 ? status : make_tree(ctx, w, true, &w->others);
     if (status < 0) {
         dsi_vocabulary_destroy(&w);
         return status;
@@ -202,8 +249,11 @@ void dsi_vocabulary_destroy(dsi_vocabulary **words)
         free(w->bytes);
         free(w->begun);
         free(w->begin_bytes);
-        free(w->nodes);
-        free(w->ids);
+        free(w->all.nodes);
+        free(w->all.ids);
+        free(w->others.nodes);
+        free(w->others.ids);
+        free(w->texts[0]);
         free(w);
         *words = NULL;
     }

@@ -4,19 +4,29 @@
 #ifndef DSI_GUIDE_VOCABULARY_H
 #define DSI_GUIDE_VOCABULARY_H
 
+#include "guide/text_run.h"
+
 #include <deepspeed/tokenizer.h>
 #include <stdbool.h>
+
+enum { DSI_VOCABULARY_TEXTS = 16 };
 
 /* Nodes stand in the order of their bytes, each before those that go on from it. */
 typedef struct dsi_vocabulary_node {
     uint32_t size; /* nodes of this branch, itself included */
-    uint32_t
-        ids; /* where its tokens begin in dsi_vocabulary.ids; they end where the next node's do */
+    uint32_t ids;  /* where its tokens begin in the tree's ids; they end where the next node's do */
     uint16_t depth;  /* bytes, 1 and more */
-    uint16_t height; /* bytes from here to the end of the longest, 1 and more */
+    uint16_t height; /* characters that begin with this byte or behind it, in the longest */
     uint8_t byte;
-    bool plain; /* all bytes of the branch are dsi_vocabulary_is_plain */
+    uint8_t state; /* dsi_utf8 behind the byte */
+    bool text;     /* all bytes of the branch are text, with what stands before them */
 } dsi_vocabulary_node;
+
+typedef struct dsi_vocabulary_tree {
+    dsi_vocabulary_node *nodes; /* [n_nodes + 1] */
+    uint32_t n_nodes;
+    uint32_t *ids; /* by bytes */
+} dsi_vocabulary_tree;
 
 typedef struct dsi_vocabulary {
     uint32_t n;      /* tokens */
@@ -24,17 +34,13 @@ typedef struct dsi_vocabulary {
     uint8_t *bytes;  /* as a token is decoded behind another one */
     uint32_t *begun; /* [n + 1] and the bytes at the begin of a text; NULL: the same */
     uint8_t *begin_bytes;
-    dsi_vocabulary_node *nodes; /* [n_nodes + 1] */
-    uint32_t n_nodes;
-    uint32_t *ids; /* by bytes */
     uint32_t longest;
+    dsi_vocabulary_tree all;
+    dsi_vocabulary_tree others; /* of tokens that are not text alone (text_run.h) */
+    /* Sets of tokens, a bit each: of text (text_run.h) all that begin at most so many characters;
+     * the last: all of them. */
+    uint64_t *texts[DSI_VOCABULARY_TEXTS];
 } dsi_vocabulary;
-
-/* What stands for itself in a string of JSON and is a character alone: most bytes of most texts. */
-static inline bool dsi_vocabulary_is_plain(uint8_t byte)
-{
-    return byte >= ' ' && byte <= '~' && byte != '"' && byte != '\\';
-}
 
 /* Errors: ERR_NOMEM; ERR_LIMIT (tokens of more than 65535 bytes). */
 ds_status dsi_vocabulary_create(ds_ctx *ctx, const ds_tokenizer *tokenizer,

@@ -7,11 +7,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const pieces[] = {
-    "\":", "{\"", "\", \"", "\": \"",   "true", "false", "null", "}}",    "]}",   " \"",  "00",
-    "12",  ".5",  "abc",    "the ",     "\\n",  "\\\"",  "日本", "日",    "é",    "\n  ", "    ",
-    "id",  "ab",  "list",   "kind",     "[[",   "[]",    "{}",   "\\u00", "2024", "-",    "e+",
-    "\"}", ", ",  "value",  "children", "foo",  "bar",   "x y",  "://",   "@"};
+static const char *const pieces[] = {"\":",         "{\"",      "\", \"",
+                                     "\": \"",      "true",     "false",
+                                     "null",        "}}",       "]}",
+                                     " \"",         "00",       "12",
+                                     ".5",          "abc",      "the ",
+                                     "\\n",         "\\\"",     "日本",
+                                     "日",          "é",        "\n  ",
+                                     "    ",        "id",       "ab",
+                                     "list",        "kind",     "[[",
+                                     "[]",          "{}",       "\\u00",
+                                     "2024",        "-",        "e+",
+                                     "\"}",         ", ",       "value",
+                                     "children",    "foo",      "bar",
+                                     "x y",         "://",      "@",
+                                     "日本語",      "\xe6\x97", "\x97\xa5本",
+                                     "é\"",         "ab日",     "\xf0\x9f\x98\x80",
+                                     "\xf0\x9f",    "\xed\xa0", "a text of twenty characters",
+                                     "日本語の文字"};
 enum { PIECES = sizeof pieces / sizeof pieces[0], BYTES = 256, N = BYTES + PIECES + 1 };
 
 ds_status guide_words_make(ds_ctx *ctx, dsi_vocabulary **words_out)

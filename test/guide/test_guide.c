@@ -256,7 +256,7 @@ static void random_schema(ds_ctx *ctx, const dsi_vocabulary *words, uint64_t k, 
         dsi_buf out = dsi_buf_make(1 << 20);
         const char *why = "";
         if (guide_text_draw(guide, words, k * 3 + seed, 600, &out)) {
-            json_t *value = json_loadb(out.data, out.size, JSON_DECODE_ANY, NULL);
+            json_t *value = json_loadb(out.data, out.size, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
             if (value == NULL || !schema_valid(schema, schema, value, &why)) {
                 fail_msg("%s\n%s\n%s", text, dsi_buf_text(&out), why);
             }
