@@ -305,7 +305,7 @@ ds_status ds_model_change(const ds_model *model, const ds_model_changes *changes
     }
     if (wanted < from->vocab_size) {
         return ds_fail(model->ctx, DS_ERR_ARG,
-                       "a vocabulary of %lld: the model has %lld tokens, which are not taken away",
+                       "resize_vocab %lld: the model has %lld tokens, which are not taken away",
                        (long long)wanted, (long long)from->vocab_size);
     }
     DS_TRY(change_text(model, changes, &text));

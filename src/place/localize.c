@@ -185,6 +185,13 @@ static void local_attrs(const dsi_localizing *l, const dsi_node_info *node, void
     dsi_rule_local_attrs(&rule, &l->placed->mesh, need, made, 0, attrs_out);
 }
 
+bool dsi_parts_are_even(const dsi_mesh *mesh, const dsi_placement *at, ds_shape shape)
+{
+    const dsi_part first = dsi_placement_part(mesh, at, shape, 0);
+    const dsi_part last = dsi_placement_part(mesh, at, shape, mesh->n_ranks - 1);
+    return ds_shape_equal(dsi_part_shape(&first), dsi_part_shape(&last));
+}
+
 /* One graph is for all ranks: their parts have one shape. */
 static ds_status check_even(const dsi_localizing *l, const char *name, const dsi_placement *at,
                             ds_meta meta)
@@ -194,9 +201,7 @@ static ds_status check_even(const dsi_localizing *l, const char *name, const dsi
     if (dsi_placement_shard_axes(at) == 0) {
         return DS_OK;
     }
-    const dsi_part first = dsi_placement_part(mesh, at, meta.shape, 0);
-    const dsi_part last = dsi_placement_part(mesh, at, meta.shape, mesh->n_ranks - 1);
-    if (!ds_shape_equal(dsi_part_shape(&first), dsi_part_shape(&last))) {
+    if (!dsi_parts_are_even(mesh, at, meta.shape)) {
         char dims[128];
         return ds_fail(l->r.from->ctx, DS_ERR_UNSUPPORTED,
                        "%s: %s is placed %s, which makes parts of different shapes; it would have "

@@ -52,6 +52,9 @@ typedef struct dsi_localizing {
     int64_t used;
 } dsi_localizing;
 
+/* Whether the parts of a value that is placed so have one shape on all ranks. */
+bool dsi_parts_are_even(const dsi_mesh *mesh, const dsi_placement *at, ds_shape shape);
+
 /* The bucket of the next tensor: the open one, or a new one when it does not fit. */
 int64_t dsi_bucket_next(dsi_bucket *bucket, int64_t count, ds_dtype dtype, int64_t limit);
 void dsi_bucket_close(dsi_bucket *bucket);

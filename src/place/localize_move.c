@@ -286,9 +286,16 @@ static ds_status divide(dsi_localizing *l, ds_value v, const dsi_spread *from,
                : dsi_localize_move(l, v, &mean, need, -1, value);
 }
 
+static bool is_way(const dsi_redistribution *r, const dsi_placement *by)
+{
+    return dsi_placement_check(NULL, &r->mesh, by, r->meta.shape, r->name) == DS_OK &&
+           dsi_parts_are_even(&r->mesh, by, r->meta.shape);
+}
+
 /* Where a dim comes to be cut inside of another axis' cut, or no longer is: what only the target
  * cuts is sliced first, what only the source cuts is gathered last, and between the two the axis
- * exchanges one dim for another. False: it is no such move, or two axes would cut blocks on it. */
+ * exchanges one dim for another. False: it is no such move, or on it two axes would cut blocks, or
+ * ranks parts of different shapes. */
 static bool exchange_between(const dsi_redistribution *r, dsi_placement *before,
                              dsi_placement *behind)
 {
@@ -306,9 +313,8 @@ static bool exchange_between(const dsi_redistribution *r, dsi_placement *before,
         before->on[a] = from.kind == DSI_REPLICATE ? to : from;
         behind->on[a] = turned ? to : before->on[a];
     }
-    return inside && turns == 1 && r->from.flat.n == 0 && r->to.flat.n == 0 &&
-           dsi_placement_check(NULL, &r->mesh, before, r->meta.shape, r->name) == DS_OK &&
-           dsi_placement_check(NULL, &r->mesh, behind, r->meta.shape, r->name) == DS_OK;
+    return inside && turns == 1 && r->from.flat.n == 0 && r->to.flat.n == 0 && is_way(r, before) &&
+           is_way(r, behind);
 }
 
 /* What no list of collectives does at once: by way of other placements, the last leg is left. */

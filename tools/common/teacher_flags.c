@@ -24,7 +24,10 @@ ds_status teacher_flags_open(ds_ctx *ctx, const teacher_flags *f, ds_model **tea
     if (n < 0 || (size_t)n >= sizeof path) {
         return ds_fail(ctx, DS_ERR_ARG, "--teacher: the path is too long");
     }
-    DS_TRY(ds_model_from_config(ctx, path, teacher_out));
+    const ds_status status = ds_model_from_config(ctx, path, teacher_out);
+    if (status < 0) {
+        return ds_fail(ctx, status, "--teacher: %s", ds_ctx_error(ctx));
+    }
     *out = (ds_distillation){.teacher = *teacher_out,
                              .weights = f->teacher,
                              .weight = f->weight,
