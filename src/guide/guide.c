@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MASKS = 16 };
+enum { MASKS = 16, WORTH_ASKING = 32 /* nodes of a branch, else a walk is faster */ };
 
 /* The tokens of a position. */
 typedef struct mask {
@@ -282,7 +282,8 @@ static void walk(dsi_guide *g, uint64_t *bits)
         const dsi_vocabulary_node *node = &tree->nodes[k];
         const uint32_t d = node->depth - 1u;
         depth *before = &g->depths[d];
-        if (node->text && !covers(before->text, node) && !before->text.known) {
+        if (node->text && node->size >= WORTH_ASKING && !covers(before->text, node) &&
+            !before->text.known) {
             before->text = dsi_text_runs_at(&g->runs, position_at(g, d), before->state);
         }
         if (node->text && before->text.n >= 0 &&
