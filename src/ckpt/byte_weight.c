@@ -363,31 +363,33 @@ ds_status dsi_byte_read(const dsi_byte_matrix *m, int64_t first, int64_t n, floa
     return overflowed(m, overflows);
 }
 
-static ds_status fill(const dsi_byte_matrix *m, float *row, unsigned char *data)
+/* Rows [first, first + n). */
+static ds_status fill(const dsi_byte_matrix *m, int64_t first, int64_t n, float *row,
+                      unsigned char *data)
 {
     const size_t row_bytes = (size_t)m->g.n_in * ds_dtype_bytes(m->dtype);
     size_t overflows = 0;
-    for (int64_t o = 0; o < m->g.n_out; ++o) {
-        multiply(m, o * m->g.n_in, m->g.n_in, row);
+    for (int64_t o = 0; o < n; ++o) {
+        multiply(m, (first + o) * m->g.n_in, m->g.n_in, row);
         overflows += dsi_convert(DS_DTYPE_F32, row, m->dtype, data + (size_t)o * row_bytes,
                                  (size_t)m->g.n_in);
     }
     return overflowed(m, overflows);
 }
 
-ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
-                          const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
-                          ds_safetensor *out)
+ds_status dsi_byte_unpack_rows(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                               const ds_safetensor *scales, const ds_safetensor *zeros,
+                               ds_shape shape, int64_t first, int64_t n, ds_safetensor *out)
 {
     dsi_byte_matrix *m = NULL;
     DS_TRY(dsi_byte_open(ctx, form, weight, scales, zeros, shape, &m));
-    const size_t n_bytes = (size_t)(m->g.n_out * m->g.n_in) * ds_dtype_bytes(m->dtype);
+    const size_t n_bytes = (size_t)(n * m->g.n_in) * ds_dtype_bytes(m->dtype);
     unsigned char *data = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
     float *row = malloc((size_t)m->g.n_in * sizeof *row);
     const ds_dtype dtype = m->dtype;
     const ds_status status =
         data != NULL && row != NULL
-            ? fill(m, row, data)
+            ? fill(m, first, n, row, data)
             : ds_fail(ctx, DS_ERR_NOMEM, "no memory to unpack %s", weight->name);
     free(row);
     dsi_byte_close(&m);
@@ -396,8 +398,16 @@ ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safet
         return status;
     }
     *out = *weight;
-    out->meta = (ds_meta){dtype, shape};
+    out->meta = (ds_meta){dtype, ds_shape_2d(n, shape.dims[1])};
     out->data = data;
     out->bytes = n_bytes;
     return DS_OK;
+}
+
+ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                          const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
+                          ds_safetensor *out)
+{
+    const int64_t rows = shape.n_dims > 0 ? shape.dims[0] : 0;
+    return dsi_byte_unpack_rows(ctx, form, weight, scales, zeros, shape, 0, rows, out);
 }

@@ -45,5 +45,9 @@ void dsi_byte_close(dsi_byte_matrix **matrix);
 ds_status dsi_byte_unpack(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
                           const ds_safetensor *scales, const ds_safetensor *zeros, ds_shape shape,
                           ds_safetensor *out);
+/* The same of rows [first, first + n) alone. */
+ds_status dsi_byte_unpack_rows(ds_ctx *ctx, const dsi_byte_form *form, const ds_safetensor *weight,
+                               const ds_safetensor *scales, const ds_safetensor *zeros,
+                               ds_shape shape, int64_t first, int64_t n, ds_safetensor *out);
 
 #endif

@@ -2,8 +2,6 @@
 /* See expert_stack.h. */
 #include "ckpt/expert_stack.h"
 
-#include <string.h>
-
 /* The e-th of a tensor's first dim. */
 static ds_safetensor slice(const ds_safetensor *whole, int64_t e)
 {
@@ -48,22 +46,19 @@ ds_status dsi_expert_stack_check(ds_ctx *ctx, const dsi_byte_form *form, const d
 ds_status dsi_expert_stack_read(ds_ctx *ctx, const dsi_byte_form *form, const dsi_expert_stack *s,
                                 int64_t e, ds_safetensor *out)
 {
-    ds_safetensor made = slice(s->whole, e);
+    const ds_safetensor one = slice(s->whole, e);
+    const int64_t rows = s->shape.dims[0];
     if (s->scales != NULL) {
         const ds_safetensor scales = slice(s->scales, e);
-        const ds_safetensor stored = made;
-        DS_TRY(dsi_byte_unpack(ctx, form, &stored, &scales, NULL, stored.meta.shape, &made));
+        return dsi_byte_unpack_rows(ctx, form, &one, &scales, NULL, one.meta.shape, s->part * rows,
+                                    rows, out);
     }
-    const size_t bytes = made.bytes / (size_t)s->parts;
+    const size_t bytes = one.bytes / (size_t)s->parts;
     const size_t first = (size_t)s->part * bytes;
-    if (s->scales != NULL && first > 0) {
-        memmove((void *)(uintptr_t)made.data, (const char *)made.data + first, bytes);
-    } else if (s->scales == NULL) {
-        made.data = (const char *)made.data + first;
-        made.file_offset += first;
-    }
-    made.meta.shape = s->shape;
-    made.bytes = bytes;
-    *out = made;
+    *out = one;
+    out->meta.shape = s->shape;
+    out->data = (const char *)one.data + first;
+    out->file_offset += first;
+    out->bytes = bytes;
     return DS_OK;
 }

@@ -47,10 +47,14 @@ void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref
 
 void *dsi_exec_peer_view(const dsi_exec *exec, void *memory)
 {
-    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL ||
-                   exec->swap_params.mover != NULL
+    return dsi_exec_is_on_host(exec) || exec->accel->groups != NULL
                ? memory
                : exec->accel->memory->peer_view(exec->device, memory);
+}
+
+void *dsi_exec_disk_view(const dsi_exec *exec, void *memory)
+{
+    return exec->swap_params.mover != NULL ? memory : dsi_exec_peer_view(exec, memory);
 }
 
 /* The elements of a tensor as the communicator sees them: it knows no 8-byte reals. */

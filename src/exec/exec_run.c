@@ -102,7 +102,7 @@ static ds_status run_swap(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
     const uint32_t slot = dsi_exec_slot_of(exec, l, step);
     const size_t memory = (size_t)slot * l->plan->n_refs + (write ? step->in_at + 1 : step->out_at);
     DS_TRY(dsi_swap_start(exec->swap, l->plan->refs[step->in_at].cell, slot, write,
-                          dsi_exec_peer_view(exec, l->tensors[memory].data), &l->swaps[s]));
+                          dsi_exec_disk_view(exec, l->tensors[memory].data), &l->swaps[s]));
     return step->kind == DSI_STEP_RUN ? dsi_swap_wait(exec->swap, &l->swaps[s], NULL) : DS_OK;
 }
 
@@ -189,7 +189,7 @@ static ds_status fetch(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
                                          ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta));
     }
     DS_TRY(
-        dsi_swap_start(exec->swap, cell, 0, false, dsi_exec_peer_view(exec, memory), &l->swaps[s]));
+        dsi_swap_start(exec->swap, cell, 0, false, dsi_exec_disk_view(exec, memory), &l->swaps[s]));
     return dsi_swap_wait(exec->swap, &l->swaps[s], NULL);
 }
 

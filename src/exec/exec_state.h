@@ -175,8 +175,9 @@ void *dsi_exec_cell_of(const dsi_exec *exec, ds_cell cell, uint32_t slot);
 /* The memory of an operand; NULL of one that has none, as that of a swapped cell. */
 void *dsi_exec_place_of(const dsi_exec *exec, const dsi_loaded *l, const dsi_ref *ref,
                         uint32_t slot);
-/* The address by which communicators and disks reach it. */
+/* The address by which communicators reach it, and disks, or who moves between them and it. */
 void *dsi_exec_peer_view(const dsi_exec *exec, void *memory);
+void *dsi_exec_disk_view(const dsi_exec *exec, void *memory);
 /* Fills in what the plan's steps are called with: all memory lies where it will stay. */
 void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l);
 /* The addresses of cells in the plans' operands, after some have changed. */

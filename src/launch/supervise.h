@@ -6,8 +6,9 @@
  *   1 when dsi_supervise returns, every task and every descendant that it left has ended, unless
  *     the kernel itself does not let go of it, which is then said;
  *   2 the first task that fails ends the others: SIGTERM, `grace` seconds, SIGKILL;
- *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL; SIGUSR1, SIGUSR2 and
- *     the stop from the terminal are forwarded;
+ *   3 SIGINT, SIGTERM and SIGHUP are forwarded, the second one as SIGKILL, but for a SIGHUP, which
+ *     the shell and the kernel both send when a terminal is closed; SIGUSR1, SIGUSR2 and the stop
+ *     from the terminal are forwarded;
  *   4 what a task wrote is shown before its end is reported;
  *   5 a rank that ended with 0 while others wait for it to join, or for which others waited until
  *     they gave up, is the failure, not those;

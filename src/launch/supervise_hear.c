@@ -39,7 +39,7 @@ static void on_end_signal(dsi_job *job, int signal)
         } else {
             dsi_job_tell(job, signal); /* a failure is ending it already: its deadline stays */
         }
-    } else if (!job->killing) {
+    } else if (!job->killing && signal != SIGHUP) { /* of a closed terminal there are two */
         dsi_job_kill(job);
     }
 }

@@ -6,12 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The folder of a path that ends in /config.json; NULL: of another, or no memory. */
+/* The folder of a config.json; NULL: it has another name, or no memory. */
 static char *folder_of(const char *config_path)
 {
     const char *slash = strrchr(config_path, '/');
-    const bool named = slash != NULL && strcmp(slash, "/config.json") == 0;
-    return named ? strndup(config_path, (size_t)(slash - config_path)) : NULL;
+    const char *name = slash != NULL ? slash + 1 : config_path;
+    return strcmp(name, "config.json") != 0 ? NULL
+           : slash == NULL                  ? strdup(".")
+           : slash == config_path           ? strdup("/")
+                                            : strndup(config_path, (size_t)(slash - config_path));
 }
 
 static bool is_same(const ds_safetensor *a, const ds_safetensor *b)

@@ -192,7 +192,8 @@ static ds_tensor_source source_of(const dsi_merger *m, ds_cell c, const char *na
     return source;
 }
 
-/* Of an adapter with a head for classes, another head of the model's folder is left out. */
+/* Of an adapter with a head for classes, another head of the model's folder is left out. By names:
+ * what was made longer is another tensor. */
 static bool is_left_out(const dsi_merger *m, const ds_safetensor *tensor)
 {
     bool used = first_adapter(m)->task == DS_TASK_TOKENS;
@@ -201,7 +202,7 @@ static bool is_left_out(const dsi_merger *m, const ds_safetensor *tensor)
         const dsi_weight weight =
             cell->kind == DS_CELL_PARAM ? dsi_weights_of(m->stored, c) : (dsi_weight){0};
         for (int64_t i = 0; i < weight.n && !used; ++i) {
-            used = weight.parts[i] == tensor;
+            used = strcmp(weight.parts[i]->name, tensor->name) == 0;
         }
     }
     return !used;

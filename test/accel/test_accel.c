@@ -5,6 +5,7 @@
 #include "common/check.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "exec/exec_state.h"
 
 #include <deepspeed/infer.h>
 #include <signal.h>
@@ -243,6 +244,26 @@ static int close_all(void **state)
     return 0;
 }
 
+/* Where the device itself moves what is on disk, and ranks are shown its memory by peer_view. */
+static void ranks_and_disks_see_memory_in_their_own_ways(void **state)
+{
+    enum { BYTES = 4096 };
+    static const dsi_aio_mover mover;
+    dsi_exec exec = {.accel = &dsi_accel_sim};
+    void *memory = NULL;
+    (void)state;
+    CHECK_OK(ctx, dsi_accel_sim.open(ctx, "", &exec.device));
+    CHECK_OK(ctx, dsi_accel_sim.memory->alloc(exec.device, ctx, BYTES, "a test", &memory));
+    void *seen = dsi_exec_peer_view(&exec, memory);
+    assert_ptr_not_equal(seen, memory);
+    assert_ptr_equal(dsi_exec_disk_view(&exec, memory), seen);
+    exec.swap_params.mover = &mover;
+    assert_ptr_equal(dsi_exec_peer_view(&exec, memory), seen);
+    assert_ptr_equal(dsi_exec_disk_view(&exec, memory), memory);
+    dsi_accel_sim.memory->release(exec.device, memory, BYTES);
+    dsi_accel_sim.close(&exec.device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +273,7 @@ int main(void)
         cmocka_unit_test(a_late_failure_names_its_step),
         cmocka_unit_test(outputs_and_losses_are_those_of_cpu),
         cmocka_unit_test(generation_gives_the_same_tokens),
+        cmocka_unit_test(ranks_and_disks_see_memory_in_their_own_ways),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

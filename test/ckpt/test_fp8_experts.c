@@ -11,6 +11,7 @@
 #include <deepspeed/adapter.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/unmerge.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,6 +108,12 @@ static void same_weights(const char *folder, const char *plain)
             const ds_safetensor *t = ds_safetensors_find(real, name);
             assert_non_null(t);
             assert_memory_equal(got + e * count / n, t->data, t->bytes);
+            if (dsi_weights_origin(weights, c, e) == DSI_WEIGHT_UNPACKED) { /* a part has no room
+                                                                               for the whole */
+                const ds_safetensor *part = weight.parts[e];
+                assert_in_range(malloc_usable_size((void *)(uintptr_t)part->data), part->bytes,
+                                part->bytes + 256);
+            }
         }
         free(got);
     }

@@ -205,6 +205,8 @@ signal 143 'TERM TERM' 'trap "" TERM; while :; do sleep 0.05; done'
 signal 129 HUP 'exec sleep 50'
 signal 0 HUP 'trap "echo saved $RANK; exit 0" HUP; while :; do sleep 0.05; done'
 prints 'saved 0'
+signal 0 'HUP HUP' 'trap "sleep 1; echo saved $RANK; exit 0" HUP; while :; do sleep 0.05; done' # of a closed terminal there are two
+prints 'saved 0'
 (
     trap '' HUP # as nohup does: the job goes on
     signal 0 HUP 'sleep 0.8; echo went on'

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const variants[] = {"t5", "t5_untied", "t5_start", "t5_shared"};
 enum { N_VARIANTS = sizeof variants / sizeof *variants, N_STEPS = 20, N_NEW = 24 };
@@ -299,6 +300,31 @@ static void heads_like_transformers(void **state)
     json_decref(rows);
 }
 
+/* The weights beside it, whatever way its path is written. */
+static void heads_of_this_folder(void **state)
+{
+    static const char *const paths[] = {"config.json", "./config.json", NULL};
+    char whole[PARITY_PATH];
+    char *folder = scratch_make();
+    char *before = getcwd(NULL, 0);
+    json_t *head = json_string("half");
+    (void)state;
+    write_head("t5", head, folder);
+    write_head_config("t5", json_true(), json_null(), folder);
+    (void)snprintf(whole, sizeof whole, "%s/config.json", folder);
+    assert_int_equal(chdir(folder), 0);
+    for (int i = 0; i < 3; ++i) {
+        ds_model *model = NULL;
+        CHECK_OK(ctx, ds_model_from_config(ctx, paths[i] != NULL ? paths[i] : whole, &model));
+        assert_false(ds_model_get_info(model)->tied_embeddings);
+        ds_model_destroy(&model);
+    }
+    assert_int_equal(chdir(before), 0);
+    json_decref(head);
+    free(before);
+    scratch_remove(folder);
+}
+
 /* A config.json that has no weights beside it, or is a text. */
 static void heads_without_weights(void **state)
 {
@@ -445,7 +471,8 @@ int main(void)
         cmocka_unit_test(training_like_transformers),   cmocka_unit_test(export_is_what_was_read),
         cmocka_unit_test(greedy_like_transformers),     cmocka_unit_test(hidden_like_transformers),
         cmocka_unit_test(what_is_not_built_is_refused), cmocka_unit_test(heads_like_transformers),
-        cmocka_unit_test(heads_without_weights),        cmocka_unit_test(untied_keeps_its_factor),
+        cmocka_unit_test(heads_of_this_folder),         cmocka_unit_test(heads_without_weights),
+        cmocka_unit_test(untied_keeps_its_factor),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

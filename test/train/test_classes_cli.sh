@@ -73,6 +73,28 @@ tail -n 200 texts.jsonl > some.jsonl
 paste <(sed -E 's/.*"label": "([a-z]+)".*/\1/' some.jsonl) <(sed -E 's/^\{"label":"LABEL_([01])".*/\1/; s/^0$/no/; s/^1$/yes/' said.txt) |
     awk '{n++; right += $1 == $2} END {exit !(n == 200 && right >= 196)}' || fail "the adapter does not say what was learnt" said.txt
 "$build/ds_checkpoint" merge base beside merged > merge.log || fail "merge" merge.log
+# an embedding that the adapter has with more rows takes the place of the model's
+# shellcheck disable=SC2086
+"$build/ds_train" --model base --data texts.jsonl $common --steps 1 --objective classes --labels no yes --lora 2 \
+    --modules_to_save pooler word_embeddings --output rows > rows.log 2>&1 || fail "an adapter with an embedding" rows.log
+python3 - rows/adapter_model.safetensors <<'END'
+import json, struct, sys
+text = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", text[:8])[0]
+head, data, out = json.loads(text[8:8 + n]), text[8 + n:], b""
+for name, t in head.items():
+    if name != "__metadata__":
+        part = data[t["data_offsets"][0]:t["data_offsets"][1]]
+        if "word_embeddings" in name:
+            part += part[:4 * 3 * t["shape"][1]]
+            t["shape"][0] += 3
+        t["data_offsets"] = [len(out), len(out) + len(part)]
+        out += part
+head = json.dumps(head).encode()
+open(sys.argv[1], "wb").write(struct.pack("<Q", len(head)) + head + out)
+END
+"$build/ds_checkpoint" merge base rows longer > merge.log || fail "merge of an embedding with more rows" merge.log
+"$build/ds_encode" --model longer "a b x" > longer.txt 2> longer.log || fail "a merged embedding with more rows" longer.log
 "$build/ds_encode" --model merged --file some.jsonl > merged.txt 2> said.log || fail "ds_encode of the merged model" said.log
 cmp <(cut -c1-18 said.txt) <(cut -c1-18 merged.txt) || fail "merged, it says another class"
 grep -q '"BertForSequenceClassification"' texts/config.json || fail "config.json has another architecture" texts/config.json

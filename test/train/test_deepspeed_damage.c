@@ -10,9 +10,21 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const forms[] = {"zero1",      "zero2",    "zero3",        "universal2",
-                                    "universal3", "tensor1",  "pipe",         "pipe_tied",
-                                    "experts1",   "experts2", "experts_pipe", NULL};
+static const char *const forms[] = {"zero1",
+                                    "zero2",
+                                    "zero3",
+                                    "universal2",
+                                    "universal3",
+                                    "tensor1",
+                                    "pipe",
+                                    "pipe_tied",
+                                    "experts1",
+                                    "experts2",
+                                    "experts_pipe",
+                                    "universal_tensor1",
+                                    "universal_views",
+                                    "universal_autoep1",
+                                    NULL};
 
 static char *folder; /* of the unpacked forms */
 
@@ -148,7 +160,8 @@ static void refuses_damaged_shared_layers(void **state)
     forms_fail_to_open(*state, dir, DS_ERR_UNSUPPORTED, "another shard_shape");
 }
 
-/* A mutated pickle is refused, or read within its bounds, which the address sanitizer sees. */
+/* A mutated pickle is refused, or read within its bounds, which the address sanitizer sees. files:
+ * in the form's folder. */
 static void mutate(ds_ctx *ctx, const char *form, const char *const files[2], size_t span)
 {
     const char *wanted = getenv("TORCH_MUTATIONS");
@@ -161,7 +174,7 @@ static void mutate(ds_ctx *ctx, const char *form, const char *const files[2], si
     for (long i = 0; i < times; ++i) {
         size_t n = 0;
         ds_checkpoint *c = NULL;
-        (void)snprintf(path, sizeof path, "%s/global_step3/%s", dir, files[i % 2]);
+        (void)snprintf(path, sizeof path, "%s/%s", dir, files[i % 2]);
         char *data = scratch_read(path, &n);
         char *copy = malloc(n);
         assert_non_null(copy);
@@ -188,20 +201,37 @@ static void mutate(ds_ctx *ctx, const char *form, const char *const files[2], si
     }
 }
 
+#define STEP      "global_step3/"
+#define UNIVERSAL "global_step3_universal/"
+
 static void stays_inside_of_mutated_folders(void **state)
 {
-    static const char *const third[2] = {"zero_pp_rank_1_mp_rank_00_optim_states.pt",
-                                         "zero_pp_rank_0_mp_rank_00_model_states.pt"};
-    static const char *const maps[2] = {"mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt"};
-    static const char *const stages[2] = {"mp_rank_01_model_states.pt",
-                                          "zero_pp_rank_1_mp_rank_01_optim_states.pt"};
-    static const char *const experts[2] = {"mp_rank_00_model_states.pt",
-                                           "zero_pp_rank_3_mp_rank_00_optim_states.pt"};
+    static const char *const third[2] = {STEP "zero_pp_rank_1_mp_rank_00_optim_states.pt",
+                                         STEP "zero_pp_rank_0_mp_rank_00_model_states.pt"};
+    static const char *const maps[2] = {STEP "mp_rank_00_model_states.pt",
+                                        STEP "mp_rank_01_model_states.pt"};
+    static const char *const stages[2] = {STEP "mp_rank_01_model_states.pt",
+                                          STEP "zero_pp_rank_1_mp_rank_01_optim_states.pt"};
+    static const char *const experts[2] = {STEP "mp_rank_00_model_states.pt",
+                                           STEP "zero_pp_rank_3_mp_rank_00_optim_states.pt"};
     mutate(*state, "pipe_tied", stages, 4096);
     mutate(*state, "experts2", experts, 8192);
     mutate(*state, "experts_pipe", stages, 4096);
     mutate(*state, "zero3", third, 4096);
     mutate(*state, "tensor1", maps, 32768); /* affine_map is in the middle */
+}
+
+static void stays_inside_of_mutated_universal_folders(void **state)
+{
+    static const char *const maps[2] = {UNIVERSAL "mp_rank_00_model_states.pt",
+                                        UNIVERSAL "mp_rank_01_model_states.pt"};
+    static const char *const views[2] = {UNIVERSAL "mp_rank_01_model_states.pt", UNIVERSAL
+                                         "zero/model.layers.0.mlp.gate_proj.weight/fp32.pt"};
+    static const char *const experts[2] = {UNIVERSAL "mp_rank_00_model_states.pt",
+                                           UNIVERSAL "zero/model.layers.0.mlp.experts.w1/fp32.pt"};
+    mutate(*state, "universal_tensor1", maps, 32768);
+    mutate(*state, "universal_views", views, 32768);
+    mutate(*state, "universal_autoep1", experts, 8192);
 }
 
 static void finds_a_changed_byte(void **state)
@@ -234,6 +264,7 @@ int main(void)
         cmocka_unit_test(finds_a_changed_byte),
         cmocka_unit_test(refuses_damaged_universal_folders),
         cmocka_unit_test(stays_inside_of_mutated_folders),
+        cmocka_unit_test(stays_inside_of_mutated_universal_folders),
     };
     return cmocka_run_group_tests(tests, unpack, remove_all);
 }

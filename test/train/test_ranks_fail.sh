@@ -154,4 +154,17 @@ has 'File too large'
 [ "$(cat "$scratch/out/latest")" = "$saved" ] || fail "$case: latest moved"
 whole
 
+case="a closed terminal" # the shell and the kernel both send a SIGHUP, to the launcher; a rank may have both, too
+start "$build/ds_train" "${train[@]}" --deepspeed_config "$scratch/config.json"
+kill -HUP "$job"
+for ((i = 0; i < 100; ++i)); do
+    grep -q 'ends after this step' "$scratch/log" && break
+    sleep 0.1
+done
+kill -HUP "$job"
+kill -HUP "$(rank_pid 0)"
+ends 30
+has 'interrupted after step [0-9]*; go on with the same command and --resume'
+whole
+
 [ "$(shared)" = "$shm_before" ] || fail "shared memory is left over: $(shared)"

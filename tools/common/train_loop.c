@@ -20,6 +20,9 @@ static volatile sig_atomic_t speaks; /* rank 0: the handler says that it was hea
 static void on_signal(int number)
 {
     static const char heard[] = "\nends after this step; a second signal ends it at once\n";
+    if (number == SIGHUP && n_signals > 0) { /* the shell and the kernel both send it when a */
+        return;                              /* terminal is closed */
+    }
     n_signals = n_signals + 1;
     if (n_signals > 1) {
         (void)signal(number, SIG_DFL);
