@@ -82,6 +82,20 @@ DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
  * modules_to_save, a task_type that differs). */
 DS_API ds_status ds_adapter_add_frozen(ds_adapter *adapter, const char *folder);
 
+/* Several adapters are trained in one run beside one frozen model, each of the tokens that belong
+ * to it: batches have a further input `adapters`, i32 (B,T), the number of each token's adapter in
+ * this list, or another number: none. What an adapter learns is what it would learn in a run of its
+ * own whose other tokens were no targets (PEFT: adapter_names in the forward pass). The rest of the
+ * run, the mean of the loss and the norm that clips, is that of all. adapters[0] is what engine or
+ * plan gets, and owns the others, which become NULL in the list; ds_engine_save_adapter writes each
+ * into the folder of its name. Of linear layers, embeddings and output heads of decoders, without
+ * preferences. Call it before the adapter is used, and after ds_adapter_pack_base of the first.
+ * Errors: ERR_ARG (n from 2 to 64, names that are no folders or twice there), ERR_UNSUPPORTED
+ * naming the field (use_dora, modules_to_save, target_parameters, PiSSA, a task_type of classes or
+ * of sources and targets, frozen adapters), ERR_NOMEM. */
+DS_API ds_status ds_adapter_train_several(ds_adapter **adapters, const char *const *names,
+                                          uint32_t n);
+
 /* The model that the adapter is of: *model itself, or in its place one that ds_model_change makes
  * of it. The vocabulary becomes as long as what the adapter's folder holds of embedding and output
  * head; where modules_to_save means one of the two, or the adapter is on the embedding, and they

@@ -547,6 +547,17 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
                        "PEFT's task_type is SEQ_CLS or TOKEN_CLS (--objective classes or tags); "
                        "train the model itself");
     }
+    const bool rows = params->adapter != NULL && dsi_adapter_has_rows(params->adapter);
+    if (rows && (spec->train.task != DS_TASK_TOKENS || info->pairs ||
+                 spec->train.preference.loss != DS_PREFERENCE_NONE)) {
+        return ds_fail(
+            ctx, DS_ERR_UNSUPPORTED,
+            "several adapters that are trained in one run (--adapters) beside %s are not "
+            "built: train one at a time",
+            info->pairs                          ? "sources and targets"
+            : spec->train.task != DS_TASK_TOKENS ? "classes or embeddings"
+                                                 : "a preference loss");
+    }
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
