@@ -2,7 +2,7 @@
 """Makes the folders of test_adapter: for each case CASE/start (an adapter that PEFT wrote, B not 0), CASE/end (the same after
 STEPS steps of torch's AdamW), CASE/merged.safetensors (the model with the adapter of `end` merged, where it changes) and
 steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step; combined, what
-add_weighted_adapter makes of several; several, models into which several were merged, and one trained beside others that are frozen;
+add_weighted_adapter makes of several, sparse, of parts of their elements; several, models into which several were merged, and one trained beside others that are frozen;
 rows, several that are trained in one run, each on its own rows.
 
 Needs: pip install torch transformers peft safetensors. Run in this folder. With names of cases: makes those anew, of the models
@@ -181,6 +181,14 @@ COMBINED = {
     "tables": ("cat", ["lora_table/start", "lora/start"], [1.0, 2.0]),
     "svd": ("svd", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
 }
+# The same of which a part of the elements stays: NAME (way, density, which sign). What PEFT draws at random is drawn anew each time.
+SPARSE = {
+    "prune": ("magnitude_prune", 0.4, "total"),
+    "ties": ("ties", 0.7, "total"),
+    "ties_frequency": ("ties", 0.7, "frequency"),
+    "dare_linear": ("dare_linear", 0.6, "total"),
+    "dare_ties": ("dare_ties", 0.6, "total"),
+}
 LENT = {
     "more": dict(r=4, lora_alpha=12, target_modules=["q_proj", "gate_proj"]),
     "rslora_list": dict(r=3, lora_alpha=5, target_modules=["v_proj", "up_proj"], use_rslora=True,
@@ -209,6 +217,24 @@ def combined():
         os.rename("combined/made", "combined/" + name)
         os.chmod(f"combined/{name}/adapter_model.safetensors", 0o644)
     os.remove("combined/README.md")
+
+
+def sparse():
+    """Folders sparse/NAME: of three adapters of one rank, two with q_proj and two with v_proj."""
+    shutil.rmtree("sparse", ignore_errors=True)
+    folders = ["lora/end", "combined/more", "lora/start"]
+    for name, (way, density, sign) in SPARSE.items():
+        torch.manual_seed(23)
+        model = PeftModel.from_pretrained(base_model(name, "models/llama"), folders[0], adapter_name="a0")
+        for i, folder in enumerate(folders[1:], 1):
+            model.load_adapter(folder, adapter_name=f"a{i}")
+        model.add_weighted_adapter([f"a{i}" for i in range(3)], [0.75, -1.5, 0.5], "made", combination_type=way, density=density,
+                                   majority_sign_method=sign)
+        model.save_pretrained("sparse", selected_adapters=["made"])
+        os.rename("sparse/made", "sparse/" + name)
+        os.chmod(f"sparse/{name}/adapter_model.safetensors", 0o644)
+        os.remove(f"sparse/{name}/adapter_config.json")
+    os.remove("sparse/README.md")
 
 
 # Models into which merge_and_unload merges several active adapters: NAME (family, adapters in their order).
@@ -335,12 +361,15 @@ def main():
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
     write_steps(steps)
     combined()
+    sparse()
     several()
     of_rows()
 
 
 if sys.argv[1:] == ["combined"]:
     combined()
+elif sys.argv[1:] == ["sparse"]:
+    sparse()
 elif sys.argv[1:] == ["several"]:
     torch.set_num_threads(1)
     several()
