@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: slow
-# Several adapters in one run of ds_train (--adapters): the same bits in every ZeRO stage, with offload, recomputation, accumulation
-# by other micro-batches and resume; the same to a tolerance under tensor and sequence parallelism and in a pipeline; two adapters
-# learn what each learns alone; what is refused.
+# Several adapters in one run of ds_train (--adapters): the same bits in every ZeRO stage, with offload, recomputation, resume, and in a
+# pipeline; the same losses to a tolerance under tensor and sequence parallelism and in chunks of positions; what is refused.
 # Usage: test_adapter_rows_matrix.sh BUILD
 set -euo pipefail
 build=$1
@@ -60,6 +59,8 @@ run tensor 2 "$rows,\"tensor_parallel\":{\"autotp_size\":2}" --steps 3 --lora 4 
 alike tensor
 run sequence 2 "$rows,\"sequence_parallel_size\":2" --steps 3 --lora 4 --adapters first second
 alike sequence
+run chunks 1 "$rows,\"sequence_parallel\":{\"chunk_size\":16}" --steps 3 --lora 4 --adapters first second
+alike chunks
 parts=',"train_micro_batch_size_per_gpu":2,"gradient_accumulation_steps":2'
 run parts 1 "$parts" --steps 3 --lora 4 --adapters first second
 run stages 2 "$parts,\"pipeline\":{\"stages\":2}" --steps 3 --lora 4 --adapters first second
