@@ -499,7 +499,8 @@ static int combine(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
     }
     if (o->given_dtype || o->given_size || o->tokenizer != NULL || o->exclude_frozen ||
         o->reversible || deepspeed_flags_given(&o->deepspeed)) {
-        return usage("combine takes --weights, --combination, --svd_rank and --overwrite");
+        return usage("combine takes --weights, --combination, --svd_rank, --density, "
+                     "--majority_sign_method, --seed and --overwrite");
     }
     ds_status status = output_folder_free(ctx, words->items[1], o->overwrite);
     status = status < 0 ? status : combine_adapters(ctx, &o->combine, words);
@@ -528,9 +529,11 @@ static int run(ds_ctx *ctx, const options *o, const dsi_arg_list *words)
         return combine(ctx, o, words);
     }
     if (combine_flags_given(&o->combine, !is_merge)) {
-        return usage(is_merge ? "--combination and --svd_rank belong to combine"
-                              : "--weights, --combination and --svd_rank belong to combine, "
-                                "--weights to merge, too");
+        return usage(is_merge ? "--combination, --svd_rank, --density, --majority_sign_method and "
+                                "--seed belong to combine"
+                              : "--weights, --combination, --svd_rank, --density, "
+                                "--majority_sign_method and --seed belong to combine, --weights to "
+                                "merge, too");
     }
     if (o->reversible && !is_merge) {
         return usage("--reversible belongs to merge");

@@ -82,6 +82,20 @@ DS_API ds_status ds_adapter_pack_base(ds_adapter *adapter, ds_packing format);
  * modules_to_save, a task_type that differs). */
 DS_API ds_status ds_adapter_add_frozen(ds_adapter *adapter, const char *folder);
 
+/* Several adapters are trained in one run beside one frozen model, each of the tokens that belong
+ * to it: batches have a further input `adapters`, i32 (B,T), the number of each token's adapter in
+ * this list, or another number: none. What an adapter learns is what it would learn in a run of its
+ * own whose other tokens were no targets (PEFT: adapter_names in the forward pass). The rest of the
+ * run, the mean of the loss and the norm that clips, is that of all. adapters[0] is what engine or
+ * plan gets, and owns the others, which become NULL in the list; ds_engine_save_adapter writes each
+ * into the folder of its name. Of linear layers, embeddings and output heads of decoders, without
+ * preferences. Call it before the adapter is used, and after ds_adapter_pack_base of the first.
+ * Errors: ERR_ARG (n from 2 to 64, names that are no folders or twice there), ERR_UNSUPPORTED
+ * naming the field (use_dora, modules_to_save, target_parameters, PiSSA, a task_type of classes or
+ * of sources and targets, frozen adapters), ERR_NOMEM. */
+DS_API ds_status ds_adapter_train_several(ds_adapter **adapters, const char *const *names,
+                                          uint32_t n);
+
 /* The model that the adapter is of: *model itself, or in its place one that ds_model_change makes
  * of it. The vocabulary becomes as long as what the adapter's folder holds of embedding and output
  * head; where modules_to_save means one of the two, or the adapter is on the embedding, and they
@@ -129,7 +143,22 @@ typedef enum ds_adapter_combination {
                           rank is the sum of theirs */
     DS_ADAPTER_SVD,    /* the largest singular values of that sum, in B with their vectors: PEFT's
                           "svd" without a clamp */
+    /* Sums of A and of B as LINEAR, of matrices of which `density` of the elements stay, the others
+       become 0: */
+    DS_ADAPTER_TIES,            /* the largest stay; of each element those of the sign that most
+                                   have (`majority`), and their mean in place of the sum: Yadav et
+                                   al., "TIES-Merging", 2023 */
+    DS_ADAPTER_DARE_LINEAR,     /* any stay, and are divided by the density: Yu et al., "Language
+                                   Models are Super Mario", 2023 */
+    DS_ADAPTER_DARE_TIES,       /* any stay, divided so; then signs and means as TIES */
+    DS_ADAPTER_MAGNITUDE_PRUNE, /* the largest stay */
 } ds_adapter_combination;
+
+/* Which sign an element of DS_ADAPTER_TIES and DARE_TIES gets; none below 0: plus. */
+typedef enum ds_adapter_majority {
+    DS_MAJORITY_TOTAL,    /* that of the sum */
+    DS_MAJORITY_FREQUENCY /* that of more adapters */
+} ds_adapter_majority;
 
 typedef struct ds_adapter_combine_params {
     const ds_adapter *const *adapters; /* opened from folders; of one model */
@@ -138,13 +167,17 @@ typedef struct ds_adapter_combine_params {
     ds_adapter_combination combination;
     const char *folder; /* to be written, another one */
     int64_t rank;       /* of DS_ADAPTER_SVD; default 0: the largest of the adapters' */
-    DS_RESERVED(7);
+    double density;    /* of TIES, DARE_… and MAGNITUDE_PRUNE, needed there: above 0, 1 at most */
+    uint64_t majority; /* of TIES and DARE_TIES: a ds_adapter_majority, default TOTAL */
+    uint64_t seed; /* of DARE_…: which elements stay is a function of it, of the tensor's name,
+                      of the adapter's place and of the element */
+    DS_RESERVED(4);
 } ds_adapter_combine_params;
 
 /* Writes a folder with one adapter that several make: PEFT's add_weighted_adapter, by lists of
  * target_modules (those of all), in fp32. Its alpha is its rank, so that its scale is 1. A module
  * that some adapters are not on gets what the others have. Errors: ERR_ARG, ERR_SHAPE (ranks that
- * differ in the linear way), ERR_UNSUPPORTED naming the field (DoRA, target_parameters,
+ * differ, but in CAT and SVD), ERR_UNSUPPORTED naming the field (DoRA, target_parameters,
  * modules_to_save, layers that differ), those of folders. Source: PEFT 0.21,
  * tuners/lora/model.py. */
 DS_API ds_status ds_adapter_combine(ds_ctx *ctx, const ds_adapter_combine_params *params);

@@ -189,8 +189,10 @@ typedef struct ds_loader_batch {
     uint64_t n_tokens;                             /* not padding */
     const struct ds_loader_preference *preference; /* of preferences; else NULL */
     const struct ds_loader_task
-        *task; /* of rows of classes, of values and of contrast; else NULL */
-    DS_RESERVED(6);
+        *task;                /* of rows of classes, of values and of contrast; else NULL */
+    const ds_tensor *sources; /* of a mixture, but of preferences and contrast: the number of each
+                                 token's data set, i32 (B,T), -1 of padding; else NULL */
+    DS_RESERVED(5);
 } ds_loader_batch;
 
 /* What a batch of preferences has besides, under the names of deepspeed/preference.h; data NULL:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several adapters of one model as one: PEFT's add_weighted_adapter (tuners/lora/model.py), of its
- * ways "linear", "cat" and "svd". See deepspeed/adapter.h.
+ * ways without "…_svd" but "svd". See deepspeed/adapter.h.
  *
  * What is combined are the tensors of the folders, by their names; no model is needed. A combined
  * matrix is made whole in memory, one of each adapter beside it; "svd" makes the sum of what the
@@ -47,6 +47,12 @@ static ds_status refuse(const combiner *c, uint32_t i, const char *key, const ch
                    DSI_ADAPTER_CONFIG, key, why);
 }
 
+/* Whether matrices are added as they are, which needs one rank. */
+static bool adds_matrices(const combiner *c)
+{
+    return c->p->combination != DS_ADAPTER_CAT && c->p->combination != DS_ADAPTER_SVD;
+}
+
 static int64_t largest_rank(const ds_adapter *a)
 {
     const char *key;
@@ -82,10 +88,10 @@ static ds_status check_one(combiner *c, uint32_t i)
             return refuse(c, i, alike[k], "it differs from that of the first adapter");
         }
     }
-    if (c->p->combination == DS_ADAPTER_LINEAR && i > 0 && rank != c->rank) {
+    if (adds_matrices(c) && i > 0 && rank != c->rank) {
         return ds_fail(c->ctx, DS_ERR_ARG,
                        "ds_adapter_combine: %s has rank %lld, %s rank %lld: adapters of one rank "
-                       "are combined in the linear way; take cat",
+                       "are combined in this way; take cat or svd",
                        first->folder, (long long)c->rank, a->folder, (long long)rank);
     }
     if (c->p->combination == DS_ADAPTER_CAT) {
@@ -180,27 +186,31 @@ static ds_status weight_of(const combiner *c, uint32_t i, const char *module, ma
     return DS_OK;
 }
 
+/* One adapter's matrix in fp32, from malloc. */
+static ds_status read_matrix(const combiner *c, const ds_safetensor *t, matrix_side side,
+                             int64_t at, ds_shape shape, float **out)
+{
+    const int64_t rows = t->meta.shape.dims[0], columns = t->meta.shape.dims[1];
+    const int64_t own = side == SIDE_A ? rows : columns;
+    if (t->meta.shape.n_dims != 2 || at + own > c->rank || (adds_matrices(c) && own != c->rank) ||
+        (side == SIDE_A ? columns != shape.dims[1] : rows != shape.dims[0])) {
+        return ds_fail(
+            c->ctx, DS_ERR_SHAPE,
+            "%s: %s is %lld by %lld, which does not fit into one of rank %lld with those "
+            "of the other adapters (where matrices are added all have this rank; take cat)",
+            t->path, t->name, (long long)rows, (long long)columns, (long long)c->rank);
+    }
+    *out = malloc((size_t)(rows * columns) * sizeof **out + 1);
+    return *out != NULL ? ds_safetensors_read(c->ctx, t, DS_DTYPE_F32, *out) : no_memory(c->ctx);
+}
+
 /* Adds one adapter's matrix at row (A) or column (B) `at` of what is made. */
 static ds_status add_matrix(const combiner *c, const ds_safetensor *t, matrix_side side, int64_t at,
                             float weight, ds_shape shape, float *out)
 {
     const int64_t rows = t->meta.shape.dims[0], columns = t->meta.shape.dims[1];
-    const int64_t own = side == SIDE_A ? rows : columns;
     float *read = NULL;
-    if (t->meta.shape.n_dims != 2 || at + own > c->rank ||
-        (c->p->combination == DS_ADAPTER_LINEAR && own != c->rank) ||
-        (side == SIDE_A ? columns != shape.dims[1] : rows != shape.dims[0])) {
-        return ds_fail(
-            c->ctx, DS_ERR_SHAPE,
-            "%s: %s is %lld by %lld, which does not fit into one of rank %lld with those "
-            "of the other adapters (in the linear way all have this rank; take cat)",
-            t->path, t->name, (long long)rows, (long long)columns, (long long)c->rank);
-    }
-    read = malloc((size_t)(rows * columns) * sizeof *read + 1);
-    if (read == NULL) {
-        return no_memory(c->ctx);
-    }
-    const ds_status status = ds_safetensors_read(c->ctx, t, DS_DTYPE_F32, read);
+    const ds_status status = read_matrix(c, t, side, at, shape, &read);
     for (int64_t r = 0; r < rows && status >= 0; ++r) {
         float *to = side == SIDE_A ? out + (at + r) * columns : out + r * shape.dims[1] + at;
         for (int64_t k = 0; k < columns; ++k) {
@@ -222,6 +232,32 @@ ds_status dsi_combine_make(combiner *c, const char *name, ds_shape shape, float 
     return DS_OK;
 }
 
+/* The matrices of all adapters that have the tensor, of which a part stays. */
+static ds_status combine_parts(const combiner *c, const ds_safetensor *first, const char *module,
+                               matrix_side side, ds_shape shape, float *out)
+{
+    dsi_combine_part *parts = calloc((size_t)c->p->n_adapters + 1, sizeof *parts);
+    ds_status status = parts != NULL ? DS_OK : no_memory(c->ctx);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->p->n_adapters && status >= 0; ++i) {
+        const ds_safetensor *t = ds_safetensors_find(c->st[i], first->name);
+        if (t == NULL) {
+            continue;
+        }
+        dsi_combine_part *part = &parts[n++];
+        part->adapter = i;
+        status = weight_of(c, i, module, side, &part->weight);
+        status = status < 0 ? status : read_matrix(c, t, side, 0, shape, &part->data);
+    }
+    status = status < 0 ? status
+                        : dsi_combine_sparse(c, first->name, parts, n, ds_shape_count(shape), out);
+    for (uint32_t i = 0; i < n; ++i) {
+        free(parts[i].data);
+    }
+    free(parts);
+    return status;
+}
+
 /* One tensor of all adapters that have it. */
 static ds_status combine_tensor(combiner *c, const ds_safetensor *first, const char *module,
                                 matrix_side side)
@@ -234,6 +270,9 @@ static ds_status combine_tensor(combiner *c, const ds_safetensor *first, const c
     shape.dims[side == SIDE_A ? 0 : 1] = c->rank;
     float *out = NULL;
     DS_TRY(dsi_combine_make(c, first->name, shape, &out));
+    if (dsi_combine_is_sparse(c->p->combination)) {
+        return combine_parts(c, first, module, side, shape, out);
+    }
     for (uint32_t i = 0; i < c->p->n_adapters; ++i) {
         const ds_safetensor *t = ds_safetensors_find(c->st[i], first->name);
         float weight = 0.0f;
@@ -356,13 +395,15 @@ ds_status ds_adapter_combine(ds_ctx *ctx, const ds_adapter_combine_params *param
     combiner c = {.ctx = ctx, .p = params};
     DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_adapter_combine_params", params));
     if (params->n_adapters < 1 || params->folder == NULL ||
-        params->combination < DS_ADAPTER_LINEAR || params->combination > DS_ADAPTER_SVD ||
-        params->rank < 0 || (params->rank > 0 && params->combination != DS_ADAPTER_SVD)) {
+        params->combination < DS_ADAPTER_LINEAR ||
+        params->combination > DS_ADAPTER_MAGNITUDE_PRUNE || params->rank < 0 ||
+        (params->rank > 0 && params->combination != DS_ADAPTER_SVD)) {
         return ds_fail(
             ctx, DS_ERR_ARG,
             "ds_adapter_combine_params: expected adapters, a folder, a combination, and a "
             "rank of DS_ADAPTER_SVD alone");
     }
+    DS_TRY(dsi_combine_check_sparse(ctx, params));
     for (uint32_t i = 0; i < params->n_adapters && params->weights != NULL; ++i) {
         if (!isfinite(params->weights[i])) {
             return ds_fail(ctx, DS_ERR_ARG, "ds_adapter_combine_params: weights[%u] is %g", i,

@@ -54,12 +54,12 @@ static bool is_again(const ds_safetensors *st, const ds_safetensor *tensor)
 /* The embedding or output head that an adapter is on, which PEFT writes with it. */
 static ds_cell base_of(const ds_adapter *a, const ds_cells *cells, const ds_safetensor *tensor)
 {
-    char prefix[DSI_ADAPTER_FROZEN_BYTES];
+    char prefix[DSI_ADAPTER_PREFIX_BYTES];
     static const char part[] = ".base_layer";
     const char *at = strstr(tensor->name, part);
     const size_t n = strlen(DSI_ADAPTER_PREFIX);
     char name[NAME_BYTES];
-    dsi_adapter_frozen_prefix(a, prefix);
+    dsi_adapter_cell_prefix(a, prefix);
     if (at == NULL || strncmp(tensor->name, DSI_ADAPTER_PREFIX, n) != 0) {
         return DS_NONE;
     }

@@ -332,7 +332,7 @@ static ds_status freeze(const rewriter *w)
                            "cannot be trained: leave one of the two",
                            cell->name, ds_packing_name(cell->packed.format));
         }
-        if (is_model_param(cell) && !saved && w->adapter->number == 0) { /* the trained one says */
+        if (is_model_param(cell) && !saved && w->adapter->number == 0) { /* the first says */
             cell->frozen = true;
         }
     }
@@ -351,16 +351,16 @@ static ds_status read_cell(rewriter *w, const ds_cell_info *info, ds_value *valu
 ds_status dsi_adapter_read_own(rewriter *w, ds_cell weight, const char *module, const char *end,
                                ds_meta meta, ds_init init, ds_value *value_out)
 {
-    char prefix[DSI_ADAPTER_FROZEN_BYTES];
+    char prefix[DSI_ADAPTER_PREFIX_BYTES];
     char name[NAME_BYTES + 64];
-    dsi_adapter_frozen_prefix(w->adapter, prefix);
+    dsi_adapter_cell_prefix(w->adapter, prefix);
     (void)snprintf(name, sizeof name, "%s%s%s", prefix, module, end);
     const ds_cell_info info = {.name = name,
                                .kind = DS_CELL_PARAM,
                                .meta = meta,
                                .init = init,
                                .of = weight,
-                               .frozen = w->adapter->number > 0};
+                               .frozen = w->adapter->number > 0 && !w->adapter->trained};
     return read_cell(w, &info, value_out);
 }
 
@@ -437,6 +437,39 @@ static ds_status apply1(rewriter *w, const ds_op *op, const void *attrs, const d
     return DS_OK;
 }
 
+/* Of several adapters that are trained: h of tokens that belong to others becomes 0, and so does
+ * its gradient. */
+static ds_status keep_own_tokens(rewriter *w, ds_cell weight, ds_value *h)
+{
+    const bool eval = w->trace->mode == DS_TRACE_EVAL;
+    const ds_shape tokens = ds_shape_2d(w->trace->batch, w->trace->seq_length);
+    const ds_cell_info ids = {.name = eval ? "eval/adapters" : "train/adapters",
+                              .kind = DS_CELL_INPUT,
+                              .meta = {DS_DTYPE_I32, tokens},
+                              .of = DS_NONE};
+    const dsi_compare_attrs is_own = {.kind = DSI_COMPARE_EQ, .value = w->adapter->number};
+    const dsi_where_attrs others = {0};
+    dsi_reshape_attrs column = {0};
+    ds_shape shape = ds_graph_meta(w->r.to, *h).shape;
+    ds_value in[2] = {DS_NONE, *h};
+    if (!dsi_adapter_has_rows(w->adapter)) {
+        return DS_OK;
+    }
+    shape.dims[shape.n_dims - 1] = 1;
+    if (ds_shape_count(shape) != ds_shape_count(tokens)) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "several adapters: %s is read in parts of the batch (tiles, pieces), where "
+                       "a row's adapter is not known: do not tile, or train one at a time",
+                       ds_cells_get(w->cells, weight)->name);
+    }
+    column.n_dims = shape.n_dims;
+    memcpy(column.dims, shape.dims, sizeof column.dims);
+    DS_TRY(read_cell(w, &ids, &in[0]));
+    DS_TRY(apply1(w, &dsi_op_reshape, &column, in, 1, &in[0]));
+    DS_TRY(apply1(w, &dsi_op_compare, &is_own, in, 1, &in[0]));
+    return apply1(w, &dsi_op_where, &others, in, 2, h);
+}
+
 /* The linear layer of a node without its bias, of x. */
 static ds_status apply_plain(rewriter *w, const dsi_node_info *node, ds_value x, ds_value weight,
                              ds_value *y)
@@ -491,6 +524,7 @@ ds_status dsi_adapter_project(rewriter *w, ds_cell weight, ds_value x, int64_t n
     in[1] = parts[1];
     DS_TRY(apply1(w, &dsi_op_linear, &plain, in, 2, &parts[0]));
     DS_TRY(apply1(w, &dsi_op_scale, &scale, parts, 1, &parts[0]));
+    DS_TRY(keep_own_tokens(w, weight, &parts[0]));
     return read_matrix(w, weight, ".lora_B.weight", b, (ds_init){DS_INIT_ZEROS, 0.0}, &parts[2]);
 }
 
@@ -575,6 +609,7 @@ static ds_status adapt_table(rewriter *w, ds_cell weight, const ds_value *in, ui
     DS_TRY(apply1(w, &dsi_op_permute, &turn, rows, 1, &rows[0]));
     DS_TRY(apply1(w, &dsi_op_embedding, NULL, rows, 2, &parts[0]));
     DS_TRY(apply1(w, &dsi_op_scale, &scale, parts, 1, &parts[0]));
+    DS_TRY(keep_own_tokens(w, weight, &parts[0]));
     return apply1(w, &dsi_op_linear, &sum, parts, 4, y);
 }
 
@@ -712,9 +747,12 @@ static ds_status rewrite_one(const ds_adapter *adapter, const ds_trace *trace, d
 
 ds_status dsi_adapter_graph(const ds_adapter *adapter, const ds_trace *trace, ds_graph **graph)
 {
-    /* the trained one last: its nodes come to stand in front of theirs, behind the layer's own */
+    /* the first one last: its nodes come to stand in front of theirs, behind the layer's own */
     for (uint32_t i = 0; adapter != NULL && i < adapter->n_frozen; ++i) {
         DS_TRY(rewrite_one(adapter->frozen[i], trace, graph));
+    }
+    for (uint32_t i = 0; adapter != NULL && i < adapter->n_others; ++i) {
+        DS_TRY(rewrite_one(adapter->others[i], trace, graph));
     }
     return adapter != NULL ? rewrite_one(adapter, trace, graph) : DS_OK;
 }

@@ -343,6 +343,30 @@ static bool is_8bit(const builder *b, ds_cell param)
            !(spec->embeddings_fp32 && is_table(b, param));
 }
 
+/* The same in two, of a whole tensor and of slices. all: operands of the one operator. */
+static ds_status build_8bit_parts(builder *b, const dsi_optim_attrs *attrs, uint32_t n_states,
+                                  const ds_value *all)
+{
+    const bool mixes = n_states == 3;
+    const dsi_scale_attrs same = {.factor = 1.0};
+    const dsi_8bit_step_attrs step = {.mixes = mixes};
+    ds_value in[DSI_UPDATE_IN + 3] = {DS_NONE, all[2], all[3]};
+    ds_value made[DS_MAX_OUT];
+    ds_value out[DS_MAX_OUT];
+    /* an accumulated gradient would be gathered in the communication dtype (adafactor_graph.c) */
+    DS_TRY(dsi_train_apply(b, &dsi_op_scale, &same, &all[1], 1, out));
+    in[0] = out[0];
+    memcpy(in + 3, all + 5, 2 * n_states * sizeof *in);
+    DS_TRY(dsi_train_apply(b, mixes ? &dsi_op_ademamix_8bit_direction : &dsi_op_adam_8bit_direction,
+                           attrs, in, 3 + 2 * n_states, made));
+    for (uint32_t i = 0; i < 2 * n_states; ++i) {
+        const ds_value stored[2] = {all[5 + i], made[1 + i]};
+        DS_TRY(dsi_train_apply(b, &dsi_op_store, NULL, stored, 2, out));
+    }
+    const ds_value update[5] = {all[0], made[0], all[2], DS_NONE, all[4]};
+    return dsi_train_apply(b, &dsi_op_adam_8bit_step, &step, update, 5, out);
+}
+
 /* AdamW or AdEMAMix with the largest magnitudes of blocks beside states in 8 bits. in: operands of
  * an update. */
 static ds_status build_8bit(builder *b, const dsi_optim_attrs *attrs, ds_cell param,
@@ -357,6 +381,9 @@ static ds_status build_8bit(builder *b, const dsi_optim_attrs *attrs, ds_cell pa
     memcpy(all, in, (5 + n_states) * sizeof *all);
     for (uint32_t i = 0; i < n_states; ++i) {
         DS_TRY(read_state(b, kinds[i], sizes, param, &all[5 + n_states + i]));
+    }
+    if (b->spec->adam_8bit.cut) {
+        return build_8bit_parts(b, attrs, n_states, all);
     }
     return dsi_train_apply(b, n_states == 3 ? &dsi_op_ademamix_8bit : &dsi_op_adam_8bit, attrs, all,
                            5 + 2 * n_states, out);

@@ -57,6 +57,7 @@ typedef struct dsi_adam_8bit_spec {
     bool on;
     int64_t min_size;     /* elements of a parameter below which they are fp32 */
     bool embeddings_fp32; /* and those of embeddings */
+    bool cut;             /* ranks have slices of states, or of parameters */
 } dsi_adam_8bit_spec;
 
 /* AdEMAMix: two first moments. Both numbers are reached in so many updates, 0: at once. */

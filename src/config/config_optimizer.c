@@ -159,7 +159,6 @@ static void muon_numbers(dsi_eval *eval)
 static void apart_numbers(dsi_eval *eval)
 {
     const ds_config_values *v = eval->values;
-    const dsi_item *type = dsi_item_find(eval, "optimizer.type");
     const bool free = v->optimizer.kind == DS_OPTIMIZER_SCHEDULE_FREE;
     if (free && v->optimizer.beta1 == 0.0) {
         dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.betas"),
@@ -175,14 +174,6 @@ static void apart_numbers(dsi_eval *eval)
     if (mix && v->optimizer.optim_bits != 8 && v->optimizer.optim_bits != 32) {
         dsi_item_error(eval, dsi_item_find(eval, "optimizer.params.optim_bits"),
                        "expected 8 or 32, found %" PRId64, v->optimizer.optim_bits);
-    }
-    if (dsi_config_is_8bit(&v->optimizer) && v->zero.stage > 0) {
-        dsi_item_error(eval, mix ? dsi_item_find(eval, "optimizer.params.optim_bits") : type,
-                       "%s with zero_optimization.stage %" PRId64
-                       ": its blocks are of whole tensors, which a slice would cut; set the stage "
-                       "to 0, or %s",
-                       mix ? "8 bits" : "AdamW8bit", v->zero.stage,
-                       mix ? "optim_bits to 32" : "take AdamW");
     }
 }
 

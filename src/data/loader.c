@@ -17,7 +17,7 @@ static ds_status check_params(ds_ctx *ctx, const ds_loader_params *params, size_
 {
     if (params->batch < 1 || params->seq_length < 1 || params->seq_length > INT32_MAX ||
         !dsi_mul_size((size_t)params->batch, (size_t)params->seq_length, bytes_out) ||
-        !dsi_mul_size(*bytes_out, 4 * sizeof(int32_t), bytes_out) ||
+        !dsi_mul_size(*bytes_out, 5 * sizeof(int32_t), bytes_out) ||
         *bytes_out > (size_t)PTRDIFF_MAX) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "batch %lld and sequence length %lld must be at least 1, and together fit "
@@ -185,6 +185,17 @@ void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length)
         row.positions[i] = (int32_t)(i - from);
         row.first[i] = (int32_t)from;
     }
+    for (int64_t i = from; i < length && row.sources != NULL; ++i) {
+        row.sources[i] = -1;
+    }
+}
+
+void dsi_loader_mark_source(const ds_loader *loader, const dsi_lane *lane, dsi_row row,
+                            int64_t origin, int64_t n)
+{
+    for (int64_t i = 0; i < n && row.sources != NULL; ++i) {
+        row.sources[origin + i] = (int32_t)(lane - loader->lanes);
+    }
 }
 
 dsi_row dsi_loader_row_at(ds_loader *loader, int64_t index)
@@ -192,7 +203,8 @@ dsi_row dsi_loader_row_at(ds_loader *loader, int64_t index)
     const int64_t length = loader->params.seq_length;
     const int64_t plane = loader->params.batch * dsi_loader_rows_each(loader) * length;
     int32_t *base = loader->data + index * length;
-    return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane};
+    return (dsi_row){base, base + plane, base + 2 * plane, base + 3 * plane,
+                     loader->n_lanes > 1 ? base + 4 * plane : NULL};
 }
 
 /* The lanes of a mixture go on where they are. */
@@ -264,12 +276,15 @@ static ds_loader_batch view(ds_loader *loader)
 {
     const int64_t rows = loader->params.batch * dsi_loader_rows_each(loader);
     const ds_meta meta = {DS_DTYPE_I32, ds_shape_2d(rows, loader->params.seq_length)};
+    const bool marks = loader->n_lanes > 1 && loader->preference == NULL && !is_contrast(loader);
     const dsi_row row = dsi_loader_row_at(loader, 0);
+    loader->sources = (ds_tensor){row.sources, meta};
     return (ds_loader_batch){.input_ids = {row.input_ids, meta},
                              .targets = {row.targets, meta},
                              .positions = {row.positions, meta},
                              .first = {row.first, meta},
                              .n_tokens = loader->batch_tokens,
+                             .sources = marks ? &loader->sources : NULL,
                              .preference = dsi_loader_view_preference(loader),
                              .task = dsi_loader_view_task(loader)};
 }

@@ -13,6 +13,7 @@
 /* One row of a batch: T entries each. */
 typedef struct dsi_row {
     int32_t *input_ids, *targets, *positions, *first;
+    int32_t *sources; /* NULL: there is one lane */
 } dsi_row;
 
 typedef struct dsi_lane {
@@ -30,7 +31,8 @@ struct ds_loader {
     bool samples;
     dsi_lane *lanes; /* [n_lanes], and as many again to work with */
     uint32_t n_lanes;
-    int32_t *data; /* four planes (B,T) */
+    int32_t *data;     /* four planes (B,T), of a mixture five */
+    ds_tensor sources; /* of a mixture */
     uint64_t batch_tokens;
     uint64_t content; /* of all datasets */
     uint64_t bad;     /* a token that is no id of the vocabulary, met in this batch; DSI_NO_TOKEN */
@@ -48,6 +50,9 @@ struct ds_loader {
 int32_t dsi_loader_id(ds_loader *loader, const ds_dataset *dataset, uint64_t at);
 
 void dsi_loader_clear_row(dsi_row row, int64_t from, int64_t length);
+/* Notes that n tokens of a row are the lane's. */
+void dsi_loader_mark_source(const ds_loader *loader, const dsi_lane *lane, dsi_row row,
+                            int64_t origin, int64_t n);
 
 /* ---- loader_lanes.c ---- */
 

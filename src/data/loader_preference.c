@@ -221,7 +221,7 @@ static dsi_row mismatched_at(const ds_loader *loader, int64_t row)
     const int64_t length = loader->params.seq_length;
     const int64_t plane = loader->params.batch * length;
     int32_t *at = loader->preference->mismatched + row * length;
-    return (dsi_row){at, at + plane, at + 2 * plane, at + 3 * plane};
+    return (dsi_row){at, at + plane, at + 2 * plane, at + 3 * plane, NULL};
 }
 
 /* The prompt of document d with the answer of its neighbour. */

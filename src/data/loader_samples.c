@@ -122,6 +122,7 @@ void dsi_loader_row_samples(ds_loader *loader, const dsi_row *row)
         }
         if (row != NULL) {
             place(loader, lane, *row, d, used);
+            dsi_loader_mark_source(loader, lane, *row, used, n);
         }
         used += n;
         dsi_loader_drew(loader, lane);

@@ -63,6 +63,7 @@ static void fill(ds_loader *loader, const dsi_lane *lane, dsi_row row, uint64_t 
         dsi_loader_mask(loader, lane, row, 0, start, i);
     }
     loader->batch_tokens += (uint64_t)i;
+    dsi_loader_mark_source(loader, lane, row, 0, i);
     dsi_loader_clear_row(row, i, length);
 }
 

@@ -37,7 +37,12 @@ void ds_adapter_destroy(ds_adapter **adapter)
     for (uint32_t i = 0; i < a->n_frozen; ++i) {
         ds_adapter_destroy(&a->frozen[i]);
     }
+    for (uint32_t i = 0; i < a->n_others; ++i) {
+        ds_adapter_destroy(&a->others[i]);
+    }
     free(a->frozen);
+    free(a->others);
+    free(a->name);
     json_decref(a->config);
     free(a->folder);
     free(a);

@@ -23,16 +23,28 @@ struct ds_adapter {
     ds_packing packing;  /* of the model beside it */
     ds_adapter **frozen; /* that are active beside it, and its own */
     uint32_t n_frozen;
-    uint32_t number; /* from 1 among them; 0: it is none of them */
+    ds_adapter **others; /* that are trained in the same run, each of tokens of its own */
+    uint32_t n_others;
+    uint32_t number; /* from 1 among the frozen, or among the others; 0: it is the first */
+    bool trained;    /* it is one of the others */
+    char *name;      /* of its folder, where several are trained; else NULL */
 };
 
-/* In front of the names of a frozen adapter's cells: "frozen.2." of the second, "" of others. */
-enum { DSI_ADAPTER_FROZEN_BYTES = 24 };
-void dsi_adapter_frozen_prefix(const ds_adapter *adapter, char prefix[DSI_ADAPTER_FROZEN_BYTES]);
+/* In front of the names of an adapter's cells: "frozen.2." of the second that is frozen,
+ * "trained.1." of the first of the others, "" of the first. */
+enum { DSI_ADAPTER_PREFIX_BYTES = 24 };
+void dsi_adapter_cell_prefix(const ds_adapter *adapter, char prefix[DSI_ADAPTER_PREFIX_BYTES]);
 /* A cell's name behind that prefix. */
 const char *dsi_adapter_plain_name(const char *cell);
-/* ERR_UNSUPPORTED where frozen adapters are beside it, which `what` does not know. */
+/* ERR_UNSUPPORTED where others are beside it, frozen or trained, which `what` does not know. */
 ds_status dsi_adapter_check_alone(const ds_adapter *adapter, const char *what);
+
+/* The adapters that are trained: the first, and the others. i below 1 + n_others. */
+const ds_adapter *dsi_adapter_trained(const ds_adapter *adapter, uint32_t i);
+/* Whether each token belongs to one of several, as the input `adapters` says. */
+bool dsi_adapter_has_rows(const ds_adapter *adapter);
+/* Whether one of those that are trained has the parameter (dsi_adapter_has). */
+bool dsi_adapter_trains(const ds_adapter *adapter, const ds_cell_info *cell);
 
 /* NONE without an adapter. */
 ds_packing dsi_adapter_packing(const ds_adapter *adapter);

@@ -112,6 +112,9 @@ ds_status ds_adapter_fit(const ds_adapter *a, ds_model **model)
     for (uint32_t i = 0; a != NULL && i < a->n_frozen; ++i) {
         DS_TRY(ds_adapter_fit(a->frozen[i], model));
     }
+    for (uint32_t i = 0; a != NULL && i < a->n_others; ++i) {
+        DS_TRY(ds_adapter_fit(a->others[i], model));
+    }
     info = ds_model_get_info(*model);
     if (a == NULL || info->vocab_size == 0 || info->embedding == NULL) {
         return DS_OK;

@@ -814,6 +814,14 @@ enum { DSI_8BIT_BLOCK = 256 };
 extern const ds_op dsi_op_adam_8bit;
 /* Likewise ademamix, with exp_avg_slow behind exp_avg_sq and absmax_slow behind absmax_sq. */
 extern const ds_op dsi_op_ademamix_8bit;
+/* The same in two, where ranks have slices: grad, hyper, factor, states, magnitudes → direction
+ * f32, states, magnitudes, of a whole tensor; and of slices param (written), direction, hyper,
+ * none, [master (written)] → param, [master]. */
+typedef struct dsi_8bit_step_attrs {
+    int64_t mixes; /* AdEMAMix's: the direction has its bias corrections */
+} dsi_8bit_step_attrs;
+extern const ds_op dsi_op_adam_8bit_direction, dsi_op_ademamix_8bit_direction;
+extern const ds_op dsi_op_adam_8bit_step;
 typedef struct dsi_adafactor_attrs {
     double eps;            /* added to squares of the gradient */
     double scale_eps;      /* the least that a weight scales the rate by */

@@ -52,6 +52,9 @@ ds_status dsi_engine_load_adapter(ds_engine *engine)
     for (uint32_t i = 0; a != NULL && i < a->n_frozen; ++i) {
         DS_TRY(load_one(engine, a->frozen[i]));
     }
+    for (uint32_t i = 0; a != NULL && i < a->n_others; ++i) {
+        DS_TRY(load_one(engine, a->others[i]));
+    }
     return load_one(engine, a);
 }
 
@@ -140,7 +143,8 @@ static ds_status gather(ds_engine *engine, ds_cell c, const ds_cell_info *cell, 
     w->data[i] = data;
     DS_TRY(ds_engine_get(engine, DS_CELL_PARAM, cell->name, data, count));
     (void)dsi_engine_join_first(engine, c, &shape, data);
-    (void)snprintf(w->names[i], NAME_BYTES, "%s%s", DSI_ADAPTER_PREFIX, cell->name);
+    (void)snprintf(w->names[i], NAME_BYTES, "%s%s", DSI_ADAPTER_PREFIX,
+                   dsi_adapter_plain_name(cell->name));
     w->sources[i] =
         (ds_tensor_source){.name = w->names[i], .meta = {DS_DTYPE_F32, shape}, .data = data};
     if (ds_comm_rank(engine->comm) != 0) { /* rank 0 alone writes */
@@ -191,7 +195,7 @@ static ds_status gather_experts(ds_engine *engine, const ds_cell_info *cell,
     return status;
 }
 
-static ds_status gather_all(ds_engine *engine, writing *w)
+static ds_status gather_all(ds_engine *engine, const ds_adapter *a, writing *w)
 {
     const uint32_t n = ds_cells_count(engine->cells);
     w->sources = calloc((size_t)n + 1, sizeof *w->sources);
@@ -204,7 +208,7 @@ static ds_status gather_all(ds_engine *engine, writing *w)
     for (ds_cell c = 0; c < n; ++c) {
         const ds_cell_info cell = *ds_cells_get(engine->cells, c);
         dsi_expert_stored stored;
-        if (!dsi_adapter_has(engine->spec.train.adapter, &cell)) {
+        if (!dsi_adapter_has(a, &cell)) {
             continue;
         }
         DS_TRY(cell.of != DS_NONE &&
@@ -216,7 +220,8 @@ static ds_status gather_all(ds_engine *engine, writing *w)
 }
 
 /* The weights first: a folder with adapter_config.json is whole. */
-static ds_status write_folder(const ds_engine *engine, const char *folder, const writing *w)
+static ds_status write_folder(const ds_engine *engine, const ds_adapter *a, const char *folder,
+                              const writing *w)
 {
     static const ds_text_pair format = {"format", "pt"};
     const ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
@@ -225,9 +230,7 @@ static ds_status write_folder(const ds_engine *engine, const char *folder, const
     char *config_path = dsi_path_join(folder, DSI_ADAPTER_CONFIG);
     ds_status status = weights_path != NULL && config_path != NULL ? DS_OK : no_memory(engine);
     DS_TRY_GOTO(status, dsi_folder_make(engine->ctx, folder), done);
-    DS_TRY_GOTO(status,
-                dsi_adapter_folder_text(engine->spec.train.adapter,
-                                        dsi_engine_is_transposed(engine), &config),
+    DS_TRY_GOTO(status, dsi_adapter_folder_text(a, dsi_engine_is_transposed(engine), &config),
                 done);
     DS_TRY_GOTO(status, ds_safetensors_write(engine->ctx, weights_path, w->sources, w->n, &params),
                 done);
@@ -239,10 +242,44 @@ done:
     return status;
 }
 
-ds_status ds_engine_save_adapter(ds_engine *engine, const char *folder)
+/* Collective. */
+static ds_status save_one(ds_engine *engine, const ds_adapter *a, const char *folder)
 {
     writing w = {0};
-    if (engine->spec.train.adapter == NULL) {
+    ds_status status = gather_all(engine, a, &w);
+    if (status >= 0 && ds_comm_rank(engine->comm) == 0) {
+        status = write_folder(engine, a, folder, &w);
+    }
+    free_writing(&w);
+    return ds_comm_agree(engine->comm, engine->ctx, status);
+}
+
+/* Each of several in the folder of its name. */
+static ds_status save_several(ds_engine *engine, const ds_adapter *first, const char *folder)
+{
+    ds_status status = DS_OK;
+    if (ds_comm_rank(engine->comm) == 0) {
+        status = dsi_folder_make(engine->ctx, folder);
+    }
+    DS_TRY(ds_comm_agree(engine->comm, engine->ctx, status));
+    for (uint32_t i = 0; i <= first->n_others; ++i) {
+        const ds_adapter *a = dsi_adapter_trained(first, i);
+        char *path = dsi_path_join(folder, a->name);
+        if (path == NULL) {
+            dsi_comm_abort(engine->comm, "out of memory for the adapter's weights");
+            return no_memory(engine);
+        }
+        status = save_one(engine, a, path);
+        free(path);
+        DS_TRY(status);
+    }
+    return DS_OK;
+}
+
+ds_status ds_engine_save_adapter(ds_engine *engine, const char *folder)
+{
+    const ds_adapter *a = engine->spec.train.adapter;
+    if (a == NULL) {
         return ds_fail(engine->ctx, DS_ERR_STATE,
                        "ds_engine_save_adapter: the engine trains no adapter");
     }
@@ -251,10 +288,5 @@ ds_status ds_engine_save_adapter(ds_engine *engine, const char *folder)
         return DS_OK;
     }
     DS_TRY(dsi_engine_check_whole(engine, "ds_engine_save_adapter"));
-    ds_status status = gather_all(engine, &w);
-    if (status >= 0 && ds_comm_rank(engine->comm) == 0) {
-        status = write_folder(engine, folder, &w);
-    }
-    free_writing(&w);
-    return ds_comm_agree(engine->comm, engine->ctx, status);
+    return a->n_others > 0 ? save_several(engine, a, folder) : save_one(engine, a, folder);
 }

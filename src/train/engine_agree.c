@@ -50,12 +50,14 @@ static void put_numbers(const dsi_engine_spec *s, dsi_buf *text)
     }
 }
 
-static void put_frozen(const ds_adapter *a, dsi_buf *text)
+static void put_beside(const char *what, ds_adapter *const *beside, uint32_t n, dsi_buf *text)
 {
-    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+    for (uint32_t i = 0; i < n; ++i) {
+        const char *name = beside[i]->name;
         char *line = NULL;
-        (void)ds_adapter_print(a->frozen[i], &line);
-        dsi_buf_printf(text, "frozen adapter: %s\n", line != NULL ? line : "");
+        (void)ds_adapter_print(beside[i], &line);
+        dsi_buf_printf(text, "%s adapter %s: %s\n", what, name != NULL ? name : "",
+                       line != NULL ? line : "");
         free(line);
     }
 }
@@ -76,12 +78,15 @@ static ds_status same_facts(const ds_engine *engine)
     dsi_buf_puts(&text, model);
     put_numbers(&engine->spec, &text);
     free(model);
-    if (engine->spec.train.adapter != NULL) {
+    const ds_adapter *a = engine->spec.train.adapter;
+    if (a != NULL) {
         char *adapter = NULL;
-        (void)ds_adapter_print(engine->spec.train.adapter, &adapter);
-        dsi_buf_printf(&text, "adapter: %s\n", adapter != NULL ? adapter : "");
+        (void)ds_adapter_print(a, &adapter);
+        dsi_buf_printf(&text, "adapter %s: %s\n", a->name != NULL ? a->name : "",
+                       adapter != NULL ? adapter : "");
         free(adapter);
-        put_frozen(engine->spec.train.adapter, &text);
+        put_beside("frozen", a->frozen, a->n_frozen, &text);
+        put_beside("further", a->others, a->n_others, &text);
     }
     const ds_status status = text.failed
                                  ? ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory to compare ranks")

@@ -170,17 +170,19 @@ bool dsi_engine_is_base(const ds_engine *engine, const ds_cell_info *cell)
 {
     return dsi_nn_is_teacher(cell) ||
            (engine->spec.train.adapter != NULL && cell->kind == DS_CELL_PARAM &&
-            !dsi_adapter_has(engine->spec.train.adapter, cell));
+            !dsi_adapter_trains(engine->spec.train.adapter, cell));
 }
 
-/* What the frozen adapters beside the trained one are, in their order. */
-static ds_status frozen_digest(const ds_adapter *a, uint64_t *digest_out)
+/* What adapters beside the first are, in their order; of those that are trained their names too. */
+static ds_status beside_digest(ds_adapter *const *beside, uint32_t n, uint64_t sum,
+                               uint64_t *digest_out)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < a->n_frozen; ++i) {
+    for (uint32_t i = 0; i < n; ++i) {
+        const char *name = beside[i]->name;
         char *line = NULL;
-        DS_TRY(ds_adapter_print(a->frozen[i], &line));
+        DS_TRY(ds_adapter_print(beside[i], &line));
         sum = XXH3_64bits_withSeed(line, strlen(line), sum);
+        sum = name != NULL ? XXH3_64bits_withSeed(name, strlen(name), sum) : sum;
         free(line);
     }
     *digest_out = sum;
@@ -193,15 +195,22 @@ static ds_status base_text(const ds_engine *engine, uint64_t digest, char text[S
     const ds_adapter *a = engine->spec.train.adapter;
     const ds_packing packing = dsi_adapter_packing(a);
     uint64_t frozen = 0;
+    uint64_t others = 0;
     int n = snprintf(text, STATE_BYTES, "{\"digest\": \"%016" PRIx64 "\"", digest);
     if (packing != DS_PACKING_NONE) {
         n += snprintf(text + n, STATE_BYTES - (size_t)n, ", \"packing\": \"%s\"",
                       ds_packing_name(packing));
     }
     if (a->n_frozen > 0) {
-        DS_TRY(frozen_digest(a, &frozen));
+        DS_TRY(beside_digest(a->frozen, a->n_frozen, 0, &frozen));
         n +=
             snprintf(text + n, STATE_BYTES - (size_t)n, ", \"frozen\": \"%016" PRIx64 "\"", frozen);
+    }
+    if (a->n_others > 0) {
+        DS_TRY(
+            beside_digest(a->others, a->n_others, XXH3_64bits(a->name, strlen(a->name)), &others));
+        n += snprintf(text + n, STATE_BYTES - (size_t)n, ", \"trained\": \"%u %016" PRIx64 "\"",
+                      a->n_others + 1, others);
     }
     (void)snprintf(text + n, STATE_BYTES - (size_t)n, "}");
     return DS_OK;
@@ -282,7 +291,7 @@ static ds_status compare_bases(ds_engine *engine, const char *path, const char *
                : ds_fail(engine->ctx, DS_ERR_ARG,
                          "%s holds an adapter of another model than this: the frozen weights "
                          "differ (%s, here %s); resume with the same --model, in as many bits, "
-                         "and the same --frozen_adapters",
+                         "and the same --frozen_adapters and --adapters",
                          path, text != NULL ? text : "missing", own);
 }
 

@@ -232,6 +232,12 @@ ds_status dsi_engine_create(ds_ctx *ctx, const ds_engine_params *params,
                                     "frozen adapter's folder"),
                     failed);
     }
+    for (uint32_t i = 0; params->adapter != NULL && i < params->adapter->n_others; ++i) {
+        DS_TRY_GOTO(status,
+                    dsi_same_folder(ctx, engine->comm, params->adapter->others[i]->folder,
+                                    "adapter's folder"),
+                    failed);
+    }
     if (engine->spec.memory_breakdown) {
         DS_TRY_GOTO(status, dsi_engine_view_memory(engine), failed);
         dsi_engine_see_memory(engine, "DeepSpeed Engine: Before configure distributed model");

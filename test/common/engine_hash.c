@@ -5,9 +5,16 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-static bool is_state(ds_cell_kind kind)
+/* Of states in 8 bits their magnitudes: the bytes themselves show in the weights of the next steps.
+ */
+static bool is_state(const ds_cell_info *cell)
 {
-    return kind <= DS_CELL_MOMENTUM && kind != DS_CELL_GRAD && kind != DS_CELL_MASTER;
+    const ds_cell_kind kind = cell->kind;
+    const bool sizes = kind == DS_CELL_ABSMAX || kind == DS_CELL_ABSMAX_SQ ||
+                       kind == DS_CELL_ABSMAX_SLOW;
+    return (kind <= DS_CELL_MOMENTUM && kind != DS_CELL_GRAD && kind != DS_CELL_MASTER &&
+            cell->meta.dtype != DS_DTYPE_U8) ||
+           sizes;
 }
 
 ds_status engine_hash(ds_ctx *ctx, const ds_engine *engine, uint64_t *hash_out)
@@ -16,7 +23,7 @@ ds_status engine_hash(ds_ctx *ctx, const ds_engine *engine, uint64_t *hash_out)
     uint64_t hash = 0;
     for (ds_cell c = 0; c < ds_cells_count(cells); ++c) {
         const ds_cell_info *info = ds_cells_get(cells, c);
-        if (!is_state(info->kind)) {
+        if (!is_state(info)) {
             continue;
         }
         const size_t n = (size_t)ds_shape_count(info->meta.shape);

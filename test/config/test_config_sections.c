@@ -262,7 +262,6 @@ static void refuses_by_name(void **state)
         {"{" BATCH "}",
          {.optim = "schedule_free_adamw", .lr_scheduler_type = "linear"},
          "which AdamWScheduleFree is there to do without"},
-        {"{" BATCH "zero_optimization: {stage: 2}}", {.optim = "adamw_8bit"}, "set the stage to 0"},
         {"{" BATCH "}",
          {.optim = "adafactor", .adam_beta1 = {true, 0.5}},
          "--adam_beta1 is not in"},

@@ -1202,6 +1202,16 @@ const op_case op_cases[] = {
     {&dsi_op_ademamix_8bit, "f32",
      "f32[300] act[300] f32[8]h f32[]=0.7 - u8[300] u8[300] u8[300] f32[2]+ f32[2]+ f32[2]+",
      OPTIM(0), .flags = OP_EXACT | OP_F32},
+    {&dsi_op_adam_8bit_direction, "f32",
+     "act[300] f32[8]h f32[]=0.7 u8[300] u8[300] f32[2]+ f32[2]+", OPTIM(0),
+     .flags = OP_EXACT | OP_NO_GRAD | OP_F32},
+    {&dsi_op_ademamix_8bit_direction, "f32",
+     "act[300] f32[8]h f32[]=0.7 u8[300] u8[300] u8[300] f32[2]+ f32[2]+ f32[2]+", OPTIM(0),
+     .flags = OP_EXACT | OP_NO_GRAD | OP_F32},
+    {&dsi_op_adam_8bit_step, "f32", "f32[133] f32[133] f32[8]h",
+     ATTRS(dsi_8bit_step_attrs, .mixes = 0), .flags = OP_EXACT | OP_F32},
+    {&dsi_op_adam_8bit_step, "16 bits", "bf16[133] f32[133] f32[8]h - f32[133]",
+     ATTRS(dsi_8bit_step_attrs, .mixes = 1), .flags = OP_EXACT | OP_BF16},
     {0},
 };
 

@@ -220,7 +220,14 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.schedule_free =
             (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
     }
-    if (strcmp(r->optimizer, "ademamix") == 0) {
+    if (strcmp(r->optimizer, "adamw8bit") == 0) {
+        spec.train.optimizer = DS_OPTIMIZER_ADAMW_8BIT;
+    }
+    if (strstr(r->optimizer, "8bit") != NULL) {
+        spec.train.adam_8bit =
+            (dsi_adam_8bit_spec){.on = true, .min_size = 200, .cut = r->stage > 0 || r->tp > 1};
+    }
+    if (strncmp(r->optimizer, "ademamix", 8) == 0) {
         spec.train.optimizer = DS_OPTIMIZER_ADEMAMIX;
         spec.train.ademamix = (dsi_ademamix_spec){
             .on = true, .beta3 = 0.9999, .alpha = 5.0, .t_beta3 = 3, .t_alpha = 6};

@@ -147,6 +147,22 @@ if cmp -s alone.txt together.txt; then fail "the second adapter changes no text"
 if say --adapter "$golden/lora/end" "$golden/dora/end" > /dev/null; then fail "DoRA is combined"; fi
 [ -z "$(ls several)" ] || fail "a folder stays after an error: $(ls several)"
 
+# Of ways that keep a part of the elements: their flags.
+combine() { "$build/ds_checkpoint" combine "$1" "$golden/lora/end" "$golden/combined/more" "${@:2}" 2>&1; }
+unlike() { # words, flags …
+    local words=$1
+    shift
+    if combine parts "$@" > parts.log; then fail "combined: $*"; fi
+    grep -q -- "$words" parts.log || fail "$*: $(cat parts.log)"
+}
+unlike '--density goes with' --combination ties
+unlike '--density goes with' --density 0.5
+unlike '--seed goes with' --combination ties --density 0.5 --seed 1
+unlike '--majority_sign_method goes with' --combination dare_linear --density 0.5 --majority_sign_method frequency
+combine parts --combination dare_ties --density 0.5 --seed 7 --majority_sign_method frequency > parts.log || fail "$(cat parts.log)"
+combine again --combination dare_ties --density 0.5 --seed 7 --majority_sign_method frequency > parts.log
+cmp parts/adapter_model.safetensors again/adapter_model.safetensors || fail "the same seed keeps others"
+
 # The planner counts what is trained.
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --lora 4 --json lora.json > /dev/null
 "$build/ds_plan" --model "$golden/models/llama" --deepspeed_config one.json --seq_length 48 --adapter "$golden/lora/start" > plan.txt

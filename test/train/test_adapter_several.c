@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Several adapters of one model against PEFT (test/golden/adapter/several, combined/svd): merged
- * one after the other, and the largest singular values of their sum. */
+/* Several adapters of one model against PEFT (test/golden/adapter/several, combined/svd, sparse):
+ * merged one after the other, the largest singular values of their sum, and sums of which a part of
+ * the elements stays. */
 #include "common/check.h"
 #include "common/scratch.h"
 
@@ -234,6 +235,160 @@ static void singular_values_as_peft(void **state)
     scratch_remove(out);
 }
 
+/* Of q_proj, which the first two and the third adapter have: zeros, and the sum of magnitudes. */
+static void facts(const char *path, double *zeros_out, double *size_out)
+{
+    ds_safetensors *st = NULL;
+    double n = 0.0;
+    *zeros_out = *size_out = 0.0;
+    CHECK_OK(ctx, ds_safetensors_open(ctx, path, &st));
+    for (size_t i = 0; i < ds_safetensors_count(st); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(st, i);
+        const float *x = t->data;
+        for (int64_t k = 0; strstr(t->name, "q_proj") && k < ds_shape_count(t->meta.shape); ++k) {
+            *zeros_out += x[k] == 0.0f;
+            *size_out += fabs((double)x[k]);
+            n += 1.0;
+        }
+    }
+    *zeros_out /= n;
+    *size_out /= n;
+    ds_safetensors_close(&st);
+}
+
+/* What PEFT draws from torch's generator is drawn otherwise here: as many elements stay, as large.
+ */
+static void parts_as_peft(void **state)
+{
+    static const struct {
+        const char *name;
+        ds_adapter_combination way;
+        double density;
+        uint64_t majority;
+        bool drawn;
+    } cases[] = {
+        {"prune", DS_ADAPTER_MAGNITUDE_PRUNE, 0.4, 0, false},
+        {"ties", DS_ADAPTER_TIES, 0.7, DS_MAJORITY_TOTAL, false},
+        {"ties_frequency", DS_ADAPTER_TIES, 0.7, DS_MAJORITY_FREQUENCY, false},
+        {"dare_linear", DS_ADAPTER_DARE_LINEAR, 0.6, 0, true},
+        {"dare_ties", DS_ADAPTER_DARE_TIES, 0.6, 0, true},
+    };
+    static const double weights[MOST] = {0.75, -1.5, 0.5};
+    ds_adapter *a[MOST] = {opened("lora/end"), opened("combined/more"), opened("lora/start")};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        char *out = scratch_make();
+        char want[PATH_BYTES], got[2 * PATH_BYTES];
+        const ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)a,
+                                             .n_adapters = MOST,
+                                             .weights = weights,
+                                             .combination = cases[i].way,
+                                             .density = cases[i].density,
+                                             .majority = cases[i].majority,
+                                             .folder = scratch_path(out, "made")};
+        (void)snprintf(want, sizeof want, GOLDEN "sparse/%s/adapter_model.safetensors",
+                       cases[i].name);
+        (void)snprintf(got, sizeof got, "%s/adapter_model.safetensors", p.folder);
+        CHECK_OK(ctx, ds_adapter_combine(ctx, &p));
+        if (!cases[i].drawn) {
+            assert_true(difference(got, want, want) < 1e-6);
+        } else {
+            double zeros[2], sizes[2];
+            facts(got, &zeros[0], &sizes[0]);
+            facts(want, &zeros[1], &sizes[1]);
+            assert_true(zeros[0] > 0.0 && fabs(zeros[0] - zeros[1]) < 0.1);
+            assert_true(fabs(sizes[0] / sizes[1] - 1.0) < 0.2);
+        }
+        scratch_remove(out);
+    }
+    for (size_t i = 0; i < MOST; ++i) {
+        ds_adapter_destroy(&a[i]);
+    }
+}
+
+/* Of one adapter: each element is 0, or as large as before over the density; so many stay; another
+ * seed lets others stay. */
+static void any_elements(void **state)
+{
+    char *out = scratch_make();
+    char path[2][2 * PATH_BYTES];
+    ds_adapter *a = opened("lora/end");
+    ds_safetensors *st[2] = {NULL}, *whole = NULL;
+    double kept = 0.0, n = 0.0, same = 0.0;
+    (void)state;
+    for (uint64_t seed = 0; seed < 2; ++seed) {
+        (void)snprintf(path[seed], sizeof path[seed], "%s/%u", out, (unsigned)seed);
+        const ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)&a,
+                                             .n_adapters = 1,
+                                             .combination = DS_ADAPTER_DARE_LINEAR,
+                                             .density = 0.3,
+                                             .seed = seed,
+                                             .folder = path[seed]};
+        CHECK_OK(ctx, ds_adapter_combine(ctx, &p));
+        (void)snprintf(path[seed] + strlen(path[seed]), 64, "/adapter_model.safetensors");
+        CHECK_OK(ctx, ds_safetensors_open(ctx, path[seed], &st[seed]));
+    }
+    CHECK_OK(ctx, ds_safetensors_open(ctx, GOLDEN "lora/end/adapter_model.safetensors", &whole));
+    for (size_t i = 0; i < ds_safetensors_count(whole); ++i) {
+        const ds_safetensor *t = ds_safetensors_at(whole, i);
+        const float *x = t->data, *y = find(st[0], t->name)->data, *z = find(st[1], t->name)->data;
+        const double root = sqrt(2.0); /* of alpha over rank, in A and in B */
+        for (int64_t k = 0; k < ds_shape_count(t->meta.shape); ++k) {
+            const double want = (double)x[k] * root / 0.3;
+            assert_true(y[k] == 0.0f || fabs((double)y[k] - want) <= 1e-6 * fabs(want));
+            kept += y[k] != 0.0f;
+            same += (y[k] != 0.0f) == (z[k] != 0.0f);
+            n += 1.0;
+        }
+    }
+    assert_true(fabs(kept / n - 0.3) < 4.0 * sqrt(0.3 * 0.7 / n));
+    assert_true(fabs(same / n - (0.09 + 0.49)) < 4.0 * sqrt(0.25 / n));
+    ds_safetensors_close(&whole);
+    ds_safetensors_close(&st[0]);
+    ds_safetensors_close(&st[1]);
+    ds_adapter_destroy(&a);
+    scratch_remove(out);
+}
+
+static void parts_refused(void **state)
+{
+    static const struct {
+        ds_adapter_combination way;
+        double density;
+        uint64_t majority, seed;
+        const char *words;
+    } cases[] = {
+        {DS_ADAPTER_TIES, 0.0, 0, 0, "density is 0"},
+        {DS_ADAPTER_TIES, 1.5, 0, 0, "density is 1.5"},
+        {DS_ADAPTER_DARE_LINEAR, -0.5, 0, 0, "density is -0.5"},
+        {DS_ADAPTER_LINEAR, 0.5, 0, 0, "density means nothing"},
+        {DS_ADAPTER_MAGNITUDE_PRUNE, 0.5, 1, 0, "majority means nothing"},
+        {DS_ADAPTER_TIES, 0.5, 0, 3, "seed means nothing"},
+        {DS_ADAPTER_TIES, 0.5, 2, 0, "no majority 2"},
+        {(ds_adapter_combination)7, 0.5, 0, 0, "a combination"},
+    };
+    ds_adapter *a[2] = {opened("lora/end"), opened("combined/rslora_list")};
+    ds_adapter_combine_params p = {.adapters = (const ds_adapter *const *)a,
+                                   .folder = "/nowhere/a"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+        p.n_adapters = 1;
+        p.combination = cases[i].way;
+        p.density = cases[i].density;
+        p.majority = cases[i].majority;
+        p.seed = cases[i].seed;
+        CHECK_FAILS(ctx, ds_adapter_combine(ctx, &p), DS_ERR_ARG, cases[i].words);
+    }
+    p = (ds_adapter_combine_params){.adapters = p.adapters,
+                                    .n_adapters = 2,
+                                    .combination = DS_ADAPTER_TIES,
+                                    .density = 0.5,
+                                    .folder = "/nowhere/a"};
+    CHECK_FAILS(ctx, ds_adapter_combine(ctx, &p), DS_ERR_ARG, "adapters of one rank");
+    ds_adapter_destroy(&a[0]);
+    ds_adapter_destroy(&a[1]);
+}
+
 static int open_ctx(void **state)
 {
     (void)state;
@@ -251,10 +406,10 @@ static int close_ctx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(merged_as_peft),
-        cmocka_unit_test(weighted),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(singular_values_as_peft),
+        cmocka_unit_test(merged_as_peft), cmocka_unit_test(weighted),
+        cmocka_unit_test(refused),        cmocka_unit_test(singular_values_as_peft),
+        cmocka_unit_test(parts_as_peft),  cmocka_unit_test(any_elements),
+        cmocka_unit_test(parts_refused),
     };
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

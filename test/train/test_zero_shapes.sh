@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # labels: threads slow
-# Adafactor, schedule-free AdamW and AdEMAMix: the same bits in every ZeRO stage, with buckets, accumulation, offload, recomputation, threads,
+# Adafactor, schedule-free AdamW, AdEMAMix, and AdamW and AdEMAMix with states in 8 bits: the same bits in every ZeRO stage, with buckets, accumulation, offload, recomputation, threads,
 # resume, groups of ranks, and over tensor- and sequence-parallel meshes what stage 0 has there. Usage: test_zero_shapes.sh BUILD.
 set -euo pipefail
 row="$1/zero_row"
@@ -25,7 +25,7 @@ same() { # EXPECTED WORDS
 
 dtypes="f32 bf16" meshes="tp=2 sp=2"
 [ "${DS_TEST_BRIEF:-1}" = 1 ] || { dtypes=bf16; meshes=tp=2; } # as check_long_row of test/common/check.h
-for optimizer in adafactor schedulefree ademamix; do
+for optimizer in adafactor schedulefree ademamix adamw8bit ademamix8bit; do
     o="optimizer=$optimizer"
     for dtype in $dtypes; do
         want=$(hash_of $o dtype=$dtype ranks=3 stage=0 accumulation=1)

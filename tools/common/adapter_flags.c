@@ -2,6 +2,8 @@
 /* See adapter_flags.h. */
 #include "common/adapter_flags.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
@@ -28,6 +30,14 @@ ds_status adapter_flags_check(ds_ctx *ctx, const adapter_flags *f)
                        "--frozen_adapters goes with --lora RANK or --adapter DIR: one is trained "
                        "beside them");
     }
+    if (f->names.n > 0 && f->rank == 0 && f->folder == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "--adapters goes with --lora RANK or --adapter DIR");
+    }
+    if (f->names.n == 1) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--adapters %s: expected two names or more; one adapter needs no name",
+                       f->names.items[0]);
+    }
     return packing_flags_check(ctx, &f->packing, f->rank > 0 || f->folder != NULL);
 }
 
@@ -52,6 +62,42 @@ static ds_status resize(const adapter_flags *f, ds_model **model)
     return DS_OK;
 }
 
+/* One of several, in the folder of its name. */
+static ds_status open_inside(ds_ctx *ctx, const char *folder, const char *name,
+                             ds_adapter **adapter_out)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", folder, name) < 0) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for an adapter");
+    }
+    const ds_status status = ds_adapter_open(ctx, path, adapter_out);
+    free(path);
+    return status;
+}
+
+/* Those of --adapters, as one. */
+static ds_status open_several(ds_ctx *ctx, const adapter_flags *f, const ds_adapter_params *params,
+                              ds_adapter **adapter_out)
+{
+    const size_t n = f->names.n;
+    ds_adapter **all = calloc(n, sizeof(ds_adapter *));
+    ds_status status =
+        all != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for the adapters");
+    for (size_t i = 0; i < n && status >= 0; ++i) {
+        status = f->folder != NULL ? open_inside(ctx, f->folder, f->names.items[i], &all[i])
+                                   : ds_adapter_create(ctx, params, &all[i]);
+    }
+    if (status >= 0) {
+        status = ds_adapter_train_several(all, (const char *const *)f->names.items, (uint32_t)n);
+    }
+    for (size_t i = 1; i < n && all != NULL; ++i) {
+        ds_adapter_destroy(&all[i]);
+    }
+    *adapter_out = all != NULL ? all[0] : NULL;
+    free(all);
+    return status;
+}
+
 ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *base, uint32_t task,
                              ds_model **model, ds_adapter **adapter_out)
 {
@@ -68,9 +114,10 @@ ds_status adapter_flags_open(ds_ctx *ctx, const adapter_flags *f, const char *ba
                                       .pairs = ds_model_get_info(*model)->pairs};
     *adapter_out = NULL;
     DS_TRY(adapter_flags_check(ctx, f));
-    DS_TRY(f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)
-           : f->rank > 0     ? ds_adapter_create(ctx, &params, adapter_out)
-                             : DS_OK);
+    DS_TRY(f->names.n > 0      ? open_several(ctx, f, &params, adapter_out)
+           : f->folder != NULL ? ds_adapter_open(ctx, f->folder, adapter_out)
+           : f->rank > 0       ? ds_adapter_create(ctx, &params, adapter_out)
+                               : DS_OK);
     for (size_t i = 0; i < f->frozen.n; ++i) {
         DS_TRY(ds_adapter_add_frozen(*adapter_out, f->frozen.items[i]));
     }
@@ -84,4 +131,5 @@ void adapter_flags_free(adapter_flags *f)
     dsi_arg_list_free(&f->targets);
     dsi_arg_list_free(&f->saved);
     dsi_arg_list_free(&f->frozen);
+    dsi_arg_list_free(&f->names);
 }

@@ -13,6 +13,7 @@ typedef struct adapter_flags {
     double alpha, dropout;
     const char *method, *folder;
     dsi_arg_list targets, saved, frozen;
+    dsi_arg_list names; /* of several that are trained; none: there is one */
     bool alpha_given, dropout_given, method_given;
     packing_flags packing;
 } adapter_flags;
@@ -88,6 +89,13 @@ typedef struct adapter_flags {
                 "active beside the one that is trained and stay as they are (PEFT: set_adapter "   \
                 "of several).",                                                                    \
          .ranks = DSI_ARG_CONTENT},                                                                \
+        {.name = "adapters",                                                                       \
+         .type = DSI_ARG_LIST,                                                                     \
+         .out = &(f)->names,                                                                       \
+         .value = "NAME…",                                                                         \
+         .doc = "With --lora or --adapter: train so many adapters at once, each on one PATH of "   \
+                "--data, in their order; OUTPUT/NAME becomes the folder of each (with --adapter: " \
+                "they begin in DIR/NAME)."},                                                       \
         PACKING_ROWS(&(f)->packing)
 
 /* What contradicts: ERR_ARG. */

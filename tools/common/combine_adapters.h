@@ -11,8 +11,10 @@
 typedef struct combine_flags {
     dsi_arg_list weights;
     const char *combination;
-    int64_t svd_rank;
-    bool combination_given, svd_rank_given;
+    const char *majority;
+    int64_t svd_rank, seed;
+    double density;
+    bool combination_given, svd_rank_given, density_given, majority_given, seed_given;
 } combine_flags;
 
 #define COMBINE_FLAG_ROWS(f)                                                                       \
@@ -28,14 +30,42 @@ typedef struct combine_flags {
          .given_out = &(f)->combination_given,                                                     \
          .value = "WAY",                                                                           \
          .def = "linear",                                                                          \
-         .choices = "linear|cat|svd",                                                              \
+         .choices = "linear|cat|svd|ties|dare_linear|dare_ties|magnitude_prune",                   \
          .doc = "combine: linear (matrices are added; one rank), cat (side by side: exactly the "  \
-                "sum of what the adapters do, the sum of their ranks), or svd (of that sum the "   \
-                "largest singular values)."},                                                      \
+                "sum of what the adapters do, the sum of their ranks), svd (of that sum the "      \
+                "largest singular values); or, of matrices of which --density stays, "             \
+                "magnitude_prune (the largest elements, added), ties (of those the ones of one "   \
+                "sign, and their mean), dare_linear and dare_ties (any elements, enlarged)."},     \
+        {.name = "svd_rank",                                                                       \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->svd_rank,                                                                    \
+         .given_out = &(f)->svd_rank_given,                                                        \
+         .value = "R",                                                                             \
+         .def = "0",                                                                               \
+         .max = 1 << 20,                                                                           \
+         .doc = "combine: the rank of what svd makes; default: the largest of the adapters'."},    \
+        {.name = "density",                                                                        \
+         .type = DSI_ARG_REAL,                                                                     \
+         .out = &(f)->density,                                                                     \
+         .given_out = &(f)->density_given,                                                         \
+         .value = "D",                                                                             \
+         .def = "0",                                                                               \
+         .max = 1,                                                                                 \
+         .doc = "combine: the part of each matrix that stays, of ties, dare_linear, dare_ties "    \
+                "and magnitude_prune, which need it."},                                            \
+        {.name = "majority_sign_method",                                                           \
+         .type = DSI_ARG_TEXT,                                                                     \
+         .out = &(f)->majority,                                                                    \
+         .given_out = &(f)->majority_given,                                                        \
+         .value = "total|frequency",                                                               \
+         .def = "total",                                                                           \
+         .choices = "total|frequency",                                                             \
+         .doc = "combine: of ties and dare_ties, the sign that stays: that of the sum, or that "   \
+                "of more adapters."},                                                              \
     {                                                                                              \
-        .name = "svd_rank", .type = DSI_ARG_INT, .out = &(f)->svd_rank,                            \
-        .given_out = &(f)->svd_rank_given, .value = "R", .def = "0", .max = 1 << 20,               \
-        .doc = "combine: the rank of what svd makes; default: the largest of the adapters'."       \
+        .name = "seed", .type = DSI_ARG_INT, .out = &(f)->seed, .given_out = &(f)->seed_given,     \
+        .value = "N", .def = "0", .max = UINT32_MAX,                                               \
+        .doc = "combine: of dare_linear and dare_ties, which elements stay."                       \
     }
 
 /* any: --weights counts, too. */

@@ -42,7 +42,7 @@ static const char after[] =
     "not\n"
     "fit.";
 
-enum { NAMES = 44 };
+enum { NAMES = 45 };
 
 /* Flags that mean nothing to a command. */
 static const char *const foreign[][NAMES] = {
@@ -88,6 +88,7 @@ static const char *const foreign[][NAMES] = {
                        "modules_to_save",
                        "adapter",
                        "frozen_adapters",
+                       "adapters",
                        "load_in_4bit",
                        "bnb_4bit_quant_type",
                        "bnb_4bit_use_double_quant",

@@ -175,6 +175,8 @@ ds_status train_resume(train_run *run);
 
 /* Refuses a --output, --metrics or --trace that is an input, or lies in an input folder. */
 ds_status train_paths_check(const train_run *run);
+/* Names that an output folder is written with. */
+bool train_path_is_written(const char *name);
 /* The same for the files that the resolved configuration names as outputs. */
 ds_status train_paths_check_config(const train_run *run);
 
@@ -374,7 +376,7 @@ ds_status train_history_end(train_run *run, bool interrupted, const char *error)
 char *train_history_start_text(const train_run *run);
 
 /* A batch of the loader as the engine takes it; tensors has room for all. */
-enum { TRAIN_MOST_INPUTS = 6 };
+enum { TRAIN_MOST_INPUTS = 8 };
 ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
                         ds_named_tensor *tensors);
 

@@ -112,14 +112,20 @@ static ds_dataset_params params_of(const train_run *run, const source *from)
                                .cache_from_bytes = o->data_cache != NULL ? 0 : CACHE_FROM_BYTES};
 }
 
-/* With weights each word of --data is a dataset, else all its files together are one; and so are
- * those of --eval_data. The i-th of them; false: there are no more. */
+/* Whether each word of --data is a dataset of its own: with weights, or an adapter for each. */
+static bool keeps_apart(const train_run *run)
+{
+    return run->options->n_weights > 0 || run->options->adapter.names.n > 0;
+}
+
+/* With weights or adapters each word of --data is a dataset, else all its files together are one;
+ * and so are those of --eval_data. The i-th of them; false: there are no more. */
 static bool source_at(train_run *run, size_t i, source *out)
 {
     const dsi_data_files *files = &run->data_files;
     const dsi_data_files *eval = &run->eval_files;
-    const size_t n = run->options->n_weights > 0 ? files->n_words : 1;
-    if (i < n && run->options->n_weights > 0) {
+    const size_t n = keeps_apart(run) ? files->n_words : 1;
+    if (i < n && keeps_apart(run)) {
         const size_t begin = files->begin[i];
         *out = (source){files->paths + begin, files->begin[i + 1] - begin, &run->train_data};
     } else if (i < n) {

@@ -74,6 +74,9 @@ ds_batch train_batch_of(const train_run *run, const ds_loader_batch *batch,
     if (task != NULL && run->task_params.token_types != 0) {
         tensors[n++] = (ds_named_tensor){"token_type_ids", task->token_type_ids};
     }
+    if (run->options->adapter.names.n > 0) {
+        tensors[n++] = (ds_named_tensor){"adapters", *batch->sources};
+    }
     return (ds_batch){tensors, n};
 }
 

@@ -72,9 +72,34 @@ static ds_status check_preference(ds_ctx *ctx, const train_options *o)
                : DS_OK;
 }
 
+/* Each of several adapters learns one path of --data. */
+static ds_status check_adapters(ds_ctx *ctx, const train_options *o)
+{
+    const size_t n = o->adapter.names.n;
+    if (n > 0 && o->data.n != n) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--adapters has %zu names for the %zu paths of --data: give one each (a "
+                       "pattern in quotes is one path)",
+                       n, o->data.n);
+    }
+    for (size_t i = 0; i < n; ++i) {
+        if (train_path_is_written(o->adapter.names.items[i])) {
+            return ds_fail(ctx, DS_ERR_ARG,
+                           "--adapters: the name \"%s\" is that of something else in OUTPUT",
+                           o->adapter.names.items[i]);
+        }
+    }
+    return n > 0 && o->eval_data.n > 0
+               ? ds_fail(ctx, DS_ERR_ARG,
+                         "--eval_data with --adapters: it does not say which adapter a row is of; "
+                         "take --eval_fraction")
+               : DS_OK;
+}
+
 ds_status train_options_conflict(ds_ctx *ctx, const train_options *o)
 {
     DS_TRY(adapter_flags_check(ctx, &o->adapter));
+    DS_TRY(check_adapters(ctx, o));
     if (o->model != NULL && o->model_config != NULL) {
         return ds_fail(ctx, DS_ERR_ARG, "give either --model DIR or --model_config FILE");
     }

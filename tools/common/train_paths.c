@@ -119,8 +119,7 @@ static ds_status refuse(ds_ctx *ctx, const place *out, const char *how, const pl
                    out->flag, out->path, how, in->flag, in->path);
 }
 
-/* Names that an output folder is written with. */
-static bool is_written(const char *name)
+bool train_path_is_written(const char *name)
 {
     static const char *const names[] = {"adapter_config.json",
                                         "config.json",
@@ -156,7 +155,7 @@ static bool is_in_the_way(const place *out, const place *in)
 {
     return strcmp(out->flag, "--output") == 0 && !is_folder(in) && is_inside(in, out) &&
            strchr(in->real + strlen(out->real) + 1, '/') == NULL &&
-           is_written(dsi_path_name(in->real));
+           train_path_is_written(dsi_path_name(in->real));
 }
 
 static ds_status compare(ds_ctx *ctx, const place *out, const place *in)
@@ -290,7 +289,7 @@ static ds_status compare_written(ds_ctx *ctx, const train_options *o, const plac
         return DS_OK;
     }
     char *first = strndup(inner, strcspn(inner, "/"));
-    const bool taken = first != NULL && (is_written(first) || is_page(o, inner));
+    const bool taken = first != NULL && (train_path_is_written(first) || is_page(o, inner));
     free(first);
     return taken ? ds_fail(ctx, DS_ERR_ARG,
                            "%s %s has a name that the run itself writes in --output %s; give "

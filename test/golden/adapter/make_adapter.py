@@ -2,7 +2,8 @@
 """Makes the folders of test_adapter: for each case CASE/start (an adapter that PEFT wrote, B not 0), CASE/end (the same after
 STEPS steps of torch's AdamW), CASE/merged.safetensors (the model with the adapter of `end` merged, where it changes) and
 steps.json (losses); models/FAMILY, the frozen models; rows.jsonl, all of which make up each step; combined, what
-add_weighted_adapter makes of several; several, models into which several were merged, and one trained beside others that are frozen.
+add_weighted_adapter makes of several, sparse, of parts of their elements; several, models into which several were merged, and one trained beside others that are frozen;
+rows, several that are trained in one run, each on its own rows.
 
 Needs: pip install torch transformers peft safetensors. Run in this folder. With names of cases: makes those anew, of the models
 and rows that are there.
@@ -180,6 +181,14 @@ COMBINED = {
     "tables": ("cat", ["lora_table/start", "lora/start"], [1.0, 2.0]),
     "svd": ("svd", ["lora/end", "rslora_list", "more"], [0.75, 0.5, -1.5]),
 }
+# The same of which a part of the elements stays: NAME (way, density, which sign). What PEFT draws at random is drawn anew each time.
+SPARSE = {
+    "prune": ("magnitude_prune", 0.4, "total"),
+    "ties": ("ties", 0.7, "total"),
+    "ties_frequency": ("ties", 0.7, "frequency"),
+    "dare_linear": ("dare_linear", 0.6, "total"),
+    "dare_ties": ("dare_ties", 0.6, "total"),
+}
 LENT = {
     "more": dict(r=4, lora_alpha=12, target_modules=["q_proj", "gate_proj"]),
     "rslora_list": dict(r=3, lora_alpha=5, target_modules=["v_proj", "up_proj"], use_rslora=True,
@@ -208,6 +217,24 @@ def combined():
         os.rename("combined/made", "combined/" + name)
         os.chmod(f"combined/{name}/adapter_model.safetensors", 0o644)
     os.remove("combined/README.md")
+
+
+def sparse():
+    """Folders sparse/NAME: of three adapters of one rank, two with q_proj and two with v_proj."""
+    shutil.rmtree("sparse", ignore_errors=True)
+    folders = ["lora/end", "combined/more", "lora/start"]
+    for name, (way, density, sign) in SPARSE.items():
+        torch.manual_seed(23)
+        model = PeftModel.from_pretrained(base_model(name, "models/llama"), folders[0], adapter_name="a0")
+        for i, folder in enumerate(folders[1:], 1):
+            model.load_adapter(folder, adapter_name=f"a{i}")
+        model.add_weighted_adapter([f"a{i}" for i in range(3)], [0.75, -1.5, 0.5], "made", combination_type=way, density=density,
+                                   majority_sign_method=sign)
+        model.save_pretrained("sparse", selected_adapters=["made"])
+        os.rename("sparse/made", "sparse/" + name)
+        os.chmod(f"sparse/{name}/adapter_model.safetensors", 0o644)
+        os.remove(f"sparse/{name}/adapter_config.json")
+    os.remove("sparse/README.md")
 
 
 # Models into which merge_and_unload merges several active adapters: NAME (family, adapters in their order).
@@ -271,6 +298,41 @@ def several():
         out.write("{\n" + ",\n".join('"%s": %s' % item for item in ((k, json.dumps(v)) for k, v in steps.items())) + "\n}\n")
 
 
+# Several that are trained, each on the rows that name it (None: the model alone): NAME (family, adapters, the rows' adapters).
+OF_ROWS = {
+    "linear": ("llama", ["lora/start", "rslora/start", "combined/more"], [1, 0, None, 1]),
+    "table_head": ("llama", ["head/start", "lora_table/start"], [0, 1, 1, 0]),
+    "conv1d": ("gpt2", ["conv1d/start", "conv1d/end"], [1, 0, 0, None]),
+}
+
+
+def of_rows():
+    """rows/NAME/aK, the adapters behind STEPS steps, and the losses in rows/steps.json. PEFT takes adapter_names in evaluation alone."""
+    torch.set_num_threads(1)
+    shutil.rmtree("rows", ignore_errors=True)
+    batch = batch_of([json.loads(line) for line in open("rows.jsonl", encoding="utf-8")])
+    steps = {}
+    for name, (family, folders, rows) in OF_ROWS.items():
+        model = with_several(family, folders).eval()
+        for key, value in model.named_parameters():
+            value.requires_grad_("lora_" in key)
+        names = ["__base__" if row is None else f"a{row}" for row in rows]
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.0, eps=EPS)
+        steps[name] = []
+        for _ in range(STEPS):
+            loss = model(**batch, adapter_names=names).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            steps[name].append(loss.item())
+        model.save_pretrained("rows/" + name, selected_adapters=[f"a{i}" for i in range(len(folders))])
+        for i in range(len(folders)):
+            os.chmod(f"rows/{name}/a{i}/adapter_model.safetensors", 0o644)
+        os.remove(f"rows/{name}/README.md")
+    with open("rows/steps.json", "w", encoding="utf-8") as out:
+        out.write("{\n" + ",\n".join('"%s": %s' % item for item in ((k, json.dumps(v)) for k, v in steps.items())) + "\n}\n")
+
+
 def some(names):
     torch.set_num_threads(1)
     for family in {CASES[name][0] for name in names}:
@@ -299,14 +361,20 @@ def main():
     steps = {name: case(name, family, fields, batch) for name, (family, fields) in CASES.items()}
     write_steps(steps)
     combined()
+    sparse()
     several()
+    of_rows()
 
 
 if sys.argv[1:] == ["combined"]:
     combined()
+elif sys.argv[1:] == ["sparse"]:
+    sparse()
 elif sys.argv[1:] == ["several"]:
     torch.set_num_threads(1)
     several()
+elif sys.argv[1:] == ["rows"]:
+    of_rows()
 elif sys.argv[1:]:
     some(sys.argv[1:])
 else:
