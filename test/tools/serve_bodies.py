@@ -144,7 +144,8 @@ def embedding_body(rng):
 
 def mii_body(rng):
     body = dict(prompts=rng.choice(("the quick", ["the", "fox"])), max_new_tokens=12, do_sample=False)
-    return "/mii/m", some(rng, body, {"return_full_text": (True,), "stop": ("e", ["e"]), "ignore_eos": (True,), "min_new_tokens": (3,), "max_length": (200,)}, 0.3)
+    some(rng, body, {"return_full_text": (True,), "stop": ("e", ["e"]), "ignore_eos": (True,), "min_new_tokens": (3,), "max_length": (200,)}, 0.3)
+    return "/mii/m", dict(body, prompts="the quick", stream=True) if rng.random() < 0.3 else body
 
 
 def token_body(rng):

@@ -333,6 +333,8 @@ void reload_close(front *f);
 json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_error *e);
 /* All have ended: the answer. With the lock. */
 void mii_end(job *j);
+/* A frame of its stream: n bytes of new text; finish NULL: it goes on. With the lock. */
+void mii_frame(job *j, const choice *c, const char *text, size_t n, const char *finish);
 
 /* ---- page.c: the chat page; NULL: no memory ---- */
 struct MHD_Response *page_response(void);

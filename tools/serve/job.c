@@ -137,6 +137,10 @@ static void put_frame(job *j, choice *c, const char *what, const char *finish)
 /* A frame with n bytes of text. */
 static void put_text_frame(job *j, choice *c, const char *text, size_t n)
 {
+    if (j->of_mii) {
+        mii_frame(j, c, text, n, NULL);
+        return;
+    }
     dsi_buf what = dsi_buf_make(j->out.ceiling);
     dsi_buf_puts(&what, j->of_chat ? "{\"content\":" : "");
     put_text(&what, text, n);
@@ -298,7 +302,9 @@ static void finish(job *j, choice *c, const char *why)
         why = calls_whole(&c->reader) && strcmp(why, "stop") == 0 ? "tool_calls" : why;
     }
     c->finish = why;
-    if (j->streams && !j->of_response) {
+    if (j->streams && j->of_mii) {
+        mii_frame(j, c, "", 0, why);
+    } else if (j->streams && !j->of_response) {
         put_frame(j, c, j->of_chat ? "{}" : "\"\"", why);
     }
 }
