@@ -112,6 +112,8 @@ def generation(rng, chat):
     some(rng, body, {"prompt_logprobs": (0, 2)}, 0.1)
     if "tools" not in body and rng.random() < 0.2:
         body.update(form(rng))
+    if "stop_token_ids" in body and ("tools" in body or "response_format" in body or "structured_outputs" in body):
+        body.pop("min_tokens", None)  # a form may have no other id there
     if rng.random() < 0.15:
         body.update(stream=True, stream_options={"include_usage": True})
         body.pop("best_of", None)
@@ -194,6 +196,8 @@ def change(rng, body):
         where = where if kind(new) != kind(container[key]) and not FREE.search(where) else None
         if where and where.count(".") == 1 and new is None:
             where = None  # as if it were not there
+        if where == ".early_stopping" and isinstance(new, bool):
+            where = None  # it takes both types, and what ends at its length ends alike
         container[key] = new
     elif what == "i":
         at, container = rng.choice(list(objects(body)))

@@ -284,6 +284,8 @@ def forms(s):
     for wrong in ({"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}, {"type": "text", "x": 1},
                   {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}}, {"type": "json_schema", "json_schema": {"name": "a"}}):
         expect(s.post("/v1/chat/completions", **ok, response_format=wrong)[0] == 400, wrong)
+    status, got = s.post("/v1/completions", model="m", prompt="a", max_tokens=9, min_tokens=2, stop_token_ids=[101], structured_outputs={"choice": ["left"]})
+    expect(status == 400 and "min_tokens" in got["error"]["message"], got)
     for wrong in ({}, {"regex": "("}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"choice": [""]}, {"grammar": "root ::= root"}, {"x": 1},
                   {"json": "{"}, {"json_object": False}, 3):
         expect(s.post("/v1/completions", model="m", prompt="a", structured_outputs=wrong)[0] == 400, wrong)

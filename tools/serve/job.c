@@ -368,6 +368,12 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
         push_id(j, c, e->id);
     }
     const dsi_guide_state place = place_in_form(j, c, e);
+    if (place == DSI_GUIDE_BROKEN && j->own_stops && c->n_new <= j->request.min_new_tokens) {
+        job_fail(j, MHD_HTTP_BAD_REQUEST, "invalid_request_error",
+                 "before min_tokens no id of stop_token_ids is drawn, and the form that was asked "
+                 "for has no other there");
+        return;
+    }
     if (place == DSI_GUIDE_BROKEN || (place == DSI_GUIDE_GOES_ON && ends && !j->own_stops)) {
         job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
                  "the model's vocabulary has no token that goes on in the form that was asked for");
