@@ -119,8 +119,8 @@ typedef struct ds_serve_needs {
 /* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
  * `parameters`). Nothing is read: source and draft need a
  * model alone, whose config.json says the dtype where source.dtype does not; but with
- * source.keep_blocks its weights, too, whose scales and zero points say what stays in blocks. Errors: as
- * ds_serve_create's, but for ERR_NOMEM. */
+ * source.keep_blocks its weights, too, whose scales and zero points say what stays in blocks.
+ * Errors: as ds_serve_create's, but for ERR_NOMEM. */
 DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
                                ds_serve_needs *needs_out);
 
