@@ -68,7 +68,12 @@ typedef struct ds_serve_params {
      * too. Default 0: for ever; a rank that died is noticed all the same */
     double rank_seconds;
     int64_t max_tracked; /* sequences of ds_serve_put at a time; default 0: any number */
-    DS_RESERVED(4);
+    /* Rows of logits of a batch beyond those that ids are drawn from, for prompts whose
+     * log-probabilities are wanted (prompt_logprobs): such a prompt runs in pieces of at most as
+     * many tokens as there are rows. Each takes memory for the vocabulary in fp32. Default 0: such
+     * prompts take the rows of sequences that draw nothing */
+    int64_t prompt_rows;
+    DS_RESERVED(3);
 } ds_serve_params;
 
 /* As ds_generator_configure: sets what a resolved configuration says of `params`, whose source has
@@ -113,8 +118,9 @@ typedef struct ds_serve_needs {
 } ds_serve_needs;
 /* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
  * `parameters`). Nothing is read: source and draft need a
- * model alone, whose config.json says the dtype where source.dtype does not. Errors: as
- * ds_serve_create's, but for ERR_NOMEM. */
+ * model alone, whose config.json says the dtype where source.dtype does not; but with
+ * source.keep_blocks its weights, too, whose scales and zero points say what stays in blocks.
+ * Errors: as ds_serve_create's, but for ERR_NOMEM. */
 DS_API ds_status ds_serve_plan(ds_ctx *ctx, const ds_serve_params *params,
                                ds_serve_needs *needs_out);
 
@@ -202,8 +208,23 @@ typedef struct ds_serve_request {
     const ds_beams *beams;   /* copied; default NULL. Beside it only ids, max_new_tokens,
                                 min_new_tokens and stop_ids; its one event is of BEAMS */
     uint64_t adapter;        /* of ds_serve_adapter_load; default 0: the model itself */
-    DS_RESERVED(3);
+    /* The prompt's own log-probabilities are wanted, in the first event. All of the prompt is
+     * computed then: blocks of others are no help. Not beside beams */
+    bool prompt_logprobs;
+    int32_t n_prompt_top; /* of the likeliest ids, 0 to DS_SERVE_MOST_TOP */
+    DS_RESERVED(2);
 } ds_serve_request;
+
+/* How likely an id of a prompt was behind those before it: by the logits as the model gives them.
+ * Of the first id, before which there is nothing, all is 0. */
+typedef struct ds_prompt_score {
+    float logprob;
+    int32_t rank; /* how many ids are at least as likely, itself among them */
+    int32_t n_top;
+    uint32_t top_ids[DS_SERVE_MOST_TOP];
+    float top_logprobs[DS_SERVE_MOST_TOP];
+    DS_RESERVED(2);
+} ds_prompt_score;
 
 typedef enum ds_serve_finish {
     DS_SERVE_GOES_ON,
@@ -236,7 +257,10 @@ typedef struct ds_serve_event {
     const float *vector; /* of VECTOR: ds_serve_stats.width numbers; borrowed until the next call */
     const ds_beam *beams; /* of BEAMS: the best first; borrowed until the next call */
     int64_t n_beams;
-    DS_RESERVED(5);
+    const ds_prompt_score *prompt; /* of the first event of a request with prompt_logprobs:
+                                      [n_prompt]; borrowed until the next call */
+    int64_t n_prompt;
+    DS_RESERVED(3);
 } ds_serve_event;
 
 /* Queues a request; *uid_out is new. Errors: ERR_ARG names the field; ERR_LIMIT (longer than

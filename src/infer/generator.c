@@ -430,6 +430,7 @@ static ds_generator start_of(const dsi_many *many)
 {
     return (ds_generator){.paged = many->paged,
                           .budget = many->budget,
+                          .draws = many->draws,
                           .embeds = many->embeds,
                           .slots = {.n = many->slots, .rank = many->slot_rank}};
 }

@@ -54,6 +54,7 @@ struct ds_generator {
     int64_t vocab_size;
     ds_paged paged;        /* blocks 0: one sequence; else generator_paged.c */
     int64_t budget;        /* of tokens, of many sequences in a row */
+    int64_t draws;         /* rows of logits that ids may be drawn from */
     int64_t longest_fixed; /* rotary positions of longer sequences go by their length; 0: of none */
     bool encodes;          /* encoder.c: no keys and values are kept */
     bool pairs;            /* generator_pairs.c: piece 0 decodes, the others read a source */
@@ -114,6 +115,7 @@ size_t dsi_generator_needs_sum(const dsi_generator_needs *needs);
 typedef struct dsi_many {
     ds_paged paged;           /* rows: the most logits of a batch */
     int64_t budget;           /* of tokens */
+    int64_t draws;            /* rows of them that ids may be drawn from */
     bool embeds;              /* batches may give hidden states, too */
     int64_t slots, slot_rank; /* for adapters of requests; 0: none */
     uint32_t plan_ranks;      /* of dsi_generator_plan: as with a communicator of so many; 0: one */

@@ -118,13 +118,17 @@ static ds_status build_embedding(ds_generator *g)
     return add_piece(g, g->budget, g->budget, DS_TASK_HIDDEN);
 }
 
-/* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows. */
+/* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows, between
+ * them with those that ids are drawn from where there are more. */
 ds_status dsi_paged_build_pieces(ds_generator *g)
 {
     for (int64_t length = 1;;) {
         const int64_t most = g->paged.rows < length ? g->paged.rows : length;
         if (most > FEW_ROWS) {
             DS_TRY(add_piece(g, length, FEW_ROWS, DS_TASK_TOKENS));
+        }
+        if (g->draws > FEW_ROWS && g->draws < most) {
+            DS_TRY(add_piece(g, length, g->draws, DS_TASK_TOKENS));
         }
         DS_TRY(add_piece(g, length, most, DS_TASK_TOKENS));
         if (length == g->budget) {

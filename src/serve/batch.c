@@ -14,7 +14,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->last = malloc((s->width > 0 ? tokens : rows) * sizeof *b->last);
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
-    b->behind = malloc(rows * sizeof *b->behind);
+    b->behind = malloc(2 * rows * sizeof *b->behind);
     if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL ||
         b->behind == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a batch of %lld tokens",
@@ -26,6 +26,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->adapters = b->slots + tokens;
     b->lengths = b->adapters + tokens;
     b->wanting = b->members + sequences;
+    b->event = b->behind + rows;
     return DS_OK;
 }
 
@@ -40,7 +41,37 @@ void dsi_batch_destroy(ds_server *s)
 
 void dsi_batch_begin(ds_server *s)
 {
-    s->batch.n = s->batch.n_last = s->batch.n_members = 0;
+    s->batch.n = s->batch.n_last = s->batch.n_members = s->batch.n_events = 0;
+}
+
+static void add_row(dsi_serve_batch *b, dsi_sequence *q, int64_t behind, int64_t token)
+{
+    b->wanting[b->n_last] = q;
+    b->behind[b->n_last] = behind;
+    b->event[b->n_last] = behind < q->n_prompt ? -1 : b->n_events++;
+    b->last[b->n_last++] = (int32_t)token;
+}
+
+/* Whether the logits of the id at a position say how likely the next one of the prompt was. */
+static bool scores(const dsi_sequence *q, int64_t position)
+{
+    return q->scores != NULL && position + 1 < q->n_prompt && position + 1 >= q->n_scored;
+}
+
+int64_t dsi_batch_fits(const ds_server *s, const dsi_sequence *q, int64_t n)
+{
+    const int64_t others = s->running.n - s->batch.n_members - 1;
+    const int64_t room =
+        s->generator->paged.rows - s->batch.n_last - (q->scores != NULL ? others : 0);
+    int64_t fit = 0;
+    for (int64_t rows = 0; fit < n; ++fit) {
+        const int64_t position = q->n_computed + fit;
+        rows += scores(q, position) || position + 1 == q->n_ids;
+        if (rows > room) {
+            break;
+        }
+    }
+    return fit;
 }
 
 void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
@@ -59,6 +90,9 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         b->adapters[b->n] = q->slot;
         b->lengths[b->n] = (int32_t)dsi_sequence_length_at(q, position);
         b->slots[b->n] = (int32_t)(q->blocks[position / s->block] * s->block + position % s->block);
+        if (scores(q, position)) {
+            add_row(b, q, position + 1, b->n);
+        }
         b->n += 1;
     }
     b->members[b->n_members++] = q;
@@ -67,9 +101,7 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
         return;
     }
     for (int64_t i = q->n_draft; i >= 0; --i) {
-        b->wanting[b->n_last] = q;
-        b->behind[b->n_last] = q->n_ids + q->n_draft - i;
-        b->last[b->n_last++] = (int32_t)(b->n - 1 - i);
+        add_row(b, q, q->n_ids + q->n_draft - i, b->n - 1 - i);
     }
 }
 

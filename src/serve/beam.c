@@ -56,7 +56,8 @@ ds_status dsi_beams_check(const ds_server *s, const ds_serve_request *r)
     }
     const ds_sampling *g = &r->sampling;
     if (g->temperature > 0.0 || r->repetition > 0.0 || r->presence != 0.0 || r->frequency != 0.0 ||
-        r->n_bias > 0 || r->logprobs || r->n_top > 0 || r->guide != NULL || r->dry != NULL) {
+        r->n_bias > 0 || r->logprobs || r->n_top > 0 || r->prompt_logprobs || r->guide != NULL ||
+        r->dry != NULL) {
         return ds_fail(s->ctx, DS_ERR_ARG,
                        "ds_serve_request: a search by beams takes no temperature, penalties, "
                        "biases, log-probabilities, guide or dry");

@@ -42,9 +42,11 @@ ds_status dsi_draw_check(ds_server *s, const ds_serve_request *r)
                        "above 0; found %g, %g, %g",
                        r->presence, r->frequency, r->repetition);
     }
-    if (r->n_top < 0 || r->n_top > DS_SERVE_MOST_TOP) {
-        return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_request: n_top is %d, expected 0 to %d",
-                       r->n_top, DS_SERVE_MOST_TOP);
+    if (r->n_top < 0 || r->n_top > DS_SERVE_MOST_TOP || r->n_prompt_top < 0 ||
+        r->n_prompt_top > DS_SERVE_MOST_TOP) {
+        return ds_fail(s->ctx, DS_ERR_ARG,
+                       "ds_serve_request: n_top is %d, n_prompt_top %d, expected 0 to %d", r->n_top,
+                       r->n_prompt_top, DS_SERVE_MOST_TOP);
     }
     for (size_t i = 0; i < r->n_bias; ++i) {
         if ((int64_t)r->bias[i].id >= s->vocab_size || !isfinite(r->bias[i].bias)) {
@@ -179,30 +181,45 @@ static double log_sum(const float *logits, int64_t n)
     return top + log(sum);
 }
 
-/* The likeliest ids, the lower id first among equals. */
-static void find_top(const ds_server *s, const float *logits, double below, ds_serve_event *event)
+/* The at most `most` likeliest ids, the lower id first among equals; returns how many. */
+static int32_t find_top(const ds_server *s, const float *logits, double below, int32_t most,
+                        uint32_t *ids, float *logprobs)
 {
     int32_t n = 0;
-    for (int64_t id = 0; id < s->vocab_size; ++id) {
+    for (int64_t id = 0; id < s->vocab_size && most > 0; ++id) {
         int32_t at = n;
-        while (at > 0 && logits[id] > event->top_logprobs[at - 1]) {
+        while (at > 0 && logits[id] > logprobs[at - 1]) {
             --at;
         }
-        if (at == event->n_top) {
+        if (at == most) {
             continue;
         }
-        n += n < event->n_top;
+        n += n < most;
         for (int32_t i = n - 1; i > at; --i) {
-            event->top_ids[i] = event->top_ids[i - 1];
-            event->top_logprobs[i] = event->top_logprobs[i - 1];
+            ids[i] = ids[i - 1];
+            logprobs[i] = logprobs[i - 1];
         }
-        event->top_ids[at] = (uint32_t)id;
-        event->top_logprobs[at] = logits[id];
+        ids[at] = (uint32_t)id;
+        logprobs[at] = logits[id];
     }
-    event->n_top = n;
     for (int32_t i = 0; i < n; ++i) {
-        event->top_logprobs[i] = (float)(event->top_logprobs[i] - below);
+        logprobs[i] = (float)(logprobs[i] - below);
     }
+    return n;
+}
+
+/* Of the id of the prompt that stands behind the first n. */
+static void score(const ds_server *s, const dsi_sequence *q, int64_t n, const float *logits)
+{
+    ds_prompt_score *to = &q->scores[n];
+    const float own = logits[q->ids[n]];
+    const double below = log_sum(logits, s->vocab_size);
+    to->logprob = (float)(own - below);
+    to->rank = 0;
+    for (int64_t id = 0; id < s->vocab_size; ++id) {
+        to->rank += logits[id] >= own;
+    }
+    to->n_top = find_top(s, logits, below, q->request.n_prompt_top, to->top_ids, to->top_logprobs);
 }
 
 typedef struct draw_job {
@@ -218,8 +235,12 @@ static void draw_row(void *arg, uint32_t task, uint32_t thread)
     dsi_draw_room *room = &s->rooms[thread];
     dsi_sequence *q = s->batch.wanting[task];
     const int64_t n = s->batch.behind[task];
-    ds_serve_event *event = &job->events[task];
     const float *logits = job->logits + (int64_t)task * s->vocab_size;
+    if (s->batch.event[task] < 0) {
+        score(s, q, n, logits);
+        return;
+    }
+    ds_serve_event *event = &job->events[s->batch.event[task]];
     *event = (ds_serve_event){.finish = DS_SERVE_GOES_ON};
     if (q->group != NULL) {
         dsi_beams_rank(s, q, logits);
@@ -233,10 +254,8 @@ static void draw_row(void *arg, uint32_t task, uint32_t thread)
     if (q->request.logprobs) {
         const double below = log_sum(logits, s->vocab_size);
         event->logprob = (float)(logits[event->id] - below);
-        event->n_top = q->request.n_top;
-        if (event->n_top > 0) {
-            find_top(s, logits, below, event);
-        }
+        event->n_top =
+            find_top(s, logits, below, q->request.n_top, event->top_ids, event->top_logprobs);
     }
 }
 

@@ -40,6 +40,7 @@ void dsi_sequence_destroy(dsi_sequence **sequence)
         free(q->nexts);
         free(q->pooled);
         free(q->vector);
+        free(q->scores);
         free((void *)(uintptr_t)q->request.stop_ids);
         free((void *)(uintptr_t)q->request.bias);
         free((void *)(uintptr_t)q->request.dry);
@@ -164,7 +165,9 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
 
 int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
 {
-    const int64_t most = s->cache ? (q->n_ids - 1) / s->block : 0; /* the last id runs anyway */
+    const bool scores = q->scores != NULL && q->n_scored < q->n_prompt;
+    const int64_t runs = scores ? q->n_scored - 1 : q->n_ids - 1; /* this id does anyway */
+    const int64_t most = s->cache ? runs / s->block : 0;
     uint64_t serial = q->begin;
     int64_t n = 0;
     *n_free_out = 0;

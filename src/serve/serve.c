@@ -58,6 +58,7 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
         return refuse_drafts(s, "max_draft", "the model");
     }
     DS_TRY(bound(s->ctx, "max_tracked", p->max_tracked, 0, INT64_MAX));
+    DS_TRY(bound(s->ctx, "prompt_rows", p->prompt_rows, 0, MOST_TOKENS));
     s->max_tracked = or_default(p->max_tracked, INT64_MAX);
     if (!(p->rank_seconds >= 0.0 && p->rank_seconds <= 1e6)) {
         return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_params: rank_seconds is %g, expected 0 to 1e6",
@@ -102,10 +103,10 @@ static void count_bytes(ds_server *s, int64_t tokens)
     }
 }
 
-/* Rows of logits of a batch. */
-static int64_t most_rows(const ds_server *s)
+/* Rows of logits of a batch that ids are drawn from; `more`: with those of prompts. */
+static int64_t most_rows(const ds_server *s, int64_t more)
 {
-    const int64_t rows = s->max_sequences * (1 + s->max_draft);
+    const int64_t rows = s->max_sequences * (1 + s->max_draft) + more;
     return rows < s->max_batch_tokens ? rows : s->max_batch_tokens;
 }
 
@@ -121,9 +122,10 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                      .block = s->block,
                                      .sequences = s->max_sequences,
                                      .table = (s->max_length + s->block - 1) / s->block,
-                                     .rows = most_rows(s),
+                                     .rows = most_rows(s, params->prompt_rows),
                                      .kv_type = params->kv_type},
                            .budget = s->max_batch_tokens,
+                           .draws = most_rows(s, 0),
                            .embeds = params->embeddings,
                            .plan_ranks = plan_ranks,
                            .slots = params->adapters,

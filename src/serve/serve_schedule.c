@@ -73,10 +73,12 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
     q->request.bias = NULL;
     q->request.dry = r->dry != NULL ? dsi_dry_copy(r->dry) : NULL;
     q->surprise = 2.0 * r->sampling.tau;
+    q->scores = r->prompt_logprobs ? calloc(r->n, sizeof *q->scores) : NULL;
+    q->n_scored = 1; /* nothing is before the first */
     if (!copy(r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids,
               (const void **)&q->request.stop_ids) ||
         !copy(r->bias, r->n_bias, sizeof *r->bias, (const void **)&q->request.bias) ||
-        (r->dry != NULL && q->request.dry == NULL)) {
+        (r->dry != NULL && q->request.dry == NULL) || (r->prompt_logprobs && q->scores == NULL)) {
         dsi_sequence_destroy(&q);
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a request");
     }
@@ -210,7 +212,7 @@ static void add_piece(ds_server *s, dsi_sequence *q)
     const int64_t blocks = q->n_blocks + dsi_block_pool_n_free(s->pool);
     const int64_t room = blocks * s->block - q->n_computed;
     int64_t n = pending(q) < budget ? pending(q) : budget;
-    n = n < room ? n : room;
+    n = dsi_batch_fits(s, q, n < room ? n : room);
     if (n > 0 && dsi_sequence_grow(s, q, n)) {
         dsi_batch_add(s, q, n);
     }
@@ -277,6 +279,11 @@ static void take_event(ds_server *s, dsi_sequence *q, ds_serve_event *event)
     const ds_serve_request *r = &q->request;
     event->uid = q->uid;
     event->n_cached = q->n_cached;
+    event->finish = q->spoiled ? DS_SERVE_ERROR : event->finish;
+    if (event->finish != DS_SERVE_ERROR && q->scores != NULL && q->n_ids == q->n_prompt) {
+        event->prompt = q->scores;
+        event->n_prompt = q->n_prompt;
+    }
     if (event->finish != DS_SERVE_ERROR) {
         q->ids[q->n_ids++] = event->id;
         s->stats.n_new_tokens += 1;
@@ -299,6 +306,12 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
 {
     dsi_sequence *q = s->batch.wanting[i];
     const int64_t n = q->n_draft;
+    const int64_t own = s->batch.event[i];
+    if (own < 0) {
+        q->n_scored = s->batch.behind[i] + 1;
+        q->spoiled = q->spoiled || !isfinite(q->scores[s->batch.behind[i]].logprob);
+        return i + 1;
+    }
     if (q->group != NULL) {
         ds_serve_event event;
         if (dsi_beams_go_on(s, q->group, &event)) {
@@ -311,7 +324,7 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
     for (int64_t k = 0; k <= n && goes_on; ++k) {
         const uint32_t guess = k < n ? q->ids[q->n_ids] : 0;
         ds_serve_event *event = &events[(*n_out)++];
-        *event = events[i + k];
+        *event = events[own + k];
         take_event(s, q, event);
         goes_on = event->finish == DS_SERVE_GOES_ON && k < n && event->id == guess;
         s->stats.n_accepted += goes_on;

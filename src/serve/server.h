@@ -42,6 +42,8 @@ typedef struct dsi_sequence {
     double *pooled;           /* [width]: of the rows so far */
     float *vector;            /* [width] */
     double surprise;          /* of mirostat */
+    ds_prompt_score *scores;  /* [n_prompt]; NULL: not wanted, */
+    int64_t n_scored;         /* of them: kept when the blocks are dropped */
     ds_serve_request request; /* its arrays are owned; not the ids of the prompt */
 } dsi_sequence;
 
@@ -57,7 +59,9 @@ typedef struct dsi_serve_batch {
     int32_t *last;                                                    /* [rows] */
     dsi_sequence **members; /* [sequences], in order of their rows */
     dsi_sequence **wanting; /* [rows]: whose logits row i is, */
-    int64_t *behind;        /* [rows]: and behind how many of its ids */
+    int64_t *behind;        /* [rows]: and behind how many of its ids, */
+    int64_t *event;         /* [rows]: and which event is of it; -1: it scores an id of a prompt */
+    int64_t n_events;
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
 
@@ -146,6 +150,9 @@ void dsi_batch_begin(ds_server *server);
 /* The next n ids of the sequence, whose blocks hold them; with logits when they are its last. n may
  * count its guesses: then each of them has logits, too. */
 void dsi_batch_add(ds_server *server, dsi_sequence *sequence, int64_t n);
+/* How many of the next n ids of a running sequence the batch has rows of logits for, when each of
+ * the others that run takes one. */
+int64_t dsi_batch_fits(const ds_server *server, const dsi_sequence *sequence, int64_t n);
 /* Runs what was added; logits [n_last][V], or hidden states of all tokens [n][width]. */
 ds_status dsi_batch_run(ds_server *server, bool embeds, const float **rows_out);
 
@@ -197,8 +204,8 @@ ds_status dsi_draft_by_model(ds_server *server);
 ds_status dsi_draw_check(ds_server *server, const ds_serve_request *request);
 ds_status dsi_draw_create(ds_server *server);
 void dsi_draw_destroy(ds_server *server);
-/* Draws the next id of each member that has logits. An event a row; finish ERROR where the logits
- * are not finite. */
+/* Draws the next id of each member that has logits, an event each; finish ERROR where the logits
+ * are not finite. Fills the scores of prompts. */
 void dsi_draw(ds_server *server, const float *logits, ds_serve_event *events);
 
 /* Plans alone in *server, of rank 0 of n_ranks, and its sizes; the caller destroys

@@ -56,7 +56,9 @@ void crowd_ask(asked *a, int64_t vocab, uint64_t seed)
                                         .n_bias = k % 3 == 1,
                                         .dry = k % 4 == 2 ? &q->dry : NULL,
                                         .logprobs = true,
-                                        .n_top = 3};
+                                        .n_top = 3,
+                                        .prompt_logprobs = k % 4 == 3,
+                                        .n_prompt_top = 2};
     }
 }
 
@@ -71,6 +73,14 @@ static int index_of(const uint64_t *uids, uint64_t uid)
 
 static void take(answer *got, const ds_serve_event *e)
 {
+    assert_true(got->n == 0 || e->prompt == NULL);
+    for (int64_t i = 0; e->prompt != NULL && i < e->n_prompt; ++i) {
+        const ds_prompt_score *s = &e->prompt[i];
+        assert_true(i == 0 ? s->rank == 0 : s->rank >= 1 && s->n_top == 2 && s->logprob < 0.0f);
+        got->prompt[i] = s->logprob;
+        got->prompt_top[i] = s->top_logprobs[1];
+        got->ranks[i] = s->rank;
+    }
     assert_true(got->n < CROWD_NEW);
     assert_int_equal(got->finish, DS_SERVE_GOES_ON);
     got->ids[got->n] = e->id;
@@ -118,6 +128,8 @@ void crowd_serve(ds_ctx *ctx, ds_server *server, const way *w, const asked *a, a
         for (size_t e = 0; e < n; ++e) {
             const int k = index_of(uids, events[e].uid);
             assert_true(k < CROWD_REQUESTS);
+            assert_true(got[k].n > 0 ||
+                        a[k].request.prompt_logprobs == (events[e].n_prompt == (int64_t)a[k].n));
             take(&got[k], &events[e]);
         }
         ds_serve_get_stats(server, &stats);

@@ -18,6 +18,8 @@ typedef struct asked {
 typedef struct answer {
     uint32_t ids[CROWD_NEW];
     float logprobs[CROWD_NEW], top[CROWD_NEW];
+    float prompt[CROWD_IDS], prompt_top[CROWD_IDS]; /* of those that ask for it */
+    int32_t ranks[CROWD_IDS];
     int64_t n;
     ds_serve_finish finish;
 } answer;

@@ -113,6 +113,11 @@ static void same_bits_in(ds_ctx *ctx, const char *name, ds_dtype dtype, ds_dtype
          0},
         {"preemption", {.max_sequences = 16, .max_batch_tokens = 64, .kv_tokens = 256}, 2, 1, 0},
         {"larger blocks", {.max_sequences = 7, .max_batch_tokens = 2048, .kv_block = 128}, 1, 1, 0},
+        {"rows of prompts",
+         {.max_sequences = 5, .max_batch_tokens = 90, .kv_block = 128, .prompt_rows = 40},
+         1,
+         0,
+         0},
         {"cancelled", {.max_sequences = 8, .max_batch_tokens = 100}, 2, 0, 1},
         {"drafts", {.max_sequences = 6, .max_batch_tokens = 200, .max_draft = 5}, 2, 0, 0},
         {"drafts alone", {.max_sequences = 1, .max_batch_tokens = 16, .max_draft = 15}, 1, 0, 0},
@@ -487,6 +492,9 @@ static void refuses(void **state)
     r.n_top = 21;
     CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "n_top");
     r.n_top = 0;
+    r.n_prompt_top = -1;
+    CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "n_prompt_top");
+    r.n_prompt_top = 0;
     ids[1] = (uint32_t)p.vocab;
     CHECK_FAILS(ctx, ds_serve_submit(server, &r, &uid), DS_ERR_ARG, "vocabulary");
     ds_serve_destroy(&server);

@@ -27,10 +27,10 @@ SAMPLING = {"temperature": (0.5, 1, 1.5), "top_p": (0.5, 0.9), "top_k": (3, 40),
             "stop_token_ids": ([101], [7, 110]), "ignore_eos": (True,), "n": (2,), "dry_multiplier": (1,), "lora": ("lo",), "user": ("u",)}
 ODD = (None, True, False, 0, 1, -1, 2, 1.5, 1e300, -1e300, 2**31, 2**32, 2**53 + 1, 2**63 - 1, -2**63, "", "a", "m", "\u00e9\u4e16\U0001f600", "\ud800", "\u0000", "1",
        "true", "null", "x" * 3000, [], [0], [[]], [None], ["a"], {}, {"a": 1}, {"type": "text"}, [{}], [[0, 1], [2]], [{"role": "user", "content": "a"}])
-KNOWN = dict(SAMPLING, temperature=(0, 1), stream=(True, False), stream_options=({"include_usage": True},), logprobs=(True, 0, 3), top_logprobs=(2,), echo=(True,), best_of=(1, 4),
+KNOWN = dict(SAMPLING, temperature=(0, 1), stream=(True, False), stream_options=({"include_usage": True},), logprobs=(True, 0, 3), top_logprobs=(2,), echo=(True,), prompt_logprobs=(0, 3), best_of=(1, 4),
              suffix=("s",), mirostat=(1, 2), mirostat_tau=(3,), dry_base=(1.5,), dry_allowed_length=(1,), dry_sequence_breakers=(["."],), use_beam_search=(True,),
              length_penalty=(2,), early_stopping=("never",), tools=([TOOL], []), tool_choice=("auto", "none", "required"), parallel_tool_calls=(False,), lora=("lo", "x"),
-             response_format=({"type": "text"}, {"type": "json_object"}), structured_outputs=({"regex": "(a|b)+"},), modalities=(["text"],), max_tokens=(1, 440, 2**31 - 1),
+             response_format=({"type": "text"}, {"type": "json_object"}), structured_outputs=({"regex": "(a|b)+"},), modalities=(["text"],), max_tokens=(0, 1, 440, 2**31 - 1),
              max_completion_tokens=(3,), max_output_tokens=(3,), instructions=("i",), input=("a", []), prompt=("a", []), messages=([],), content=("x",), tokens=([1],),
              dimensions=(1, 32, 33), encoding_format=("base64",), prompts=("a",), do_sample=(True, False), min_new_tokens=(20,), max_length=(2, 20), service_tier=("auto",))
 NAMES = ("zz", "Temperature", "temperature ", "", "\u00e9", "k" * 70, "k" * 61 + "\u00e9" * 9, "prefix", "reasoning", "index", "cache_control", "\u0000", "__proto__", "max_token")
@@ -109,13 +109,15 @@ def generation(rng, chat):
     else:
         body["prompt"] = rng.choice(("the quick", ["the", "fox"], [116, 104], [[116], [104, 101]]))
         some(rng, body, {"logprobs": (2,), "echo": (True,), "best_of": (3,)}, 0.1)
-        if "echo" in body:
-            body.pop("logprobs", None)
+    some(rng, body, {"prompt_logprobs": (0, 2)}, 0.1)
     if "tools" not in body and rng.random() < 0.2:
         body.update(form(rng))
+    if "stop_token_ids" in body and ("tools" in body or "response_format" in body or "structured_outputs" in body):
+        body.pop("min_tokens", None)  # a form may have no other id there
     if rng.random() < 0.15:
         body.update(stream=True, stream_options={"include_usage": True})
         body.pop("best_of", None)
+        body.pop("prompt_logprobs", None)
     if rng.random() < 0.1:
         body = {k: v for k, v in body.items() if k in ("model", "messages", "prompt", "max_tokens", "min_tokens", "stop_token_ids")}
         body.update(use_beam_search=True, n=2, length_penalty=rng.choice((0.5, 2)), early_stopping=rng.choice((True, "never")))
@@ -144,7 +146,8 @@ def embedding_body(rng):
 
 def mii_body(rng):
     body = dict(prompts=rng.choice(("the quick", ["the", "fox"])), max_new_tokens=12, do_sample=False)
-    return "/mii/m", some(rng, body, {"return_full_text": (True,), "stop": ("e", ["e"]), "ignore_eos": (True,), "min_new_tokens": (3,), "max_length": (200,)}, 0.3)
+    some(rng, body, {"return_full_text": (True,), "stop": ("e", ["e"]), "ignore_eos": (True,), "min_new_tokens": (3,), "max_length": (200,)}, 0.3)
+    return "/mii/m", dict(body, prompts="the quick", stream=True) if rng.random() < 0.3 else body
 
 
 def token_body(rng):
@@ -193,6 +196,8 @@ def change(rng, body):
         where = where if kind(new) != kind(container[key]) and not FREE.search(where) else None
         if where and where.count(".") == 1 and new is None:
             where = None  # as if it were not there
+        if where == ".early_stopping" and isinstance(new, bool):
+            where = None  # it takes both types, and what ends at its length ends alike
         container[key] = new
     elif what == "i":
         at, container = rng.choice(list(objects(body)))

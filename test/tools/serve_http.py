@@ -284,6 +284,8 @@ def forms(s):
     for wrong in ({"type": "json_schema"}, {"type": "json_schema", "json_schema": {"name": "a b", "schema": {}}}, {"type": "text", "x": 1},
                   {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "x": 1}}, {"type": "json_schema", "json_schema": {"name": "a"}}):
         expect(s.post("/v1/chat/completions", **ok, response_format=wrong)[0] == 400, wrong)
+    status, got = s.post("/v1/completions", model="m", prompt="a", max_tokens=9, min_tokens=2, stop_token_ids=[101], structured_outputs={"choice": ["left"]})
+    expect(status == 400 and "min_tokens" in got["error"]["message"], got)
     for wrong in ({}, {"regex": "("}, {"regex": "a", "choice": ["b"]}, {"choice": []}, {"choice": [""]}, {"grammar": "root ::= root"}, {"x": 1},
                   {"json": "{"}, {"json_object": False}, 3):
         expect(s.post("/v1/completions", model="m", prompt="a", structured_outputs=wrong)[0] == 400, wrong)
@@ -748,8 +750,20 @@ def mii(s):
     stop = want[0]["text"][7:11]
     status, got = ask(prompts=["the quick"], do_sample=False, stop=[stop])
     expect(got[0]["finish_reason"] == "stop" and got[0]["generated_text"] == want[0]["text"][:want[0]["text"].index(stop)], got)
+    for fields in (dict(prompts="the quick"), dict(prompts=["the quick"], return_full_text=True), dict(prompts="the quick", stop=stop)):
+        whole = ask(**fields, max_new_tokens=20, do_sample=False)[1]
+        status, text, headers = s.ask("POST", "/mii/m", dict(fields, max_new_tokens=20, do_sample=False, stream=True))
+        frames = text.split("\n\n")
+        expect(status == 200 and headers["Content-Type"] == "text/event-stream" and frames[-2:] == ["data: [DONE]", ""], text)
+        parts = [json.loads(f.removeprefix("data: ")) for f in frames[:-2]]
+        expect(all(len(p) == 1 for p in parts) and len(parts) > 3, parts)
+        expect("".join(p[0]["generated_text"] for p in parts) == whole[0]["generated_text"], parts, whole)
+        expect([p[0]["finish_reason"] for p in parts] == ["none"] * (len(parts) - 1) + [whole[0]["finish_reason"]], parts)
+        expect({k: v for k, v in parts[-1][0].items() if k != "generated_text"} == {k: v for k, v in whole[0].items() if k != "generated_text"}, parts, whole)
+        lengths = [p[0]["generated_length"] for p in parts]
+        expect(lengths == sorted(lengths), lengths)
     expect(s.ask("GET", "/healthz")[:2] == (200, "ok"))
-    for fields, what in ((dict(), "prompts"), (dict(prompts=[]), "prompts"), (dict(prompts="a", stream=True), "stream"), (dict(prompts="a", seed=1), "seed"),
+    for fields, what in ((dict(), "prompts"), (dict(prompts=[]), "prompts"), (dict(prompts=["a", "b"], stream=True), "one text beside stream"), (dict(prompts="a", stream=1), "stream"), (dict(prompts="a", seed=1), "seed"),
                          (dict(prompts="a", max_length=1), "max_length"), (dict(prompts="a", max_length=10**6), "512"), (dict(prompts="abc", max_length=3), "context")):
         status, got = ask(**fields)
         expect(status == 400 and what in got["error"]["message"], fields, got)

@@ -110,7 +110,7 @@ def text_request(rng):
         body.update(rng.choice(FORMS))
     elif rng.random() < 0.2:
         body.update(dict(logprobs=True, top_logprobs=rng.randint(0, 5)) if chat else dict(logprobs=rng.randint(0, 5)))
-    if not chat and "logprobs" not in body and rng.random() < 0.1:
+    if not chat and rng.random() < 0.1:
         body["echo"] = True
     return "chat/completions" if chat else "completions", body
 

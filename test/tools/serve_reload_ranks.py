@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reloads of ds_serve over ranks that share the layers. Usage: serve_reload_ranks.py BUILD FOLDER_A FOLDER_B FOLDER_WITH_OTHER_ENDS"""
+"""Reloads of ds_serve over ranks that share the layers. Usage: serve_reload_ranks.py BUILD FOLDER_A FOLDER_B FOLDER_WITH_OTHER_ENDS ADAPTER"""
 import atexit
 import concurrent.futures
 import http.client
@@ -15,7 +15,7 @@ import tempfile
 import time
 
 BUILD = pathlib.Path(sys.argv[1])
-A, B, OTHER = (str(pathlib.Path(p).resolve()) for p in sys.argv[2:5])
+A, B, OTHER, LORA = (str(pathlib.Path(p).resolve()) for p in sys.argv[2:6])
 PROMPTS = ["the quick brown ", "zigzag goes", "q" * 70]
 LONG = 40
 KEY = tempfile.NamedTemporaryFile("w")
@@ -34,12 +34,12 @@ def expect(holds, *what):
 class Server:
     all = []
 
-    def __init__(self, n, model):
+    def __init__(self, n, model, *flags):
         launcher = [BUILD / "deepspeed", "--num_gpus", str(n)] if n > 1 else []
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [*launcher, BUILD / "ds_serve", "--model", model, "--served_model_name", "m", "--port", "0", "--threads", "1",
-             "--api_key_file", KEY.name, "--dtype", "f32", "--kv_tokens", "4096", "--max_length", "512"], stdout=subprocess.PIPE, stderr=self.errors, text=True)
+             "--api_key_file", KEY.name, "--dtype", "f32", "--kv_tokens", "4096", "--max_length", "512", *flags], stdout=subprocess.PIPE, stderr=self.errors, text=True)
         Server.all.append(self.process)
         line = "-"
         while line and not (found := re.search(r"serving m on http://127.0.0.1:(\d+)", line)):
@@ -60,13 +60,13 @@ class Server:
         c.close()
         return r.status, text
 
-    def complete(self, prompt, n=16):
-        status, text = self.ask("POST", "/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0})
+    def complete(self, prompt, n=16, model="m"):
+        status, text = self.ask("POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": n, "temperature": 0})
         expect(status == 200, status, text)
         return json.loads(text)["choices"][0]["text"]
 
-    def texts(self):
-        return [self.complete(p) for p in PROMPTS] + [self.complete(PROMPTS[0], LONG)]
+    def texts(self, model="m"):
+        return [self.complete(p, model=model) for p in PROMPTS] + [self.complete(PROMPTS[0], LONG, model)]
 
     def reload(self, folder):
         return self.ask("POST", "/v1/reload", {"model": folder} if folder else {})
@@ -82,9 +82,9 @@ class Server:
         expect(self.process.wait(60) == 0, self.said())
 
 
-def texts_of(folder):
-    server = Server(1, folder)
-    got = server.texts()
+def texts_of(folder, *flags, model="m"):
+    server = Server(1, folder, *flags)
+    got = server.texts(model)
     server.end()
     return got
 
@@ -176,6 +176,56 @@ def killed(stopped):
     print(f"killed: {status} {text[:150].strip()}; over after {time.monotonic() - begin:.1f} s", flush=True)
 
 
+def adapters():
+    """The slots of the new server have the adapters of those in force, on every rank; where one cannot read them nothing changes."""
+    flags = ("--lora", f"lo={LORA}", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates")
+    lora = {folder: texts_of(folder, *flags, model="lo") for folder in (A, B)}
+    expect(lora[A] != lora[B] and all(lora[f] != want[f] for f in (A, B)), "the adapter changes nothing")
+    server = Server(2, A, *flags)
+    expect(server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "more", "lora_path": LORA})[0] == 200, "one more")
+
+    def served(folder, names):
+        expect(server.texts() == want[folder], folder, "without an adapter")
+        for name in names:
+            expect(server.texts(name) == lora[folder], folder, name)
+
+    served(A, ("lo", "more"))
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(server.complete, PROMPTS[0], LONG, "lo") for _ in range(2)]
+        while server.ask("GET", "/slots")[1].count('"text"') < 2 and not any(r.done() for r in running):
+            time.sleep(0.01)
+        status, text = server.reload(B)
+        expect(status == 200, status, text)
+        expect([r.result() for r in running] == [lora[A][-1]] * 2, "texts of an adapter that ran")
+    served(B, ("lo", "more"))
+    expect(server.ask("POST", "/v1/unload_lora_adapter", {"lora_name": "more"})[0] == 200, "unload")
+    expect(server.reload(A)[0] == 200, "back")
+    served(A, ("lo",))
+    os.rename(LORA, LORA + ".away")
+    status, text = server.reload(B)
+    expect(status == 400 and LORA in text, status, text)
+    os.rename(LORA + ".away", LORA)
+    served(A, ("lo",))
+    one = server.ranks()[1]
+    usual = resource.prlimit(one, resource.RLIMIT_NOFILE)
+    failed = set()
+    for more in range(12):  # rank 1 alone can open the weights, but none of the adapter's files
+        resource.prlimit(one, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{one}/fd")) + more, usual[1]))
+        status, text = server.reload(B)
+        resource.prlimit(one, resource.RLIMIT_NOFILE, usual)
+        if status == 200:
+            served(B, ("lo",))
+            break
+        expect(status == 400 and "rank 1" in text, status, text)
+        failed.add(LORA in text or LORA in server.said())
+        served(A, ("lo",))
+    expect(True in failed, "rank 1 never failed at the adapter", failed)
+    expect(server.ask("POST", "/v1/load_lora_adapter", {"lora_name": "more", "lora_path": LORA})[0] == 200, "one more behind it")
+    served(B, ("lo", "more"))
+    server.end()
+
+
+adapters()
 refused(swaps(2, 2))
 swaps(3, 1).end()
 killed(False)

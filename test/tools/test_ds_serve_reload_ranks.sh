@@ -12,6 +12,8 @@ python3 -c "print('the quick brown fox jumps over the lazy dog. ' * 200)" > a.tx
 python3 -c "print('zigzag goes up and down, and then left. ' * 200)" > b.txt
 train --model_config llama.json --data a.txt --max_steps 60 --output a
 train --model_config llama.json --data b.txt --max_steps 60 --output b
+python3 -c "print(('zigzag the fox, ' * 30 + chr(10)) * 20)" > lora.txt
+train --model a --lora 4 --data lora.txt --max_steps 12 --output lora
 cp -r a other
 echo '{"eos_token_id": [5, 6]}' > other/generation_config.json
-python3 "$DS_SOURCE_DIR/test/tools/serve_reload_ranks.py" "$build" a b other
+python3 "$DS_SOURCE_DIR/test/tools/serve_reload_ranks.py" "$build" a b other lora

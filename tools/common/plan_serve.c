@@ -6,6 +6,7 @@
 #include "common/plan_run.h"
 #include "common/serve_flags.h"
 #include "common/size_text.h"
+#include "common/unpacked.h"
 #include "serve/serve_plan.h"
 
 #include <deepspeed/deepspeed.h>
@@ -29,8 +30,8 @@ typedef struct serve_options {
 
 static const char about[] =
     "What ds_serve takes before it runs, from the plans that it would build: weights, keys and "
-    "values, a batch, whether they fit, and what would make them fit. No weights are read. With "
-    "--device, how fast it answers, too.\n";
+    "values, a batch, whether they fit, and what would make them fit. No weights are read (but "
+    "beside --quantize file). With --device, how fast it answers, too.\n";
 
 static const char after[] =
     "\nExamples:\n"
@@ -64,7 +65,9 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .type = DSI_ARG_TEXT,
          .out = &o->quantize,
          .value = "TYPE",
-         .doc = "Type of blocks of the linear layers' matrices, as ds_serve's."},
+         .doc = "Type of blocks of the linear layers' matrices, as ds_serve's; file: of a --model "
+                "of GPTQ, AWQ or packed compressed-tensors each matrix as it is there, for which "
+                "scales and zero points are read."},
         SERVE_ROWS(&o->sizes),
         {.name = "draft_model",
          .type = DSI_ARG_TEXT,
@@ -124,6 +127,26 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
     DS_TRY(dsi_args_parse_flags(ctx, &spec, argc, argv, help_out));
     if (!*help_out && (o->model != NULL) == (o->model_config != NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "expected either --model or --model_config");
+    }
+    return DS_OK;
+}
+
+/* --quantize file: the folder's own blocks. */
+static bool keeps_blocks(const serve_options *o)
+{
+    return o->quantize != NULL && strcmp(o->quantize, "file") == 0;
+}
+
+static ds_status check_blocks(ds_ctx *ctx, const serve_options *o)
+{
+    if (!keeps_blocks(o)) {
+        return DS_OK;
+    }
+    if (o->model == NULL || unpacked_is_file(o->model)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--quantize file: which matrices are in blocks of which type is read from "
+                       "the folder of --model; of %s it is not planned, give a type",
+                       o->model == NULL ? "--model_config" : "a GGUF file");
     }
     return DS_OK;
 }
@@ -223,7 +246,10 @@ static ds_status fill_params(serve_run *r)
         r->params.draft = &r->draft;
         r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
     }
-    if (o->quantize != NULL) {
+    if (keeps_blocks(o)) {
+        r->params.source.weights = o->model;
+        r->params.source.keep_blocks = true;
+    } else if (o->quantize != NULL) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
             return ds_fail(r->ctx, DS_ERR_ARG, "--quantize: there is no type \"%s\"", o->quantize);
@@ -265,7 +291,7 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
         }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
-            if (p.source.quantize == r->params.source.quantize ||
+            if (p.source.keep_blocks || p.source.quantize == r->params.source.quantize ||
                 r->params.source.quantize != DS_DTYPE_NONE) {
                 continue;
             }
@@ -487,8 +513,9 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
 {
     const char *const inputs[] = {o->model_config, o->device};
     serve_run r = {.ctx = ctx, .o = o};
-    DS_TRY(
-        hub_flag_find(ctx, "model", &o->model, o->model_revision, DS_HUB_CONFIG, &o->model_found));
+    DS_TRY(check_blocks(ctx, o));
+    DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
+                         keeps_blocks(o) ? DS_HUB_MODEL : DS_HUB_CONFIG, &o->model_found));
     DS_TRY(find_draft(ctx, o));
     DS_TRY(hub_flag_spare(ctx, o->model_found, "json", o->json));
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));

@@ -21,6 +21,7 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
                                                             : ds_dtype_from_name(flags->kv_type);
     params->no_prefix_cache = flags->no_prefix_cache;
     params->max_draft = flags->draft;
+    params->prompt_rows = flags->prompt_rows;
 }
 
 ds_status serve_flags_configure(ds_ctx *ctx, const serve_flags *flags, ds_serve_params *params)

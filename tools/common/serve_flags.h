@@ -11,7 +11,7 @@
 
 typedef struct serve_flags {
     const char *dtype, *kv_type;
-    int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft;
+    int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft, prompt_rows;
     bool no_prefix_cache;
     bool shaped, sized; /* given: --dtype or --max_length; sizes of batches or of keys and values */
     offload_flags offload; /* opened by the tool */
@@ -76,6 +76,15 @@ typedef struct serve_flags {
          .type = DSI_ARG_SWITCH,                                                                   \
          .out = &(f)->offload.kv,                                                                  \
          .doc = "Keys and values, too: all of a layer's come and go in every step."},              \
+        {.name = "prompt_rows",                                                                    \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->prompt_rows,                                                                 \
+         .value = "N",                                                                             \
+         .def = "0",                                                                               \
+         .max = 65536,                                                                             \
+         .doc = "Rows of logits of a batch beyond those of --max_sequences, for prompts whose "    \
+                "log-probabilities are asked for: these come in pieces of so many tokens, and "    \
+                "each row takes memory for the vocabulary in fp32."},                              \
     {                                                                                              \
         .name = "draft", .type = DSI_ARG_INT, .out = &(f)->draft, .value = "N", .def = "0",        \
         .max = DS_SERVE_MOST_DRAFT,                                                                \

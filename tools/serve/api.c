@@ -51,7 +51,7 @@ bool api_check_model(api_reader *r, json_t *v)
 static bool read_most(api_reader *r, json_t *v)
 {
     int64_t most = 0;
-    if (!api_whole(r, "max_tokens", v, 1, INT32_MAX, &most)) {
+    if (!api_whole(r, "max_tokens", v, 0, INT32_MAX, &most)) {
         return false;
     }
     r->most = r->has_most && r->most < most ? r->most : most;
@@ -228,6 +228,11 @@ static bool read_echo(api_reader *r, json_t *v)
     return api_boolean(r, "echo", v, &r->echo);
 }
 
+static bool read_prompt_logprobs(api_reader *r, json_t *v)
+{
+    return api_whole(r, "prompt_logprobs", v, 0, DS_SERVE_MOST_TOP, &r->prompt_top);
+}
+
 static bool read_best_of(api_reader *r, json_t *v)
 {
     return api_whole(r, "best_of", v, 1, INT32_MAX, &r->best_of);
@@ -320,6 +325,7 @@ static const row rows[] = {
     {"logprobs", BOTH, read_logprobs},
     {"top_logprobs", CHAT, read_top_logprobs},
     {"echo", COMPLETION, read_echo},
+    {"prompt_logprobs", BOTH, read_prompt_logprobs},
     {"best_of", COMPLETION, read_best_of},
     {"suffix", COMPLETION, read_suffix},
     {"response_format", BOTH, read_format},
@@ -446,6 +452,7 @@ static bool fit(api_reader *r)
             c->ids = first->ids;
             c->n_ids = first->n_ids;
             c->echo = first->echo != NULL ? strdup(first->echo) : NULL;
+            c->echo_flags = first->echo_flags;
         }
         if (c->n_ids == 0) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, param, "the prompt has no token");
@@ -456,13 +463,13 @@ static bool fit(api_reader *r)
             return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
         }
         c->text = c->pending = c->drawn = c->calls = c->arguments = c->reader.held = c->logprobs =
-            c->tops = c->offsets = c->pieces = dsi_buf_make(256u << 20);
+            c->tops = c->offsets = c->pieces = c->prompt = dsi_buf_make(256u << 20);
     }
     const int64_t most = j->most_together > 0 ? j->most_together : f->max_length;
     const int64_t room = most - longest;
     const bool fills = j->of_chat || j->most_together > 0;
     const int64_t otherwise = fills ? most - shortest : 16;
-    j->request.max_new_tokens = r->has_most ? r->most : otherwise;
+    j->request.max_new_tokens = j->prompt_alone ? 1 : r->has_most ? r->most : otherwise;
     if (room < 1 || (j->most_together == 0 && j->request.max_new_tokens > room)) {
         return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "context_length_exceeded", param,
                         "the prompt has %lld tokens and %lld more are asked for; this server's "
@@ -495,20 +502,33 @@ static bool check_together(api_reader *r, json_t *body)
     if (j->of_chat && r->n_top > 0 && !j->logprobs) {
         return api_wrong(r, "top_logprobs", "logprobs true beside it");
     }
-    if (r->echo && j->logprobs) {
-        return api_unsupported(r, "echo",
-                               "log-probabilities of the prompt (echo with logprobs) are "
-                               "not built");
+    if (r->prompt_top >= 0 && j->streams) {
+        return api_wrong(r, "prompt_logprobs", "stream false beside it");
+    }
+    j->prompt_alone = r->has_most && r->most == 0;
+    if (j->prompt_alone && !r->echo && r->prompt_top < 0) {
+        return api_wrong(r, j->of_chat ? "max_completion_tokens" : "max_tokens",
+                         "at least 1; 0 goes with echo or prompt_logprobs");
+    }
+    if (j->prompt_alone && j->request.min_new_tokens > 0) {
+        return api_wrong(r, "min_tokens", "at most max_tokens, which is 0");
     }
     j->request.logprobs = j->logprobs;
     j->request.n_top = (int32_t)r->n_top;
+    j->ranks_prompt = r->prompt_top >= 0;
+    j->request.prompt_logprobs = j->ranks_prompt || (r->echo && j->logprobs);
+    j->n_ranked = j->ranks_prompt ? (int32_t)r->prompt_top : 0;
+    j->request.n_prompt_top = j->n_ranked;
+    if (r->echo && j->request.n_top > j->n_ranked) {
+        j->request.n_prompt_top = j->request.n_top;
+    }
     j->own_stops = json_array_size(r->stop_ids) > 0;
     return true;
 }
 
 bool api_read(front *f, json_t *body, bool of_chat, job *j, dsi_buf *ignored, api_error *e)
 {
-    api_reader r = {.f = f, .j = j, .ignored = ignored, .e = e, .n = 1};
+    api_reader r = {.f = f, .j = j, .ignored = ignored, .e = e, .n = 1, .prompt_top = -1};
     j->of_chat = of_chat;
     j->f = f;
     j->request.sampling.temperature = 1.0;

@@ -13,6 +13,7 @@ typedef struct api_reader {
     api_error *e;
     bool ignore_eos, echo, has_seed, has_most;
     int64_t most, n, n_top;
+    int64_t prompt_top; /* prompt_logprobs; -1: not given */
     json_t *stop_ids, *bias;
     bool beams;      /* use_beam_search */
     int64_t best_of; /* 0: not given */

@@ -45,6 +45,7 @@ static bool refuse_others(api_reader *r, json_t *body)
                                          "logit_bias",
                                          "dry_multiplier",
                                          "logprobs",
+                                         "prompt_logprobs",
                                          "stop",
                                          "tools",
                                          "response_format",

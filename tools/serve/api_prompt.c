@@ -39,6 +39,7 @@ static bool take_text(api_reader *r, json_t *v, choice *c)
         return false;
     }
     c->echo = r->echo ? strdup(text) : NULL;
+    c->echo_flags = DS_DECODE_SKIP_SPECIAL | DS_DECODE_REPAIR;
     return true;
 }
 
@@ -56,6 +57,7 @@ static bool take_ids(api_reader *r, json_t *v, choice *c)
         c->ids[c->n_ids++] = (uint32_t)id;
     }
     if (r->echo) {
+        c->echo_flags = DS_DECODE_REPAIR;
         (void)ds_tokenizer_decode(r->f->tokenizer, c->ids, c->n_ids, DS_DECODE_REPAIR, &c->echo,
                                   &size);
     }

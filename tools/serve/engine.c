@@ -213,7 +213,7 @@ static void give(engine *e, const ds_server *server, const ds_serve_event *event
         job_end(j);
     }
     if (j->out.failed || c->text.failed || c->vector.failed || c->pending.failed ||
-        c->logprobs.failed) {
+        c->logprobs.failed || c->prompt.failed) {
         j->done = false;
         job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", "no memory for the answer");
     }

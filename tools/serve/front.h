@@ -192,7 +192,8 @@ typedef struct choice {
     uint32_t *ids; /* the prompt; owned by the first choice of it */
     size_t n_ids;
     bool owns_ids;
-    char *echo; /* text of the prompt, of the first choice of it; NULL: none is echoed */
+    char *echo;          /* text of the prompt; NULL: none is echoed */
+    uint32_t echo_flags; /* DS_DECODE_*: how its ids make it */
     ds_detokenizer *decoder;
     dsi_buf text;                  /* what was sent, or will be */
     dsi_buf pending;               /* drawn, but may begin a stop string */
@@ -203,6 +204,7 @@ typedef struct choice {
     dsi_buf drawn;                 /* ids, where the text has a form */
     dsi_buf logprobs;              /* entries behind each other, as JSON */
     dsi_buf tops, offsets, pieces; /* of completions: the other columns */
+    dsi_buf prompt;                /* prompt_logprobs, as JSON */
     int64_t n_new, n_cached, n_logprobs;
     double logprob;     /* of all its ids, with best_of */
     const char *finish; /* NULL: goes on */
@@ -223,8 +225,11 @@ struct job {
     bool embeds;             /* of /v1/embeddings */
     bool base64;             /* its vectors are */
     int64_t dimensions;
-    bool own_stops; /* the client named ids that end a text */
-    int holders;    /* HTTP thread, engine thread */
+    bool ranks_prompt; /* prompt_logprobs was asked for, */
+    int32_t n_ranked;  /* with so many of the likeliest */
+    bool prompt_alone; /* max_tokens 0: nothing is made, one id is drawn for nobody */
+    bool own_stops;    /* the client named ids that end a text */
+    int holders;       /* HTTP thread, engine thread */
     char id[FRONT_ID_BYTES];
     int64_t created;
     double arrived;
@@ -251,12 +256,20 @@ void job_release(job *j);
 void job_take(job *j, choice *c, const ds_serve_event *event, bool *stop_out);
 /* Of ds_serve_request.guide; user: the job. */
 void job_guide(void *job, const uint32_t *text, size_t n, float *logits, int64_t n_logits);
-/* Appends text as a JSON string; bytes that are no UTF-8 become question marks. */
-void put_clean(dsi_buf *out, const char *text, size_t n);
 /* Everything ended: the rest of the output. With the lock. */
 void job_end(job *j);
 /* Ends with an error. With the lock. */
 void job_fail(job *j, unsigned status, const char *type, const char *message);
+
+/* ---- logprobs.c ---- */
+/* Appends text as a JSON string. */
+void put_text(dsi_buf *out, const char *text, size_t n);
+/* The same; bytes that are no UTF-8 become question marks. */
+void put_clean(dsi_buf *out, const char *text, size_t n);
+/* Of an id that was drawn, before its text is the choice's: into the choice's columns. */
+void logprobs_take(job *j, choice *c, const ds_serve_event *event);
+/* Of its prompt, whose every id has a score: before all else. */
+void logprobs_prompt(job *j, choice *c, const ds_prompt_score *scores);
 
 /* ---- api.c: bodies of requests ---- */
 /* Reads the body of a chat or of a completion. ignored: names of fields without effect, for a
@@ -320,6 +333,8 @@ void reload_close(front *f);
 json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_error *e);
 /* All have ended: the answer. With the lock. */
 void mii_end(job *j);
+/* A frame of its stream: n bytes of new text; finish NULL: it goes on. With the lock. */
+void mii_frame(job *j, const choice *c, const char *text, size_t n, const char *finish);
 
 /* ---- page.c: the chat page; NULL: no memory ---- */
 struct MHD_Response *page_response(void);

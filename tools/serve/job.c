@@ -30,6 +30,7 @@ static void free_choice(choice *c)
     dsi_buf_free(&c->tops);
     dsi_buf_free(&c->offsets);
     dsi_buf_free(&c->pieces);
+    dsi_buf_free(&c->prompt);
 }
 
 void job_release(job *j)
@@ -54,13 +55,6 @@ void job_release(job *j)
     dsi_buf_free(&j->echoed);
     dsi_buf_free(&j->out);
     free(j);
-}
-
-static void put_text(dsi_buf *out, const char *text, size_t n)
-{
-    dsi_buf_putc(out, '"');
-    dsi_buf_json(out, text, n);
-    dsi_buf_putc(out, '"');
 }
 
 static int index_of(const job *j, const choice *c)
@@ -143,6 +137,10 @@ static void put_frame(job *j, choice *c, const char *what, const char *finish)
 /* A frame with n bytes of text. */
 static void put_text_frame(job *j, choice *c, const char *text, size_t n)
 {
+    if (j->of_mii) {
+        mii_frame(j, c, text, n, NULL);
+        return;
+    }
     dsi_buf what = dsi_buf_make(j->out.ceiling);
     dsi_buf_puts(&what, j->of_chat ? "{\"content\":" : "");
     put_text(&what, text, n);
@@ -151,12 +149,15 @@ static void put_text_frame(job *j, choice *c, const char *text, size_t n)
     dsi_buf_free(&what);
 }
 
-static void begin(job *j, choice *c)
+static void begin(job *j, choice *c, const ds_serve_event *e)
 {
     if (c->begun) {
         return;
     }
     c->begun = true;
+    if (e->prompt != NULL) {
+        logprobs_prompt(j, c, e->prompt);
+    }
     if (c->echo != NULL) {
         dsi_buf_puts(&c->text, c->echo);
     }
@@ -169,141 +170,6 @@ static void begin(job *j, choice *c)
     } else if (j->streams && c->echo != NULL) {
         put_text_frame(j, c, c->echo, strlen(c->echo));
     }
-}
-
-/* ---- log-probabilities ---- */
-/* The bytes that a token adds to a text: decoded behind itself, where no space is left out. */
-static char *token_text(front *f, uint32_t id, size_t *n_out)
-{
-    char *one = NULL;
-    char *two = NULL;
-    size_t n_one = 0;
-    size_t n_two = 0;
-    const uint32_t ids[2] = {id, id};
-    *n_out = 0;
-    if (id >= ds_tokenizer_vocab_size(f->tokenizer) ||
-        ds_tokenizer_decode(f->tokenizer, ids, 1, 0, &one, &n_one) < 0 ||
-        ds_tokenizer_decode(f->tokenizer, ids, 2, 0, &two, &n_two) < 0) {
-        free(one);
-        return NULL;
-    }
-    *n_out = n_two - n_one;
-    memmove(two, two + n_one, *n_out);
-    free(one);
-    return two;
-}
-
-/* Bytes of the UTF-8 character at text, 0: it is none. */
-static size_t character_at(const char *text, size_t n)
-{
-    uint32_t cp = 0;
-    const unsigned char first = (unsigned char)text[0];
-    const size_t size = first < 0x80 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
-    char again[4];
-    if (first >= 0xF5 || (first >= 0x80 && first < 0xC2) || size > n) {
-        return 0;
-    }
-    cp = size == 1 ? first : first & (0x7Fu >> size);
-    for (size_t i = 1; i < size; ++i) {
-        cp = cp << 6 | ((unsigned char)text[i] & 63u);
-    }
-    const bool surrogate = cp >= 0xD800 && cp < 0xE000;
-    const bool same =
-        cp < 0x110000 && dsi_utf8_encode(cp, again) == size && memcmp(again, text, size) == 0;
-    return same && !surrogate ? size : 0;
-}
-
-void put_clean(dsi_buf *out, const char *text, size_t n)
-{
-    dsi_buf_putc(out, '"');
-    for (size_t at = 0, size = 0; at<n; at += size> 0 ? size : 1) {
-        size = character_at(text + at, n - at);
-        dsi_buf_json(out, size > 0 ? text + at : "?", size > 0 ? size : 1);
-    }
-    dsi_buf_putc(out, '"');
-}
-
-/* The text of a token; one that is no whole characters as OpenAI writes it, "bytes:\xe2\x80". */
-static void put_token_text(dsi_buf *out, const char *text, size_t n)
-{
-    size_t at = 0;
-    size_t size = 1;
-    while (at < n && size > 0) {
-        size = character_at(text + at, n - at);
-        at += size;
-    }
-    if (at == n) {
-        put_text(out, n > 0 ? text : "", n);
-        return;
-    }
-    dsi_buf_puts(out, "\"bytes:");
-    for (size_t i = 0; i < n; ++i) {
-        dsi_buf_printf(out, "\\\\x%02x", (unsigned char)text[i]);
-    }
-    dsi_buf_putc(out, '"');
-}
-
-static void put_token(front *f, dsi_buf *out, uint32_t id, float logprob)
-{
-    size_t n = 0;
-    char *text = token_text(f, id, &n);
-    dsi_buf_puts(out, "{\"token\":");
-    put_token_text(out, text, n);
-    dsi_buf_printf(out, ",\"logprob\":%.9g,\"bytes\":[", (double)logprob);
-    for (size_t i = 0; i < n; ++i) {
-        dsi_buf_printf(out, "%s%u", i > 0 ? "," : "", (unsigned char)text[i]);
-    }
-    dsi_buf_putc(out, ']');
-    free(text);
-}
-
-static void chat_logprob(front *f, choice *c, const ds_serve_event *e)
-{
-    dsi_buf *out = &c->logprobs;
-    dsi_buf_puts(out, c->n_logprobs++ > 0 ? "," : "");
-    put_token(f, out, e->id, e->logprob);
-    dsi_buf_puts(out, ",\"top_logprobs\":[");
-    for (int32_t i = 0; i < e->n_top; ++i) {
-        dsi_buf_puts(out, i > 0 ? "," : "");
-        put_token(f, out, e->top_ids[i], e->top_logprobs[i]);
-        dsi_buf_putc(out, '}');
-    }
-    dsi_buf_puts(out, "]}");
-}
-
-static void put_piece(front *f, dsi_buf *out, uint32_t id)
-{
-    size_t n = 0;
-    char *text = token_text(f, id, &n);
-    put_token_text(out, text, n);
-    free(text);
-}
-
-/* Offsets are in characters of the text, as OpenAI's. */
-static int64_t characters(const dsi_buf *text)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < text->size; ++i) {
-        n += ((unsigned char)text->data[i] & 0xC0) != 0x80;
-    }
-    return n;
-}
-
-static void completion_logprob(front *f, choice *c, const ds_serve_event *e)
-{
-    const char *comma = c->n_logprobs++ > 0 ? "," : "";
-    dsi_buf_puts(&c->pieces, comma);
-    put_piece(f, &c->pieces, e->id);
-    dsi_buf_printf(&c->logprobs, "%s%.9g", comma, (double)e->logprob);
-    dsi_buf_printf(&c->offsets, "%s%lld", comma,
-                   (long long)(characters(&c->text) + characters(&c->pending)));
-    dsi_buf_printf(&c->tops, "%s{", comma);
-    for (int32_t i = 0; i < e->n_top; ++i) {
-        dsi_buf_puts(&c->tops, i > 0 ? "," : "");
-        put_piece(f, &c->tops, e->top_ids[i]);
-        dsi_buf_printf(&c->tops, ":%.9g", (double)e->top_logprobs[i]);
-    }
-    dsi_buf_putc(&c->tops, '}');
 }
 
 /* ---- stop strings ---- */
@@ -436,7 +302,9 @@ static void finish(job *j, choice *c, const char *why)
         why = calls_whole(&c->reader) && strcmp(why, "stop") == 0 ? "tool_calls" : why;
     }
     c->finish = why;
-    if (j->streams && !j->of_response) {
+    if (j->streams && j->of_mii) {
+        mii_frame(j, c, "", 0, why);
+    } else if (j->streams && !j->of_response) {
         put_frame(j, c, j->of_chat ? "{}" : "\"\"", why);
     }
 }
@@ -484,17 +352,28 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
         f->metrics.ttft_sum += dsi_clock_seconds() - j->arrived;
         f->metrics.ttft_count += 1;
     }
-    begin(j, c);
+    begin(j, c, e);
+    if (j->prompt_alone) {
+        *stop_out = e->finish == DS_SERVE_GOES_ON;
+        finish(j, c, "length");
+        return;
+    }
     c->n_new += 1;
     c->logprob += (double)e->logprob;
     const bool ends = e->finish == DS_SERVE_STOP; /* its token is not text */
     if (j->logprobs && !ends) {
-        j->of_chat ? chat_logprob(f, c, e) : completion_logprob(f, c, e);
+        logprobs_take(j, c, e);
     }
     if (!ends) {
         push_id(j, c, e->id);
     }
     const dsi_guide_state place = place_in_form(j, c, e);
+    if (place == DSI_GUIDE_BROKEN && j->own_stops && c->n_new <= j->request.min_new_tokens) {
+        job_fail(j, MHD_HTTP_BAD_REQUEST, "invalid_request_error",
+                 "before min_tokens no id of stop_token_ids is drawn, and the form that was asked "
+                 "for has no other there");
+        return;
+    }
     if (place == DSI_GUIDE_BROKEN || (place == DSI_GUIDE_GOES_ON && ends && !j->own_stops)) {
         job_fail(j, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
                  "the model's vocabulary has no token that goes on in the form that was asked for");
@@ -542,6 +421,9 @@ static void put_choice(job *j, choice *c, size_t index)
     }
     dsi_buf_puts(out, j->of_chat ? ",\"refusal\":null}" : "");
     put_logprobs(j, c);
+    if (c->prompt.size > 0 && !j->of_chat) {
+        dsi_buf_printf(out, ",\"prompt_logprobs\":%s", dsi_buf_text(&c->prompt));
+    }
     put_finish(j, c->finish);
 }
 
@@ -599,6 +481,9 @@ void job_end(job *j)
         put_head(j, j->of_chat ? "chat.completion" : "text_completion");
         put_choices(j);
         dsi_buf_puts(&j->out, "],");
+        if (j->of_chat && j->ranks_prompt) { /* all its choices go on from one prompt */
+            dsi_buf_printf(&j->out, "\"prompt_logprobs\":%s,", dsi_buf_text(&j->choices[0].prompt));
+        }
         put_usage(j);
         dsi_buf_puts(&j->out, "}\n");
         return;

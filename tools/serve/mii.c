@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* POST /mii/NAME, as DeepSpeed-MII's REST gateway: its body as that of a completion, and the answer
- * as its list. Defaults are MII's: sampling with top_p 0.9, texts of up to 1024 tokens with their
+ * as its list; of a stream a list of one a frame, with what is new, as MII's streaming function is
+ * given them. Defaults are MII's: sampling with top_p 0.9, texts of up to 1024 tokens with their
  * prompts. See front.h. */
 #include "front.h"
 
@@ -26,7 +27,8 @@ static bool take(json_t *out, job *j, const char *key, json_t *v, api_error *e)
                 {"top_p", "top_p"},
                 {"top_k", "top_k"},
                 {"temperature", "temperature"},
-                {"stop", "stop"}};
+                {"stop", "stop"},
+                {"stream", "stream"}};
     if (strcmp(key, "max_length") == 0) {
         if (!json_is_integer(v) || json_integer_value(v) < 2) {
             return wrong(e, key, "a whole number of at least 2");
@@ -36,10 +38,6 @@ static bool take(json_t *out, job *j, const char *key, json_t *v, api_error *e)
     }
     if (strcmp(key, "do_sample") == 0) {
         return json_is_boolean(v) || wrong(e, key, "true or false");
-    }
-    if (strcmp(key, "stream") == 0) {
-        return json_is_false(v) ||
-               wrong(e, key, "false: this path has no streams; ask /v1/completions");
     }
     for (size_t i = 0; i < sizeof same / sizeof same[0]; ++i) {
         if (strcmp(key, same[i].mii) == 0) {
@@ -79,6 +77,9 @@ json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_e
     if (ok && !json_is_string(prompts) && !json_is_string(json_array_get(prompts, 0))) {
         ok = wrong(e, "prompts", "a text, or a list of texts");
     }
+    if (ok && json_is_true(json_object_get(out, "stream")) && json_array_size(prompts) > 1) {
+        ok = wrong(e, "prompts", "one text beside stream: what comes is of one");
+    }
     if (ok && j->most_together > j->f->max_length) {
         ok = api_fail(e, MHD_HTTP_BAD_REQUEST, "context_length_exceeded", "max_length",
                       "max_length: this server's context holds %lld", (long long)j->f->max_length);
@@ -93,17 +94,35 @@ json_t *mii_body(json_t *body, const char *name, job *j, dsi_buf *ignored, api_e
     return out;
 }
 
+static void put_response(dsi_buf *out, const choice *c, const char *text, size_t n,
+                         const char *finish)
+{
+    dsi_buf_puts(out, "{\"generated_text\":");
+    put_clean(out, text, n);
+    dsi_buf_printf(out,
+                   ",\"prompt_length\":%zu,\"generated_length\":%lld,\"finish_reason\":\"%s\"}",
+                   c->n_ids, (long long)c->n_new, finish);
+}
+
+void mii_frame(job *j, const choice *c, const char *text, size_t n, const char *finish)
+{
+    dsi_buf_puts(&j->out, "data: [");
+    put_response(&j->out, c, text, n, finish != NULL ? finish : "none");
+    dsi_buf_puts(&j->out, "]\n\n");
+}
+
 void mii_end(job *j)
 {
     dsi_buf *out = &j->out;
+    if (j->streams) {
+        dsi_buf_puts(out, "data: [DONE]\n\n");
+        return;
+    }
     dsi_buf_putc(out, '[');
     for (size_t i = 0; i < j->n_choices; ++i) {
         const choice *c = &j->choices[i];
-        dsi_buf_puts(out, i > 0 ? ",{\"generated_text\":" : "{\"generated_text\":");
-        put_clean(out, dsi_buf_text(&c->text), c->text.size);
-        dsi_buf_printf(out,
-                       ",\"prompt_length\":%zu,\"generated_length\":%lld,\"finish_reason\":\"%s\"}",
-                       c->n_ids, (long long)c->n_new, c->finish);
+        dsi_buf_puts(out, i > 0 ? "," : "");
+        put_response(out, c, dsi_buf_text(&c->text), c->text.size, c->finish);
     }
     dsi_buf_puts(out, "]\n");
 }

@@ -159,10 +159,11 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
     f->asked_path = copy;
     f->asked = j;
     f->asked_at = dsi_clock_seconds();
-    if (f->comm != NULL) { /* the ranks' communicator is the engine's thread's */
+    const bool late = f->stop;      /* meanwhile: reload_close may be over */
+    if (!late && f->comm != NULL) { /* the ranks' communicator is the engine's thread's */
         f->loads_here = copy != NULL;
         (void)pthread_cond_signal(&f->wake);
-    } else {
+    } else if (!late) {
         f->loader_made = copy != NULL && pthread_create(&f->loader, NULL, load, f) == 0;
     }
     const bool begun = f->loader_made || f->loads_here;
@@ -174,7 +175,8 @@ bool reload_begin(front *f, const char *path, job *j, api_error *e)
     }
     (void)pthread_mutex_unlock(&f->lock);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return begun || api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "", "no memory for a thread");
+    return begun || api_fail(e, MHD_HTTP_SERVICE_UNAVAILABLE, NULL, "",
+                             late ? "the server ends" : "no memory for a thread");
 }
 
 static bool is_idle(const served *s)
@@ -231,11 +233,21 @@ static void load_here(front *f)
     f->loads_here = false;
 }
 
-/* Its slots have the adapters of those in force. */
+/* Its slots have the adapters of those in force. Their folders are read without the lock: slots are
+ * the engine's thread's, and no other reload begins meanwhile. */
 static ds_status fill_slots(front *f, served *s)
 {
-    DS_TRY(f->server != NULL ? ranks_turn_to(f, s) : DS_OK);
-    return f->server != NULL ? lora_slots_load(f, s) : DS_OK;
+    if (f->server == NULL || f->n_slots == 0) {
+        return DS_OK;
+    }
+    f->idle = true; /* it takes its time */
+    (void)pthread_mutex_unlock(&f->lock);
+    ds_status status = ranks_turn_to(f, s);
+    status = status < 0 ? status : lora_slots_load(f, s);
+    (void)pthread_mutex_lock(&f->lock);
+    f->beat += 1;
+    f->idle = false;
+    return status;
 }
 
 void reload_take(front *f)
