@@ -16,12 +16,15 @@ static bool is_large(const op_case *c)
     return strstr(c->label, "long") != NULL || strstr(c->label, "beyond") != NULL;
 }
 
-/* DS_CUDA_OPS=NAMES, with blanks between them: of these operators alone
- * (test/long/cuda_barriers.py).
- */
+/* DS_CUDA_OPS=NAMES, with blanks between them: of these operators alone; DS_CUDA_LABEL=TEXT: of the
+ * cases that have it in their labels (test/long/cuda_barriers.py). */
 static bool is_wanted(const op_case *c)
 {
     const char *names = getenv("DS_CUDA_OPS");
+    const char *label = getenv("DS_CUDA_LABEL");
+    if (label != NULL && strstr(c->label, label) == NULL) {
+        return false;
+    }
     const size_t n = strlen(c->op->name);
     for (const char *at = names; at != NULL; at = strchr(at, ' ')) {
         at += *at == ' ' ? 1 : 0;

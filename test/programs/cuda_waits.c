@@ -4,6 +4,7 @@
  * is.
  *
  *     cuda_waits [EVERY [N…]]     each EVERY-th wait, default 1, of plans N…, default all
+ *     CUDA_WAITS_OF=TEXT          of those whose description has it ("all_gather")
  *
  * Ranks are processes, in step: each makes an engine, takes the same wait out, trains, and says
  * whether what it has differs. Orders: each stream late in its turn (standin.h), which runs what
@@ -305,6 +306,7 @@ static int rank_main(bench *b, uint32_t every)
 {
     static const char *const orders[] = {"seed=1,turn=256", "seed=2,turn=4096,late=2",
                                          "seed=3,turn=64,late=3", "seed=4,turn=4096,late=4"};
+    const char *of = getenv("CUDA_WAITS_OF");
     uint32_t counts[USES] = {0};
     uint32_t at = 0;
     uint32_t tried = 0;
@@ -318,7 +320,8 @@ static int rank_main(bench *b, uint32_t every)
     }
     for (uint32_t s = 0; s < b->n_steps; ++s) {
         counts[b->steps[s].use] += 1;
-        if (b->steps[s].use != NEEDED || at++ % every != 0) {
+        if (b->steps[s].use != NEEDED || (of != NULL && strstr(b->steps[s].what, of) == NULL) ||
+            at++ % every != 0) {
             continue;
         }
         const bool found = is_seen(b, s);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define DSC_ALIGN(bytes) __align__(bytes)
+#define DSC_UNROLL       _Pragma("unroll")
 #define DSC_INLINE       static __device__ __forceinline__
 
 #define DSC_KERNEL(name, args_type, call)                                                          \

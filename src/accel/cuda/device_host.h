@@ -7,6 +7,7 @@
 #include "base/half.h"
 
 #define DSC_ALIGN(bytes) _Alignas(bytes)
+#define DSC_UNROLL       /* unrolled for devices, where registers have no index */
 #define DSC_INLINE       static inline __attribute__((always_inline, unused))
 
 /* `name` as the launch knows it: a function of its struct. */

@@ -46,6 +46,18 @@
     XA(attention)                                                                                  \
     XA(attention_dq)                                                                               \
     XA(attention_dkv)                                                                              \
+    X(attention_mma_64_bf16)                                                                       \
+    X(attention_mma_64_f16)                                                                        \
+    X(attention_mma_128_bf16)                                                                      \
+    X(attention_mma_128_f16)                                                                       \
+    X(attention_mma_dq_64_bf16)                                                                    \
+    X(attention_mma_dq_64_f16)                                                                     \
+    X(attention_mma_dq_128_bf16)                                                                   \
+    X(attention_mma_dq_128_f16)                                                                    \
+    X(attention_mma_dkv_64_bf16)                                                                   \
+    X(attention_mma_dkv_64_f16)                                                                    \
+    X(attention_mma_dkv_128_bf16)                                                                  \
+    X(attention_mma_dkv_128_f16)                                                                   \
     X(adam)                                                                                        \
     X(ademamix)                                                                                    \
     X(sgd)                                                                                         \

@@ -25,6 +25,7 @@ typedef struct copy {
     void *to;
     const void *from;
     uint32_t bytes, group;
+    bool done;
 } copy;
 
 /* Where a stack stands, of __builtin_setjmp: unlike swapcontext it asks nothing of the kernel. */
@@ -397,6 +398,17 @@ void dsc_mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2], const flo
 
 /* ---- asynchronous copies ------------------------------------------------------------------ */
 
+static void perform(copy *c)
+{
+    if (!c->done) {
+        memset(c->to, 0, 16);
+        memcpy(c->to, c->from, c->bytes);
+        c->done = true;
+    }
+}
+
+/* A device may copy at any time until the wait: odd threads' copies happen at once, which a missing
+ * barrier before them shows, even ones' when they are waited for, which a missing wait does. */
 void dsc_copy_async(void *shared, const void *global, uint32_t n)
 {
     runner *r = this_runner();
@@ -407,7 +419,11 @@ void dsc_copy_async(void *shared, const void *global, uint32_t n)
     if (f->n_copies == COPIES) {
         give_up(r, "too many asynchronous copies at once for this layer");
     }
-    f->copies[f->n_copies++] = (copy){shared, global, n, f->group};
+    copy *c = &f->copies[f->n_copies++];
+    *c = (copy){shared, global, n, f->group, false};
+    if (r->current % 2 == 1) {
+        perform(c);
+    }
 }
 
 void dsc_copy_commit(void)
@@ -422,10 +438,9 @@ void dsc_copy_wait(uint32_t n)
     fiber *f = here(r);
     uint32_t kept = 0;
     for (uint32_t i = 0; i < f->n_copies; ++i) {
-        const copy *c = &f->copies[i];
+        copy *c = &f->copies[i];
         if (c->group + n < f->group) {
-            memset(c->to, 0, 16);
-            memcpy(c->to, c->from, c->bytes);
+            perform(c);
         } else {
             f->copies[kept++] = *c;
         }

@@ -5,8 +5,8 @@
  * A grid's blocks run one after another, or on several threads of the context; the threads of a
  * block are fibers that change places at barriers and shuffles, in an order drawn from a seed. Each
  * fiber is a thread of its own for the thread sanitizer, ordered with the others by barriers alone:
- * two of them that touch the same memory without one are a report. Asynchronous copies happen as
- * late as they may, when they are waited for.
+ * two of them that touch the same memory without one are a report. Asynchronous copies of odd
+ * threads happen at once, those of even ones as late as they may, when they are waited for.
  *
  * What a device leaves undefined ends the process with a message here: a barrier that not every
  * thread of the block reaches, lanes missing in a shuffle, an asynchronous copy never waited for.

@@ -7,12 +7,17 @@
 
 enum { DSC_MOST_HEAD_DIM = 256, DSC_ATTENTION_WARPS = 4 };
 
+/* By mma: heads up to this wide, four warps of 16 rows. Rows of q are (query, head of the group),
+ * the head fastest; of k and v they are keys. */
+enum { DSC_MOST_MMA_HEAD_DIM = 128, DSC_ATTENTION_ROWS = 64, DSC_ATTENTION_THREADS = 128 };
+
 typedef struct dsc_attention_args {
     const void *q, *k, *v; /* where the heads of the first token are */
     const int32_t *first, *offset, *heads, *rows, *end;
     const int64_t *rng;
     void *y; /* forward: written; backward: saved */
     float *lse;
+    float *delta; /* attention_mma_dq writes it, attention_mma_dkv reads it: (B,H,Tq) */
     const void *dy;
     void *dq, *dk, *dv;          /* laid out as q, k, v */
     int64_t q_stride, kv_stride; /* elements a token */
@@ -20,6 +25,7 @@ typedef struct dsc_attention_args {
     int64_t window, all_heads, site;
     float scale, dropout;
     int32_t causal;
+    int32_t copies; /* by mma: every head of every token begins at a multiple of 16 bytes */
 } dsc_attention_args;
 
 #endif
