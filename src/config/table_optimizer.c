@@ -310,11 +310,10 @@ static const dsi_option adamw_8bit_rows[] = {
     AMSGRAD,
     MAX_GRAD_NORM,
 };
-static const dsi_section adamw_8bit = {
-    .path = "optimizer.params",
-    .title = "optimizer.params of AdamW8bit",
-    .doc = "bitsandbytes' AdamW with states in 8 bits.",
-    DSI_SECTION_ROWS(adamw_8bit_rows)};
+static const dsi_section adamw_8bit = {.path = "optimizer.params",
+                                       .title = "optimizer.params of AdamW8bit",
+                                       .doc = "bitsandbytes' AdamW with states in 8 bits.",
+                                       DSI_SECTION_ROWS(adamw_8bit_rows)};
 
 static const dsi_option ademamix_rows[] = {
     LR("0.001"),
@@ -333,8 +332,8 @@ static const dsi_option ademamix_rows[] = {
     R("weight_decay", "0.01", IN_FORCE,
       "Weight decay, by default as bitsandbytes; norms and biases are exempt.", MIN(0),
       WITH(TRAINER), FIELD(optimizer.weight_decay)),
-    I("optim_bits", "32", IN_FORCE, "Bits of an element of the states, 8 or 32.",
-      MIN(8), MAX(32), FIELD(optimizer.optim_bits)),
+    I("optim_bits", "32", IN_FORCE, "Bits of an element of the states, 8 or 32.", MIN(8), MAX(32),
+      FIELD(optimizer.optim_bits)),
     STATES_8BIT,
     B("is_paged", "false", NO_EFFECT, "bitsandbytes' states in paged memory.",
       NOTE("zero_optimization.offload_optimizer says where states live")),
