@@ -25,7 +25,7 @@ static const char *const variants[] = {"bert",
                                        "modernbert_untied",
                                        "modernbert_sequence",
                                        "modernbert_token"};
-enum { N_VARIANTS = sizeof variants / sizeof *variants, N_STEPS = 10 };
+enum { N_VARIANTS = sizeof variants / sizeof *variants, N_STEPS = 20 };
 
 static ds_ctx *ctx;
 
@@ -154,8 +154,11 @@ static void training_like_transformers(void **state)
             }
             worst = fmax(worst, error);
             CHECK_OK(ctx, ds_engine_step(engine));
+            if (step == 9) {
+                check_close(variants[i], "ten AdamW losses", worst, 1e-5);
+            }
         }
-        check_close(variants[i], "AdamW losses", worst, 1e-5);
+        check_close(variants[i], "twenty AdamW losses", worst, 1e-4);
         ds_engine_destroy(&engine);
         parity_close(&p);
     }

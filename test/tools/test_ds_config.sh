@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_config as a user runs it: each command, its output, its exit code; docs/config.md is up to date.
 set -u
 bin=$1/ds_config

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: waits
+# labels: waits slow
 # ds_serve as the front of several replicas: serve_front.py, which needs Python's own library alone.
 set -u
 build=$1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_serve over ranks that share the layers: serve_ranks.py, on a small model of bytes; shared memory, and MPI where it is.
 set -u
 build=$(realpath "$1")

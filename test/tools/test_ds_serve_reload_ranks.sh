@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Reloads of ds_serve over ranks that share the layers: serve_reload_ranks.py, on small models of bytes.
 set -u
 build=$(realpath "$1")

@@ -7,7 +7,7 @@ For every variant a folder with
   golden.safetensors               tokens, targets (aligned with the logits, -100 not counted), positions and
                                    first (where the document of each position begins), logits in f32, and of bf16 as f32
   grads.safetensors                gradient of the loss by parameter name
-  golden.json                      the loss, and those of ten AdamW steps
+  golden.json                      the loss, and those of twenty AdamW steps
 Row 0 holds four documents; row 1 one, and padding as a second. Of classes of documents each row is one, and padding;
 the logits are there at its first token, zeros else.
 
@@ -121,7 +121,7 @@ def loss_of(model, batch):
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch["targets"].reshape(-1), ignore_index=-100)
 
 
-def adamw_losses(folder, batch, noise=0):
+def adamw_losses(folder, batch, noise=0, steps=10):
     model = load(folder)
     if noise:
         g = torch.Generator().manual_seed(noise)
@@ -131,7 +131,7 @@ def adamw_losses(folder, batch, noise=0):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
                                   foreach=False, fused=False)
     losses = []
-    for _ in range(10):
+    for _ in range(steps):
         loss = loss_of(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -141,7 +141,7 @@ def adamw_losses(folder, batch, noise=0):
 
 
 def clear_batch(folder, seed):
-    """One whose ten losses do not hang on a few roundings: Adam divides by the size of a gradient. No id of
+    """One whose first ten losses do not hang on a few roundings: Adam divides by the size of a gradient. No id of
     padding in it, for which torch's embedding has no gradient."""
     for attempt in range(4000):
         batch = make_batch(seed + 1000 * attempt, head_of(folder))
@@ -169,7 +169,7 @@ def write(folder, batch):
     save_file({names[id(p)]: p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()},
               f"{folder}/grads.safetensors")
     with open(f"{folder}/golden.json", "w") as f:
-        json.dump(dict(loss=loss.item(), adamw_losses=adamw_losses(folder, batch)), f, indent=1)
+        json.dump(dict(loss=loss.item(), adamw_losses=adamw_losses(folder, batch, steps=20)), f, indent=1)
         f.write("\n")
     print(folder, loss.item())
 
