@@ -71,8 +71,6 @@ static const bad table[] = {
     {"optimizer: {type: 'AdEMAMix', params: {betas: [0.0, 0.99, 0.9], t_beta3: 10}}",
      "with t_beta3 the third grows from the first"},
     {"optimizer: {type: 'AdEMAMix', params: {optim_bits: 16}}", "expected 8 or 32, found 16"},
-    {"optimizer: {type: 'AdEMAMix', params: {optim_bits: 8}}, zero_optimization: {stage: 1}",
-     "8 bits with zero_optimization.stage 1"},
     {"optimizer: {type: 'Adam', params: {betas: [0.9, 'x']}}", "expected a list of numbers"},
     {"wall_clock_breakdown: 'true'", "wall_clock_breakdown: expected true or false"},
     {"wall_clock_breakdown: 2", "expected true or false, found 2"},
