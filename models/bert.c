@@ -30,7 +30,7 @@
                            DS_DECODER_NO_INT, 0.0, DS_BELOW_ONE),                                  \
         DS_FIELD_REFUSE("chunk_size_feed_forward", "0 1",                                          \
                         "transformers fails where it does not divide a sequence"),                 \
-        DS_FIELD_REFUSE("is_causal", "null false 0 0.0 \"\" [] {}", NO_DECODER),                   \
+        DS_FIELD_REFUSE("is_causal", "null false", NO_DECODER),                                    \
         DS_FIELD_CHECK("return_dict", DS_FIELD_BOOL | DS_FIELD_INT | DS_FIELD_NULL),               \
         DS_FIELD_REFUSE("is_decoder", "false", NO_DECODER),                                        \
         DS_FIELD_REFUSE("add_cross_attention", "false", NO_DECODER),                               \

@@ -39,8 +39,8 @@ static const ds_field fields[] = {
     DS_FIELD_CHECK("deterministic_flash_attn", DS_FIELD_BOOL),
     DS_FIELD_CHECK("sparse_prediction", DS_FIELD_BOOL), /* the loss is the same */
     DS_FIELD_CHECK("sparse_pred_ignore_index", DS_FIELD_INT),
-    DS_FIELD_CHECK("return_dict", DS_FIELD_BOOL | DS_FIELD_INT | DS_FIELD_NULL),
-    DS_FIELD_REFUSE("is_causal", "null false 0 0.0 \"\" [] {}", NOT_BUILT),
+    DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
+    DS_FIELD_REFUSE("is_causal", "null false", NOT_BUILT),
     DS_FIELD_REFUSE("rope_scaling", NULL, "say it in rope_parameters, for each type of layer"),
     DS_FIELD_REFUSE("sliding_window", NULL, "say it as local_attention, of twice the width"),
 };
