@@ -20,9 +20,8 @@ typedef struct options {
 } options;
 
 static const char about[] =
-    "FROM is a GGUF file or a Hugging Face folder, which may be in FP8 or int8, TO the other one, "
-    "or "
-    "another GGUF file.\n\n"
+    "FROM is a GGUF file or a Hugging Face folder, which may be in FP8, int8, GPTQ, AWQ or packed "
+    "compressed-tensors, TO the other one, or another GGUF file.\n\n"
     "Into a folder: config.json, weights as real numbers, tokenizer and chat template. ds_train "
     "and "
     "ds_generate take the folder, and so does transformers. Read are F32, F16, BF16, Q4_0, Q4_1, "

@@ -351,16 +351,8 @@ static ds_status overflowed(const dsi_byte_matrix *m, size_t n)
 
 ds_status dsi_byte_read(const dsi_byte_matrix *m, int64_t first, int64_t n, float *out)
 {
-    enum { AT_ONCE = 1024 };
-    uint32_t rounded[AT_ONCE];
-    size_t overflows = 0;
     multiply(m, first, n, out);
-    for (int64_t at = 0; at < n && m->dtype != DS_DTYPE_F32; at += AT_ONCE) {
-        const size_t k = (size_t)(n - at < AT_ONCE ? n - at : AT_ONCE);
-        overflows += dsi_convert(DS_DTYPE_F32, out + at, m->dtype, rounded, k);
-        (void)dsi_convert(m->dtype, rounded, DS_DTYPE_F32, out + at, k);
-    }
-    return overflowed(m, overflows);
+    return overflowed(m, dsi_round(m->dtype, out, (size_t)n));
 }
 
 /* Rows [first, first + n). */

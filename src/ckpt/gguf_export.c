@@ -7,8 +7,8 @@
 #include "base/blocks.h"
 #include "base/buf.h"
 #include "base/reserved.h"
-#include "ckpt/byte_weight.h"
 #include "ckpt/gguf_export.h"
+#include "ckpt/stored_matrix.h"
 #include "io/file.h"
 #include "io/json_load.h"
 #include "ir/graph.h"
@@ -95,13 +95,12 @@ static ds_dtype dtype_of(const mix *m, const char *name, ds_shape shape, int64_t
 typedef struct source {
     ds_ctx *ctx;
     /* of a folder */
-    const ds_safetensor *from;
+    dsi_stored stored;
     dsi_gguf_layout layout;
     int64_t heads;
     ds_shape shape; /* in the file */
     float *whole;   /* of TRANSPOSED, while it is written */
     const float *divisors;
-    dsi_byte_matrix *bytes; /* of `from`, where it is in FP8 or int8; NULL: it is in real numbers */
     /* of a file */
     const dsi_gguf *gguf;
     const dsi_gguf_tensor *tensor;
@@ -116,19 +115,6 @@ static int64_t folder_row(const source *s, int64_t n, int64_t r)
     return r / head * head + at % 2 * (head / 2) + at / 2;
 }
 
-static ds_status read_piece(const source *s, int64_t first, int64_t n, float *out)
-{
-    const size_t each = ds_dtype_bytes(s->from->meta.dtype);
-    if (s->bytes != NULL) {
-        return dsi_byte_read(s->bytes, first, n, out);
-    }
-    ds_safetensor piece = *s->from;
-    piece.meta.shape = ds_shape_1d(n);
-    piece.data = (const char *)s->from->data + (size_t)first * each;
-    piece.bytes = (size_t)n * each;
-    return ds_safetensors_read(s->ctx, &piece, DS_DTYPE_F32, out);
-}
-
 static ds_status read_transposed(source *s, int64_t row, float *out)
 {
     const int64_t rows = s->shape.dims[0];
@@ -136,9 +122,9 @@ static ds_status read_transposed(source *s, int64_t row, float *out)
     if (s->whole == NULL) {
         s->whole = malloc((size_t)(rows * k) * sizeof *s->whole);
         if (s->whole == NULL) {
-            return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for %s", s->from->name);
+            return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for %s", s->stored.from->name);
         }
-        DS_TRY(read_piece(s, 0, rows * k, s->whole));
+        DS_TRY(dsi_stored_read(&s->stored, 0, rows * k, s->whole));
     }
     for (int64_t i = 0; i < k; ++i) {
         out[i] = s->whole[i * rows + row];
@@ -163,12 +149,16 @@ static ds_status read_folder(void *user, int64_t row, float *out)
     }
     if (s->layout == DSI_GGUF_PAIRS && s->shape.n_dims == 1) {
         for (int64_t i = 0; i < k; ++i) {
-            DS_TRY(read_piece(s, folder_row(s, k, i), 1, out + i));
+            DS_TRY(dsi_stored_read(&s->stored, folder_row(s, k, i), 1, out + i));
         }
         return DS_OK;
     }
     const int64_t from = s->layout == DSI_GGUF_PAIRS ? folder_row(s, s->shape.dims[0], row) : row;
-    return read_piece(s, from * k, k, out);
+    DS_TRY(dsi_stored_read(&s->stored, from * k, k, out));
+    if (row == ds_shape_rows(s->shape) - 1) {
+        dsi_stored_rest(&s->stored);
+    }
+    return DS_OK;
 }
 
 static ds_status read_file(void *user, int64_t row, float *out)
@@ -199,7 +189,8 @@ typedef struct work {
     /* of a folder */
     const dsi_gguf_arch *arch;
     ds_safetensors *st;
-    dsi_byte_form form;
+    dsi_stored_forms forms;
+    const ds_safetensor *table; /* the embedding */
     json_t *config;
     float *divisors;
     /* of a file */
@@ -300,69 +291,55 @@ static int64_t count_at(const work *w, const char *name, int64_t otherwise)
     return json_is_integer(v) ? (int64_t)json_integer_value(v) : otherwise;
 }
 
-/* The name of what belongs to a matrix in bytes, X.weight: X.END. */
-static const ds_safetensor *beside(const work *w, const ds_safetensor *t, const char *end)
+/* What a tied model's files hold as output projection is left out: the embedding, again. */
+static ds_status check_tied(const work *w, const dsi_stored *head)
 {
-    char name[1024];
-    const size_t n = strlen(t->name);
-    if (n < 7 || n + strlen(end) >= sizeof name || strcmp(t->name + n - 7, ".weight") != 0) {
-        return NULL;
-    }
-    memcpy(name, t->name, n - 6);
-    memcpy(name + n - 6, end, strlen(end) + 1);
-    return ds_safetensors_find(w->st, name);
-}
-
-/* Whether it belongs to a matrix in bytes. */
-static bool is_beside(const work *w, const ds_safetensor *t)
-{
-    const char *dot = strrchr(t->name, '.');
-    return w->form.there && dot != NULL &&
-           (strcmp(dot + 1, w->form.scale) == 0 || strcmp(dot + 1, "weight_zero_point") == 0);
-}
-
-static ds_status open_bytes(work *w, source *s)
-{
-    const ds_safetensor *scales = NULL;
-    if (!dsi_byte_is_stored(&w->form, s->from)) {
-        return DS_OK;
-    }
-    scales = beside(w, s->from, w->form.scale);
-    if (scales == NULL) {
-        return ds_fail(w->ctx, DS_ERR_NOT_FOUND, "%s: the scales of %s (%s) are missing",
-                       s->from->path, s->from->name, w->form.scale);
-    }
-    return dsi_byte_open(w->ctx, &w->form, s->from, scales, beside(w, s->from, "weight_zero_point"),
-                         s->from->meta.shape, &s->bytes);
+    const ds_safetensor *a = w->table;
+    const ds_safetensor *b = head->from;
+    return dsi_stored_is_plain(&w->forms, head) && a->meta.dtype == b->meta.dtype &&
+                   ds_shape_equal(a->meta.shape, b->meta.shape) && a->bytes == b->bytes &&
+                   memcmp(a->data, b->data, a->bytes) == 0
+               ? DS_OK
+               : ds_fail(w->ctx, DS_ERR_FORMAT,
+                         "%s: %s differs from %s, but config.json has \"tie_word_embeddings\": "
+                         "true: set it to false to use both, or leave %s out",
+                         b->path, b->name, a->name, b->name);
 }
 
 static ds_status add_folder_tensor(work *w, const ds_safetensor *t, bool tied)
 {
     dsi_gguf_target target;
-    if (is_beside(w, t)) {
+    dsi_stored stored;
+    char name[DSI_STORED_NAME_BYTES];
+    DS_TRY(dsi_stored_find(w->ctx, w->st, &w->forms, t, name, &stored));
+    if (name[0] == '\0') {
         return DS_OK;
     }
-    if (strcmp(t->name, "lm_head.weight") == 0 && tied) {
-        return DS_OK; /* the embedding again */
+    if (strcmp(name, "lm_head.weight") == 0 && tied) {
+        return check_tied(w, &stored);
     }
-    DS_TRY(dsi_gguf_place_back(w->ctx, w->arch, t->name, &target));
+    DS_TRY(dsi_gguf_place_back(w->ctx, w->arch, name, &target));
     if (target.name[0] == '\0') {
         return DS_OK;
     }
     const int64_t heads = count_at(w, "num_attention_heads", 1);
-    source s = {.from = t,
+    source s = {.stored = stored,
                 .layout = target.layout,
                 .heads = target.of_keys ? count_at(w, "num_key_value_heads", heads) : heads,
-                .shape = t->meta.shape};
+                .shape = stored.shape};
     const bool pairs = s.layout == DSI_GGUF_PAIRS &&
                        (s.shape.n_dims > 2 || s.heads < 1 || s.shape.dims[0] % (2 * s.heads) != 0);
     if (s.shape.n_dims == 0 || pairs || (s.layout == DSI_GGUF_TRANSPOSED && s.shape.n_dims != 2)) {
         return ds_fail(w->ctx, DS_ERR_SHAPE, "%s has not the shape of its heads", t->name);
     }
-    if (s.layout == DSI_GGUF_TRANSPOSED) {
-        s.shape = ds_shape_2d(t->meta.shape.dims[1], t->meta.shape.dims[0]);
+    if (s.layout == DSI_GGUF_TRANSPOSED && stored.form != DSI_INT4_NONE) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED, "%s: a Conv1D in four bits is not read",
+                       t->name);
     }
-    DS_TRY(open_bytes(w, &s));
+    if (s.layout == DSI_GGUF_TRANSPOSED) {
+        s.shape = ds_shape_2d(stored.shape.dims[1], stored.shape.dims[0]);
+    }
+    DS_TRY(dsi_stored_open(w->st, &w->forms, &s.stored));
     return add(w, target.name, &s); /* which keeps what was opened */
 }
 
@@ -371,7 +348,7 @@ static ds_status from_folder(work *w)
     int64_t n_divisors = 0;
     DS_TRY(read_config(w));
     DS_TRY(ds_safetensors_open_folder(w->ctx, w->params->source, &w->st));
-    DS_TRY(dsi_byte_form_of(w->ctx, w->st, &w->form));
+    DS_TRY(dsi_stored_forms_of(w->ctx, w->st, &w->forms));
     DS_TRY(dsi_gguf_export_config(w->ctx, w->arch, w->config, w->out, &w->divisors, &n_divisors));
     put_label(w);
     const size_t n = ds_safetensors_count(w->st);
@@ -381,6 +358,7 @@ static ds_status from_folder(work *w)
     if (table == NULL || table->meta.shape.n_dims != 2) {
         return ds_fail(w->ctx, DS_ERR_FORMAT, "%s: the embedding is missing", w->params->source);
     }
+    w->table = table;
     if (!w->params->no_tokenizer) {
         DS_TRY(dsi_gguf_export_tokenizer(w->ctx, w->params->source, w->config,
                                          table->meta.shape.dims[0], w->out));
@@ -537,7 +515,7 @@ ds_status ds_gguf_write(ds_ctx *ctx, const ds_gguf_write_params *params)
     const ds_status status = write_all(&w);
     for (size_t i = 0; i < w.n_sources; ++i) {
         free(w.sources[i].whole);
-        dsi_byte_close(&w.sources[i].bytes);
+        dsi_stored_close(&w.sources[i].stored);
     }
     free(w.sources);
     free(w.divisors);

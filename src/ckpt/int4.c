@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { A_WORD = 8 }; /* of four bits */
+enum { A_WORD = 8, N_PARTS = 5 }; /* of four bits; of a matrix */
 
 /* ---- what config.json says ---- */
 
@@ -285,21 +285,26 @@ static ds_status check_zeros(ds_ctx *ctx, const dsi_int4_parts *p, const dsi_int
     return DS_OK;
 }
 
-/* A product of a scale and a small whole number is exact in fp32, so that it is rounded once. */
-static void fill_row(const dsi_int4_matrix *m, int64_t o, float *row)
+/* Elements from `first` on. A product of a scale and a small whole number is exact in fp32, so that
+ * it is rounded once. */
+static void multiply(const dsi_int4_matrix *m, int64_t first, int64_t n, float *out)
 {
     const int64_t each = m->n_in / m->n_groups;
-    for (int64_t i = 0; i < m->n_in; ++i) {
-        const int64_t g = m->groups != NULL ? m->groups[i] : i / each;
-        row[i] =
-            dsi_int4_scale(m, g, o) * (float)(dsi_int4_number(m, i, o) - dsi_int4_zero(m, g, o));
+    for (int64_t at = 0; at < n;) {
+        const int64_t o = (first + at) / m->n_in;
+        for (int64_t i = (first + at) % m->n_in; i < m->n_in && at < n; ++i, ++at) {
+            const int64_t g = m->groups != NULL ? m->groups[i] : i / each;
+            out[at] = dsi_int4_scale(m, g, o) *
+                      (float)(dsi_int4_number(m, i, o) - dsi_int4_zero(m, g, o));
+        }
     }
 }
 
 ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
                         ds_shape shape, dsi_int4_matrix *m)
 {
-    *m = (dsi_int4_matrix){.form = form};
+    *m = (dsi_int4_matrix){.form = form, .from = parts->words};
+    m->dtype = parts->scales->meta.dtype;
     DS_TRY(check(ctx, parts, shape, m));
     m->words = (const uint32_t *)parts->words->data;
     m->zeros = parts->zeros != NULL ? (const uint32_t *)parts->zeros->data : NULL;
@@ -321,25 +326,78 @@ void dsi_int4_close(dsi_int4_matrix *m)
     m->scales = NULL;
 }
 
+/* What follows "X." in the names of the parts, the words first; NULL: no such part. */
+static const char *part_end(dsi_int4_form form, int i)
+{
+    static const char *const ends[2][N_PARTS] = {
+        {"qweight", "scales", "qzeros", "g_idx", NULL},
+        {"weight_packed", "weight_scale", "weight_zero_point", NULL, "weight_shape"}};
+    return i == 3 && form == DSI_INT4_AWQ
+               ? NULL
+               : ends[form == DSI_INT4_PACKED || form == DSI_INT4_PACKED8][i];
+}
+
 bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
                    const char *name, dsi_int4_parts *parts_out)
 {
-    static const char *const ends[2][5] = {
-        {"qweight", "scales", "qzeros", "g_idx", "?"},
-        {"weight_packed", "weight_scale", "weight_zero_point", "?", "weight_shape"}};
-    const ds_safetensor *found[5] = {NULL};
+    const ds_safetensor *found[N_PARTS] = {NULL};
     const size_t n = strlen(name);
     const bool is_packed = form == DSI_INT4_PACKED || form == DSI_INT4_PACKED8;
     if (form == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
         return false;
     }
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < N_PARTS; ++i) {
+        const char *end = part_end(form, i);
         char part[DSI_STACKED_NAME_BYTES + 32];
-        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, ends[is_packed][i]);
-        found[i] = i == 3 && form == DSI_INT4_AWQ ? NULL : dsi_weights_find(model, st, part);
+        (void)snprintf(part, sizeof part, "%.*s%s", (int)(n - 6), name, end != NULL ? end : "");
+        found[i] = end != NULL ? dsi_weights_find(model, st, part) : NULL;
     }
     *parts_out = (dsi_int4_parts){found[0], found[1], found[2], found[3], found[4]};
     return found[0] != NULL && found[1] != NULL && (found[2] != NULL || is_packed);
+}
+
+bool dsi_int4_part(const ds_safetensors *st, dsi_int4_form form, const ds_safetensor *t,
+                   dsi_int4_parts *parts_out)
+{
+    const ds_safetensor *found[N_PARTS] = {NULL};
+    const char *dot = strrchr(t->name, '.');
+    bool is_one = false;
+    for (int i = 0; i < N_PARTS && form != DSI_INT4_NONE && dot != NULL; ++i) {
+        const char *end = part_end(form, i);
+        char name[DSI_STACKED_NAME_BYTES + 32];
+        const int n = snprintf(name, sizeof name, "%.*s%s", (int)(dot + 1 - t->name), t->name,
+                               end != NULL ? end : "");
+        found[i] = end != NULL && n < (int)sizeof name ? ds_safetensors_find(st, name) : NULL;
+        is_one = is_one || found[i] == t;
+    }
+    *parts_out = (dsi_int4_parts){found[0], found[1], found[2], found[3], found[4]};
+    return is_one && found[0] != NULL;
+}
+
+ds_shape dsi_int4_shape(dsi_int4_form form, const dsi_int4_parts *parts)
+{
+    const dsi_int4_matrix m = {.form = form};
+    const ds_shape words = parts->words->meta.shape;
+    const int64_t each = per_word(&m);
+    if (words.n_dims != 2) {
+        return words; /* which dsi_int4_open refuses */
+    }
+    return is_packed(&m)          ? ds_shape_2d(words.dims[0], words.dims[1] * each)
+           : form == DSI_INT4_AWQ ? ds_shape_2d(words.dims[1] * each, words.dims[0])
+                                  : ds_shape_2d(words.dims[1], words.dims[0] * each);
+}
+
+static ds_status overflowed(ds_ctx *ctx, const dsi_int4_matrix *m, size_t n)
+{
+    return n == 0 ? DS_OK
+                  : ds_fail(ctx, DS_ERR_NUMERIC, "%s: %zu values of %s are beyond the range of %s",
+                            m->from->path, n, m->from->name, ds_dtype_name(m->dtype));
+}
+
+ds_status dsi_int4_read(ds_ctx *ctx, const dsi_int4_matrix *m, int64_t first, int64_t n, float *out)
+{
+    multiply(m, first, n, out);
+    return overflowed(ctx, m, dsi_round(m->dtype, out, (size_t)n));
 }
 
 ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
@@ -359,7 +417,7 @@ ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts 
     }
     size_t overflows = 0;
     for (int64_t o = 0; o < m.n_out; ++o) {
-        fill_row(&m, o, row);
+        multiply(&m, o * m.n_in, m.n_in, row);
         overflows +=
             dsi_convert(DS_DTYPE_F32, row, dtype, data + (size_t)o * row_bytes, (size_t)m.n_in);
     }
@@ -367,8 +425,7 @@ ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts 
     dsi_int4_close(&m);
     if (overflows > 0) {
         free(data);
-        return ds_fail(ctx, DS_ERR_NUMERIC, "%s: %zu values of %s are beyond the range of %s",
-                       parts->words->path, overflows, parts->words->name, ds_dtype_name(dtype));
+        return overflowed(ctx, &m, overflows);
     }
     *out = *parts->words;
     out->meta = (ds_meta){dtype, shape};

@@ -17,7 +17,7 @@
  *         8, X.weight_shape. Weights alone: no quantized activations. The same of eight bits: four
  *         inputs a word, and 128 for a zero point.
  *
- * Called by model_weights.c. */
+ * Called by model_weights.c, and by stored_matrix.c, which goes through a folder's tensors. */
 #ifndef DSI_CKPT_INT4_H
 #define DSI_CKPT_INT4_H
 
@@ -44,6 +44,8 @@ typedef struct dsi_int4_parts {
 /* One matrix, opened. */
 typedef struct dsi_int4_matrix {
     dsi_int4_form form;
+    const ds_safetensor *from; /* the words */
+    ds_dtype dtype;            /* that numbers are rounded to */
     const uint32_t *words;
     const uint32_t *zeros; /* NULL: they are in the middle */
     const int32_t *groups; /* [n_in]; NULL: neighbours */
@@ -54,6 +56,12 @@ typedef struct dsi_int4_matrix {
 /* The parts of parameter `name`; false: it is not stored so. */
 bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
                    const char *name, dsi_int4_parts *parts_out);
+/* Whether tensor t of a folder is a part of a matrix that is stored so, whose words are there: the
+ * parts, of which any other may be missing (NULL). */
+bool dsi_int4_part(const ds_safetensors *st, dsi_int4_form form, const ds_safetensor *t,
+                   dsi_int4_parts *parts_out);
+/* (out,in) by the words; of words that are no matrix their own. */
+ds_shape dsi_int4_shape(dsi_int4_form form, const dsi_int4_parts *parts);
 /* Checks the parts; words, zeros and groups stay borrowed. Errors: those of dsi_int4_unpack. */
 ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
                         ds_shape shape, dsi_int4_matrix *m);
@@ -61,6 +69,9 @@ void dsi_int4_close(dsi_int4_matrix *m);
 int32_t dsi_int4_number(const dsi_int4_matrix *m, int64_t in, int64_t out);
 int32_t dsi_int4_zero(const dsi_int4_matrix *m, int64_t group, int64_t out);
 float dsi_int4_scale(const dsi_int4_matrix *m, int64_t group, int64_t out);
+/* n elements from `first` on in fp32, rounded as dsi_int4_unpack rounds. Errors: ERR_NUMERIC. */
+ds_status dsi_int4_read(ds_ctx *ctx, const dsi_int4_matrix *m, int64_t first, int64_t n,
+                        float *out);
 /* What quantization_config of the config.json beside the weights says; NONE without one of these
  * three. Errors: ERR_UNSUPPORTED names the field (other bits, other layouts), ERR_FORMAT. */
 ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out);

@@ -123,3 +123,16 @@ size_t dsi_convert(ds_dtype from, const void *in, ds_dtype to, void *out, size_t
     }
     return overflows;
 }
+
+size_t dsi_round(ds_dtype dtype, float *x, size_t n)
+{
+    enum { AT_ONCE = 512 };
+    double rounded[AT_ONCE]; /* room for any of them */
+    size_t overflows = 0;
+    for (size_t at = 0; at < n && dtype != DS_DTYPE_F32; at += AT_ONCE) {
+        const size_t k = n - at < AT_ONCE ? n - at : AT_ONCE;
+        overflows += dsi_convert(DS_DTYPE_F32, x + at, dtype, rounded, k);
+        (void)dsi_convert(dtype, rounded, DS_DTYPE_F32, x + at, k);
+    }
+    return overflows;
+}
