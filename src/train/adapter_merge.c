@@ -468,7 +468,8 @@ ds_status ds_adapter_merge(ds_ctx *ctx, const ds_adapter *adapter,
     if (status >= 0 && m.unpacks) {
         ds_log(ctx, DS_LOG_JOB, "%s has weights in few bits: they are written as %s",
                params->model_folder,
-               ds_dtype_name(m.dtype != DS_DTYPE_NONE ? m.dtype : DS_DTYPE_BF16));
+               m.dtype != DS_DTYPE_NONE ? ds_dtype_name(m.dtype)
+                                        : "bf16, or as f16 where scales are");
     }
     close_all(&m);
     return status;
