@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # A line "labels: threads slow" near the top of a test gives it CTest labels: `threads` runs under the
-# thread sanitizer too, `slow` not under address sanitizer, `tree` looks at sources only, `waits` spends its time waiting.
+# thread sanitizer too (`threads long`: in make check-long), `slow` not under address sanitizer, `tree` looks at sources only, `waits` spends its time waiting.
 function(ds_labels name source)
   file(STRINGS ${source} line REGEX "labels: [a-z ]+" LIMIT_COUNT 1)
   if(line)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: threads slow
+# labels: threads slow long
 # Two threads of each rank over UCX and Open MPI, in the sanitizers' builds too: exchanges over a communicator and its
 # twin, and checkpoints written behind training. Usage: test_comm_twin.sh BUILD
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: threads slow
+# labels: threads slow long
 # Muon: the same bits in every ZeRO stage, with buckets, accumulation, offload, recomputation, threads, resume, groups of ranks, and over
 # tensor- and sequence-parallel meshes what stage 0 has there. Usage: test_zero_muon.sh BUILD.
 set -euo pipefail

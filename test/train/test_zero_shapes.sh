@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: threads slow
+# labels: threads slow long
 # Adafactor, schedule-free AdamW, AdEMAMix, and AdamW and AdEMAMix with states in 8 bits: the same bits in every ZeRO stage, with buckets, accumulation, offload, recomputation, threads,
 # resume, groups of ranks, and over tensor- and sequence-parallel meshes what stage 0 has there. Usage: test_zero_shapes.sh BUILD.
 set -euo pipefail

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: slow threads
+/* labels: slow threads long
  * Checkpoints fit any topology: saved on each of (1, 2, 3, 4, 8 ranks) x (stages 0 to 3), loaded on
  * each other: the same logical tensors, bit for bit, and training goes on. */
 #include "accel/cpu/cpu_features.h"
