@@ -10,8 +10,8 @@
 static bool is_state(const ds_cell_info *cell)
 {
     const ds_cell_kind kind = cell->kind;
-    const bool sizes = kind == DS_CELL_ABSMAX || kind == DS_CELL_ABSMAX_SQ ||
-                       kind == DS_CELL_ABSMAX_SLOW;
+    const bool sizes =
+        kind == DS_CELL_ABSMAX || kind == DS_CELL_ABSMAX_SQ || kind == DS_CELL_ABSMAX_SLOW;
     return (kind <= DS_CELL_MOMENTUM && kind != DS_CELL_GRAD && kind != DS_CELL_MASTER &&
             cell->meta.dtype != DS_DTYPE_U8) ||
            sizes;
