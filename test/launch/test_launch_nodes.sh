@@ -55,7 +55,7 @@ prints() { grep -qxF -- "$1" out.txt || fail "expected the line '$1'"; }
 says() { grep -qE -- "$1" err.txt || fail "expected '$1' among the messages"; }
 gone() { # MARK: no process has it in its environment any more
     local pid
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         pid=$(grep -lzx "DS_MARK=$1" /proc/[0-9]*/environ 2> /dev/null | grep -v "/$$/" | head -1)
         [ -z "$pid" ] && return
         sleep 0.1
@@ -124,7 +124,7 @@ for launcher in pdsh ssh; do
     gone fails
     # No secret and no exported value on any command line while it runs; SIGTERM reaches the ranks.
     DS_MARK=term DS_API_KEY=sesame-open timeout -s KILL 60 "$bin/deepspeed" "${way[@]}" sh -c 'trap "echo saved $RANK; exit 0" TERM; echo "$DS_JOB_SECRET" > secret.$RANK; while :; do sleep 0.1; done' > out.txt 2> err.txt < /dev/null &
-    for _ in $(seq 100); do [ -s secret.2 ] && [ -s secret.0 ] && [ -s secret.1 ] && break; sleep 0.1; done
+    for _ in $(seq 300); do [ -s secret.2 ] && [ -s secret.0 ] && [ -s secret.1 ] && break; sleep 0.1; done
     cat /proc/[0-9]*/cmdline 2> /dev/null | tr '\0' '\n' > lines.txt
     { [ -s secret.2 ] && cmp -s secret.0 secret.2 && ! grep -qF "$(cat secret.0)" lines.txt; } || fail "the secret is on a command line, or differs"
     ! grep -qF "sesame-open" lines.txt || fail "an exported value is on a command line"
@@ -152,7 +152,7 @@ for launcher in pdsh ssh; do
     # A killed launcher leaves no rank on any node.
     DS_MARK=killed "$bin/deepspeed" "${way[@]}" --grace 1 sh -c 'echo up; sleep 60 & exec sleep 60' > out.txt 2> err.txt < /dev/null &
     launcher=$!
-    for _ in $(seq 100); do [ "$(grep -c up out.txt)" = 3 ] && break; sleep 0.1; done
+    for _ in $(seq 300); do [ "$(grep -c up out.txt)" = 3 ] && break; sleep 0.1; done
     disown $launcher
     kill -KILL $launcher
     gone killed
