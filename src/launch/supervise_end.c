@@ -12,8 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ENDING_SECONDS 2.0 /* a large process takes this long to end, at most */
-#define ABSENT_SECONDS 0.5 /* one that told a rank why it fails ends this much later, at most */
+#define ENDING_SECONDS 2.0  /* a large process takes this long to end, at most */
+#define ABSENT_SECONDS 0.5  /* one that told a rank why it fails ends this much later, at most */
+#define SAYING_SECONDS 0.05 /* a message comes so much later than what it made end, at most */
 
 static dsi_running *find_running(dsi_job *job, pid_t pid)
 {
@@ -200,14 +201,17 @@ static bool any_stand_in(const dsi_job *job)
 }
 
 /* A process that dies closes its connections before it can be waited for: one that noticed may have
- * ended first. Whoever is about to end is waited for before anybody is blamed. */
+ * ended first. Whoever is about to end is waited for before anybody is blamed; and whoever made the
+ * others end has a moment to say why, before it is told to end too. */
 static void find_cause(dsi_job *job)
 {
     const double now = dsi_clock_seconds();
     const double end = now + ENDING_SECONDS;
+    const double least_end = now + SAYING_SECONDS;
     const double absent_end = now + ABSENT_SECONDS;
     dsi_job_find_first(job);
-    while (job->first < job->n && ((any_ending(job) && dsi_clock_seconds() < end) ||
+    while (job->first < job->n && ((job->n_alive > 0 && dsi_clock_seconds() < least_end) ||
+                                   (any_ending(job) && dsi_clock_seconds() < end) ||
                                    (any_stand_in(job) && dsi_clock_seconds() < absent_end))) {
         (void)usleep(1000);
         take_ends(job);
