@@ -70,6 +70,7 @@ if [ -x "$build/ds_serve" ]; then
     serve() {
         local name=$1
         shift
+        : > line # of the server before
         "$build/ds_serve" --model plain --tokenizer bytes --port 0 --threads 1 --max_length 64 --kv_tokens 1024 --served_model_name m "$@" > line 2> log &
         pid=$!
         for _ in $(seq 300); do grep -q serving line && break; kill -0 $pid 2> /dev/null || break; sleep 0.1; done
