@@ -47,6 +47,7 @@ printf '127.0.0.2 slots=2\n127.0.0.3 slots=1\n' > hosts
 
 # shellcheck disable=SC2086
 start() { # FLAGS…: front and its port in $front and $url
+    : > line # of the front before
     "$build/ds_serve" --ssh_port "$port" --port 0 --probe_seconds 0.2 --probe_timeout 5 --threads 1 ${sizes---max_length 256 --kv_tokens 1024} \
         --model "out it's" --served_model_name m "$@" > line 2> log &
     front=$!
