@@ -21,13 +21,14 @@ else()
 endif()
 
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set of vectors, and
-# for avx512_bf16 those whose products differ there; files in bf16/ once for each set with products of bf16.
+# for avx512_vnni and avx512_bf16 those whose products differ there; files in bf16/ once for each set with products of bf16.
 set(DS_ISA_OBJECTS)
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)
-  if(name STREQUAL "avx512_bf16")
-    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_vector.c
-      ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/simd_block_linear.c)
+  if(name STREQUAL "avx512_vnni")
+    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/simd_block_linear.c)
+  elseif(name STREQUAL "avx512_bf16")
+    set(shared ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_simd.c ${PROJECT_SOURCE_DIR}/src/accel/cpu/simd/gemm_vector.c)
     file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)
   elseif(name STREQUAL "amx")
     file(GLOB paired CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/bf16/*.c)
@@ -49,6 +50,7 @@ if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64" AND NOT DS_FUZZ)
   ds_isa(avx2 -mavx2 -mfma -mf16c)
   set(DS_AVX512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c -mprefer-vector-width=512)
   ds_isa(avx512 ${DS_AVX512})
+  ds_isa(avx512_vnni ${DS_AVX512} -mavx512vnni)
   ds_isa(avx512_bf16 ${DS_AVX512} -mavx512bf16 -mavx512vnni)
   ds_isa(amx ${DS_AVX512} -mavx512bf16 -mavx512vnni -mamx-tile -mamx-bf16)
 endif()

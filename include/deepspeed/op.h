@@ -178,6 +178,7 @@ typedef uint64_t ds_isa;
 #define DS_ISA_AVX512      ((ds_isa)2)
 #define DS_ISA_AVX512_BF16 ((ds_isa)4) /* dot products of pairs of bf16 */
 #define DS_ISA_AMX         ((ds_isa)8)
+#define DS_ISA_AVX512_VNNI ((ds_isa)16) /* products of bytes; a level before AVX512_BF16 */
 #define DS_ISA_OWN(i)      ((ds_isa)1 << (32 + (i))) /* i below 32 */
 /* The name of a set of one bit, "ref" of the empty one; NULL of others and of an accelerator's. */
 DS_API const char *ds_isa_name(ds_isa bit);

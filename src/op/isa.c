@@ -13,6 +13,7 @@ typedef struct named_bit {
 static const named_bit names[DSI_ISA_LEVELS] = {{DS_ISA_REF, "ref"},
                                                 {DS_ISA_AVX2, "avx2"},
                                                 {DS_ISA_AVX512, "avx512"},
+                                                {DS_ISA_AVX512_VNNI, "avx512_vnni"},
                                                 {DS_ISA_AVX512_BF16, "avx512_bf16"},
                                                 {DS_ISA_AMX, "amx"}};
 

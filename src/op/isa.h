@@ -8,7 +8,7 @@
 
 #include <deepspeed/op.h>
 
-enum { DSI_ISA_LEVELS = 5, DSI_ISA_TEXT = 160 };
+enum { DSI_ISA_LEVELS = 6, DSI_ISA_TEXT = 160 };
 
 /* Set `index` in [0,DSI_ISA_LEVELS), the smallest first; its name is that of its newest bit. */
 ds_isa dsi_isa_level(uint32_t index);

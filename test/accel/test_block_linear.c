@@ -229,7 +229,7 @@ static void same_bits_of(product p)
 static void same_bits(void **state)
 {
     static const ds_dtype acts[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
-    static const int64_t sizes[][3] = {{1, 16, 32}, {3, 50, 96}, {70, 33, 64}, {5, 129, 1024}};
+    static const int64_t sizes[][3] = {{1, 16, 32}, {3, 50, 96}, {70, 33, 64}, {7, 129, 1024}};
     (void)state;
     for (int t = 0; t < N_TYPES; ++t) {
         for (int a = 0; a < 3; ++a) {

@@ -28,7 +28,7 @@ fi
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 [ -z "$model" ] || grep -qF "$model" <<< "$text" || fail "the processor is not $model"
 flags=" $(sed -n 's/^flags[[:space:]]*: //p' /proc/cpuinfo | head -n 1) " # the system's own list, where it has one
-for name in avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8; do
+for name in avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 amx_int8; do
     [ -n "$model" ] || break
     found=$(grep '^processor features' <<< "$text") has=no listed=no
     [[ "$found " = *" $name "* ]] && has=yes

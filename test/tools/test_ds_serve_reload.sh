@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_serve takes other weights without an end: serve_reload.py, which needs Python's own library alone.
 set -u
 build=$1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # A folder that sentence-transformers saved (test/golden/encoder_tasks/make_sentence.py): ds_encode gives its vectors within 1e-5, with each
 # kind of pooling as newer and older versions write it, and with modules Dense, cut where the folder says; what is not built is refused by name; training from
 # it writes a folder of the same kind. Usage: test_sentence_folder.sh BUILD

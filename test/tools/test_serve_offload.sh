@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Random flags and files that say where ds_serve's weights are: serve_offload.py.
 # Usage: test_serve_offload.sh BUILD [CASES [SEED [SECONDS]]] (the long test takes other seeds, for so long)
 set -u

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Weights on disk while a model generates: the same text by ds_generate (beams, two ranks, two stages) and ds_serve, flags
 # or DeepSpeed's file; what ds_plan serve proposes fits; flags that contradict each other are refused.
 # Usage: test_weights_away.sh BUILD

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # autotuning.enabled in a run: the measured steps, the file, the model's figures; and a trial of the autotuner
 # leaves the user's files alone.
 set -u

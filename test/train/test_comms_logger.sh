@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # comms_logger in a run of two ranks: rank 0 prints the tables at the end, what was logged fits the configuration, and
 # the weights are those of a run without it. Usage: test_comms_logger.sh BUILD
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The FLOPs profiler: a report of one step whose parameters and products are those that one computes by hand.
 # Usage: test_flops_profile.sh BUILD
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# labels: waits
+# labels: waits slow
 # Offload to disk when something is wrong: a folder that is missing, full, shared by two jobs, a job killed in the middle, a
 # disk that is slow or does not answer.
 # Usage: test_offload_faults.sh BUILD

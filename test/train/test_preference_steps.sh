@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The same ten steps as TRL's DPOTrainer and KTOTrainer (test/golden/preference/steps), from the text of the rows to the update: losses
 # and rewards within 2e-5, log-probabilities and norms within a part of 1e-5. Usage: test_preference_steps.sh BUILD
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Training on the accelerator sim gives cpu's bits: random configurations of one rank (sim_schedules), and ranks with collectives, groups,
 # offload, ZenFlow and resumes (zero_row). DS_SIM_SCHEDULES=N: schedules of the first, default 24. Usage: test_sim_accel.sh BUILD
 set -euo pipefail

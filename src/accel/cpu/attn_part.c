@@ -298,7 +298,7 @@ static bool supports(const ds_kernel_sig *sig, uint32_t at, ds_isa has)
     }
     describe(sig, at, a->part, dsi_attention_key_part(a), &p);
     kernel = dsi_cpu_kernel_choose(&p.sig, has);
-    return kernel != NULL && (has == DS_ISA_REF || (kernel->needs & ~(has >> 1)) != 0);
+    return kernel != NULL && kernel->needs == has;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -644,15 +644,10 @@ static ds_status backward_run(const ds_kernel_call *call, ds_isa has)
                                                   .work_bytes = label##_back_bytes,                \
                                                   .run = label##_back_run};
 
-#define UP_TO_AVX2   (DS_ISA_AVX2)
-#define UP_TO_AVX512 (UP_TO_AVX2 | DS_ISA_AVX512)
-#define UP_TO_BF16   (UP_TO_AVX512 | DS_ISA_AVX512_BF16)
-#define UP_TO_AMX    (UP_TO_BF16 | DS_ISA_AMX)
-
-LEVEL(amx, UP_TO_AMX)
-LEVEL(avx512_bf16, UP_TO_BF16)
-LEVEL(avx512, UP_TO_AVX512)
-LEVEL(avx2, UP_TO_AVX2)
+LEVEL(amx, DSI_NEEDS_AMX)
+LEVEL(avx512_bf16, DSI_NEEDS_AVX512_BF16)
+LEVEL(avx512, DSI_NEEDS_AVX512)
+LEVEL(avx2, DSI_NEEDS_AVX2)
 LEVEL(ref, DS_ISA_REF)
 
 const ds_kernel *const dsi_attention_part_family[] = {&amx_kernel,

@@ -31,13 +31,30 @@ static inline block_shape block_shape_of(const ds_kernel_sig *sig)
                          .n_panels = (n + DSI_BLOCK_ROWS - 1) / DSI_BLOCK_ROWS};
 }
 
-/* x as bytes, in a workspace. */
+enum { BLOCK_GROUP = 8 };
+
+/* x as bytes, in a workspace: groups of BLOCK_GROUP rows, the last one of the rest, each block by
+ * block, so that what a kernel reads of a group lies in one line. */
 typedef struct block_x {
-    int8_t *q;        /* [m][k] */
-    float *scale;     /* [m][n_blocks] */
-    int32_t *correct; /* [m][n_blocks][parts]: what unsigned weights add too much, negative; of
-                       * types with a minimum the sum of q */
+    int8_t *q;        /* [group][n_blocks][rows of the group][DSI_BLOCK] */
+    float *scale;     /* [group][n_blocks][rows of the group] */
+    int32_t *correct; /* likewise, [parts] of each: what unsigned weights add too much, negative;
+                       * of types with a minimum the sum of q */
 } block_x;
+
+/* Rows of the group of `row`. */
+static inline int64_t block_group_rows(const block_shape *s, int64_t row)
+{
+    const int64_t rest = s->m - row / BLOCK_GROUP * BLOCK_GROUP;
+    return rest < BLOCK_GROUP ? rest : BLOCK_GROUP;
+}
+
+/* Where block b of a row is, in blocks. */
+static inline int64_t block_x_index(const block_shape *s, int64_t row, int64_t b)
+{
+    const int64_t in_group = row % BLOCK_GROUP;
+    return (row - in_group) * s->n_blocks + b * block_group_rows(s, row) + in_group;
+}
 
 static inline int32_t block_correction(ds_dtype type, int32_t sum)
 {

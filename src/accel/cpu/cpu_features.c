@@ -36,6 +36,7 @@ static ds_isa detect(void)
     ds_isa isa = DS_ISA_REF;
     isa |= dsi_processor_has(DSI_CPU_SET_AVX2) ? DSI_NEEDS_AVX2 : DS_ISA_REF;
     isa |= dsi_processor_has(DSI_CPU_SET_AVX512) ? DSI_NEEDS_AVX512 : DS_ISA_REF;
+    isa |= dsi_processor_has(DSI_CPU_SET_AVX512_VNNI) ? DSI_NEEDS_AVX512_VNNI : DS_ISA_REF;
     isa |= dsi_processor_has(DSI_CPU_SET_AVX512_BF16) ? DSI_NEEDS_AVX512_BF16 : DS_ISA_REF;
     return dsi_processor_has(DSI_CPU_SET_AMX) && tiles_permitted() ? isa | DSI_NEEDS_AMX : isa;
 }
@@ -48,6 +49,9 @@ static ds_isa built(void)
 #endif
 #if defined(DSI_HAVE_avx512_bf16)
     isa |= DSI_NEEDS_AVX512_BF16;
+#endif
+#if defined(DSI_HAVE_avx512_vnni)
+    isa |= DSI_NEEDS_AVX512_VNNI;
 #endif
 #if defined(DSI_HAVE_avx512)
     isa |= DSI_NEEDS_AVX512;

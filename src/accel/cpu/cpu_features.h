@@ -3,8 +3,8 @@
  *
  * Answer: the bits for which the processor, the operating system (saved register state) and, for
  * AMX, the kernel's permission for tile data all agree, and for which kernels were built.
- * DS_CPU_ISA=ref|avx2|avx512|avx512_bf16|amx in the environment leaves those of that level
- * (op/isa.h; never more than there are). Detected once.
+ * DS_CPU_ISA=ref|avx2|avx512|avx512_vnni|avx512_bf16|amx in the environment leaves those of that
+ * level (op/isa.h; never more than there are). Detected once.
  */
 #ifndef DSI_ACCEL_CPU_FEATURES_H
 #define DSI_ACCEL_CPU_FEATURES_H
@@ -15,7 +15,8 @@
 /* What files that are compiled for a vector set need. */
 #define DSI_NEEDS_AVX2        DS_ISA_AVX2
 #define DSI_NEEDS_AVX512      (DSI_NEEDS_AVX2 | DS_ISA_AVX512)
-#define DSI_NEEDS_AVX512_BF16 (DSI_NEEDS_AVX512 | DS_ISA_AVX512_BF16)
+#define DSI_NEEDS_AVX512_VNNI (DSI_NEEDS_AVX512 | DS_ISA_AVX512_VNNI)
+#define DSI_NEEDS_AVX512_BF16 (DSI_NEEDS_AVX512_VNNI | DS_ISA_AVX512_BF16)
 #define DSI_NEEDS_AMX         (DSI_NEEDS_AVX512_BF16 | DS_ISA_AMX)
 
 /* Any thread. The first call asks the kernel for tile permission, for the whole process. */

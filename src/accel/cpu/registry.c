@@ -16,7 +16,9 @@ extern const ds_kernel *const dsi_bf16_attention_family_amx[];
 #endif
 #ifdef DSI_HAVE_avx512_bf16
 extern const ds_kernel *const dsi_bf16_attention_family_avx512_bf16[];
-extern const ds_kernel *const dsi_block_family_avx512_bf16[];
+#endif
+#ifdef DSI_HAVE_avx512_vnni
+extern const ds_kernel *const dsi_block_family_avx512_vnni[];
 #endif
 #ifdef DSI_HAVE_avx512
 extern const ds_kernel *const dsi_simd_family_avx512[];
@@ -35,7 +37,9 @@ static const family families[] = {
 #endif
 #ifdef DSI_HAVE_avx512_bf16
     dsi_bf16_attention_family_avx512_bf16,
-    dsi_block_family_avx512_bf16,
+#endif
+#ifdef DSI_HAVE_avx512_vnni
+    dsi_block_family_avx512_vnni,
 #endif
 #ifdef DSI_HAVE_avx512
     dsi_simd_family_avx512,

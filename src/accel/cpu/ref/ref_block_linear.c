@@ -27,14 +27,16 @@ static void round_rows(const ds_kernel_call *call, int64_t begin, int64_t end, u
         const int64_t at = block * DSI_BLOCK;
         const int parts = dsi_block_parts(s.type);
         int32_t sum[2] = {0};
-        x.scale[block] = block_scale(&call->in[0], at, &inverse);
+        const int64_t to = block_x_index(&s, block / s.n_blocks, block % s.n_blocks);
+        int8_t *q = x.q + to * DSI_BLOCK;
+        x.scale[to] = block_scale(&call->in[0], at, &inverse);
         for (int64_t i = 0; i < DSI_BLOCK; ++i) {
             const float v = ref_get(&call->in[0], at + i) * inverse;
-            x.q[at + i] = (int8_t)(isnan(x.scale[block]) ? 0 : (int)rintf(v));
-            sum[i * parts / DSI_BLOCK] += x.q[at + i];
+            q[i] = (int8_t)(isnan(x.scale[to]) ? 0 : (int)rintf(v));
+            sum[i * parts / DSI_BLOCK] += q[i];
         }
         for (int part = 0; part < parts; ++part) {
-            x.correct[block * parts + part] = block_correction(s.type, sum[part]);
+            x.correct[to * parts + part] = block_correction(s.type, sum[part]);
         }
     }
 }
@@ -48,7 +50,7 @@ static float dot(const block_shape *s, const ds_tensor *w, const block_x *x, int
     const int64_t r = o % DSI_BLOCK_ROWS;
     float y = 0.0f;
     for (int64_t b = 0; b < s->n_blocks; ++b) {
-        const int64_t at = row * s->n_blocks + b;
+        const int64_t at = block_x_index(s, row, b);
         for (int part = 0; part < parts; ++part) {
             int32_t sum = 0;
             for (int64_t i = part * n; i < (part + 1) * n; ++i) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products of 1 to 4 rows (decoding): B is read once as it lies in memory, at the speed of memory.
+/* Products of 1 to 4 rows (decoding), or 8 where B is stored (n,k): B is read once as it lies in
+ * memory, at the speed of memory.
  *
  * Every sum has the order of gemm_order.h, so that a row has the bits that it has among many; tasks
  * follow the shape, never the number of threads. Lanes are columns of C. B stored (k,n): a task is
@@ -16,7 +17,8 @@
 #define HINT _MM_HINT_T1 /* the second-level cache: more can be on its way there */
 
 enum {
-    ROWS = 4,        /* of A at most */
+    ROWS = 8,        /* of A at most, B stored (n,k) */
+    WIDE_ROWS = 4,   /* likewise, B stored (k,n) */
     STREAMS = 4,     /* elements of k at once, B stored (k,n) */
     WIDE = 512,      /* columns of a task at most, B stored (k,n) */
     TASKS = 64,      /* B stored (n,k): so many, where columns suffice */
@@ -31,7 +33,8 @@ enum {
 
 typedef struct vector_run {
     const dsi_gemm_params *p;
-    packed *a; /* (m, k_stride) */
+    packed *a;    /* (m, k_stride) */
+    int64_t rows; /* of a: from 5 on 8, those behind m are zero */
     int64_t k_elements, k_stride;
     float *sums; /* B stored (k,n): (n_blocks, m, n_stride) */
     int64_t n_stride, n_blocks;
@@ -48,13 +51,14 @@ static void make_run(const dsi_gemm_params *p, void *work, vector_run *run)
 {
     const int64_t size = p->b_dtype == DS_DTYPE_F32 ? 4 : 2;
     *run = (vector_run){.p = p, .a = work, .k_elements = ceil_div(p->k, K_STEP)};
+    run->rows = p->m > WIDE_ROWS ? ROWS : p->m;
     run->k_stride = ceil_div(run->k_elements, 16) * 16;
     run->n_blocks = run->k_elements > 0 ? ceil_div(run->k_elements, KC) : 1;
     const int64_t parts = p->b_transposed ? TASKS : ceil_div(p->n, WIDE);
     run->columns = p->n > 0 ? ceil_div(ceil_div(p->n, parts), 64) * 64 : 64;
     run->n_stride = ceil_div(p->n, run->columns) * run->columns;
     run->ahead = (AHEAD_BYTES / (run->columns * size) + STREAMS * K_STEP) * p->ldb * size;
-    run->sums = work != NULL ? (float *)(void *)(run->a + p->m * run->k_stride) : NULL;
+    run->sums = work != NULL ? (float *)(void *)(run->a + run->rows * run->k_stride) : NULL;
 }
 
 /* A's rows as elements, zero behind the last k. */
@@ -82,6 +86,8 @@ static void pack_a(const vector_run *run)
         }
 #endif
     }
+    memset(run->a + p->m * run->k_stride, 0,
+           sizeof(packed) * (size_t)((run->rows - p->m) * run->k_stride));
 }
 
 DSI_INLINE int64_t element_bytes(ds_dtype type)
@@ -129,7 +135,7 @@ DSI_INLINE void dot_words(const vector_run *run, const tall_block *b, tall_ahead
         if (e % apart == 0 && e / apart * LINE_BYTES < FETCHED) {
             _mm_prefetch(ahead->at + e / apart * LINE_BYTES, HINT);
         }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < rows; ++i) {
             sum[i][v] = packed_fma(packed_set(a[i * run->k_stride + e]), x, sum[i][v]);
         }
@@ -221,7 +227,7 @@ DSI_INLINE void dot_task(const vector_run *run, ds_dtype type, int rows, int64_t
     for (; n0 < n1; n0 += NR) {
         vf total[ROWS][NV];
         dot_tile(run, type, rows, n0, total);
-        for (int i = 0; i < rows; ++i) {
+        for (int i = 0; i < rows && i < run->p->m; ++i) {
             for (int v = 0; v < NV && n0 + v * VF_WIDTH < n1; ++v) {
                 const int64_t n = n0 + v * VF_WIDTH;
                 gemm_finish(run->p, total[i][v], i, n, (size_t)min_i64(VF_WIDTH, n1 - n));
@@ -270,7 +276,7 @@ DSI_INLINE void row_vectors(const wide_row *row, ds_dtype type, int64_t byte, bo
 /* NR columns: sums[i·n_stride + …] += A[i]·B over the elements, in order. rows, streams, whole:
  * constants. */
 DSI_INLINE void add_columns(const vector_run *run, const wide_row row[STREAMS],
-                            packed_vf a[ROWS][STREAMS], ds_dtype type, int rows, int streams,
+                            packed_vf a[WIDE_ROWS][STREAMS], ds_dtype type, int rows, int streams,
                             int64_t byte, bool whole, int64_t left, float *sums)
 {
     packed_vf b[STREAMS][NV];
@@ -307,7 +313,7 @@ DSI_INLINE void add_rows(const vector_run *run, ds_dtype type, int rows, int str
     const dsi_gemm_params *p = run->p;
     const int64_t size = type == DS_DTYPE_F32 ? 4 : 2;
     const int64_t stride = p->ldb * size;
-    packed_vf a[ROWS][STREAMS];
+    packed_vf a[WIDE_ROWS][STREAMS];
     wide_row row[STREAMS];
 #pragma GCC unroll 4
     for (int j = 0; j < streams; ++j) {
@@ -383,28 +389,34 @@ typedef void task_fn(const vector_run *run, int64_t n0, int64_t n1, int64_t bloc
     TASK(kind##_##type##_2, kind, TYPE, 2)                                                         \
     TASK(kind##_##type##_3, kind, TYPE, 3)                                                         \
     TASK(kind##_##type##_4, kind, TYPE, 4)                                                         \
-    static task_fn *const kind##_##type[ROWS] = {kind##_##type##_1, kind##_##type##_2,             \
-                                                 kind##_##type##_3, kind##_##type##_4};
-TASKS_OF(dot_task, DS_DTYPE_BF16, bf16)
+    static task_fn *const kind##_##type[WIDE_ROWS] = {kind##_##type##_1, kind##_##type##_2,        \
+                                                      kind##_##type##_3, kind##_##type##_4};
+#define TALL_TASKS(TYPE, type)                                                                     \
+    TASKS_OF(dot_task, TYPE, type) TASK(dot_task_##type##_8, dot_task, TYPE, 8)
+TALL_TASKS(DS_DTYPE_BF16, bf16)
 TASKS_OF(add_task, DS_DTYPE_BF16, bf16)
 #if !defined(DSI_ISA_avx512_bf16)
-TASKS_OF(dot_task, DS_DTYPE_F32, f32)
+TALL_TASKS(DS_DTYPE_F32, f32)
 TASKS_OF(add_task, DS_DTYPE_F32, f32)
-TASKS_OF(dot_task, DS_DTYPE_F16, f16)
+TALL_TASKS(DS_DTYPE_F16, f16)
 TASKS_OF(add_task, DS_DTYPE_F16, f16)
 #endif
 
-static task_fn *task_of(const dsi_gemm_params *p)
+static task_fn *task_of(const vector_run *run)
 {
+    const dsi_gemm_params *p = run->p;
     task_fn *const *fn = p->b_transposed ? dot_task_bf16 : add_task_bf16;
+    task_fn *many = dot_task_bf16_8;
 #if !defined(DSI_ISA_avx512_bf16)
     if (p->b_dtype == DS_DTYPE_F32) {
         fn = p->b_transposed ? dot_task_f32 : add_task_f32;
+        many = dot_task_f32_8;
     } else if (p->b_dtype == DS_DTYPE_F16) {
         fn = p->b_transposed ? dot_task_f16 : add_task_f16;
+        many = dot_task_f16_8;
     }
 #endif
-    return fn[p->m - 1];
+    return run->rows == ROWS ? many : fn[run->rows - 1];
 }
 
 static void column_task(void *arg, uint32_t task, uint32_t thread)
@@ -413,12 +425,12 @@ static void column_task(void *arg, uint32_t task, uint32_t thread)
     const vector_run *run = arg;
     const int64_t strips = run->n_stride / run->columns;
     const int64_t n0 = task % strips * run->columns;
-    task_of(run->p)(run, n0, min_i64(n0 + run->columns, run->p->n), task / strips);
+    task_of(run)(run, n0, min_i64(n0 + run->columns, run->p->n), task / strips);
 }
 
 static bool supports(const dsi_gemm_params *p)
 {
-    return p->m <= ROWS && !p->b_packed && packed_supports(p);
+    return p->m <= (p->b_transposed ? ROWS : WIDE_ROWS) && !p->b_packed && packed_supports(p);
 }
 
 static size_t work_bytes(const dsi_gemm_params *p)
@@ -426,7 +438,7 @@ static size_t work_bytes(const dsi_gemm_params *p)
     vector_run run;
     make_run(p, NULL, &run);
     const int64_t sums = p->b_transposed ? 0 : run.n_blocks * p->m * run.n_stride;
-    return (size_t)(p->m * run.k_stride + sums) * sizeof(float);
+    return (size_t)(run.rows * run.k_stride + sums) * sizeof(float);
 }
 
 static void run_gemm(dsi_pool *pool, const dsi_gemm_params *p, void *work)

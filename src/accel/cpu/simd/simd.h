@@ -36,6 +36,9 @@
 #if defined(DSI_ISA_avx512)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DSI_NEEDS_AVX512
+#elif defined(DSI_ISA_avx512_vnni)
+#include "accel/cpu/simd/simd_avx512.h"
+#define DSI_SIMD_ISA DSI_NEEDS_AVX512_VNNI
 #elif defined(DSI_ISA_avx512_bf16)
 #include "accel/cpu/simd/simd_avx512.h"
 #define DSI_SIMD_ISA DSI_NEEDS_AVX512_BF16
@@ -46,7 +49,7 @@
 #include "accel/cpu/simd/simd_avx2.h"
 #define DSI_SIMD_ISA DSI_NEEDS_AVX2
 #else
-#error "compile with DSI_ISA_avx2, DSI_ISA_avx512, DSI_ISA_avx512_bf16 or DSI_ISA_amx"
+#error "compile with DSI_ISA_ of avx2, avx512, avx512_vnni, avx512_bf16 or amx"
 #endif
 
 /* Elements i.. of an array of f32, bf16 or f16 as fp32. */

@@ -4,16 +4,16 @@
  * (VNNI), by products of 16 bits elsewhere.
  *
  * First the rows of x are rounded to bytes. Then a task is some panels of the weight and a chunk of
- * rows: for a panel and up to ROWS rows, sums stay in registers over all blocks, and each block of
- * the panel is loaded once for these rows.
+ * rows: for a panel and up to a group of rows, sums stay in registers over all blocks, and each
+ * block of the panel is loaded once for these rows.
  */
 #include "accel/cpu/block_linear.h"
 #include "accel/cpu/simd/simd_kernel.h"
 
 enum {
-    ROWS = 4,   /* of x, in registers */
-    CHUNK = 64, /* rows of a task: their bytes stay in the second-level cache */
-    PANELS = 4, /* of a task */
+    CHUNK = 64,   /* rows of a task: their bytes stay in the second-level cache */
+    PANELS = 4,   /* of a task */
+    AHEAD = 3072, /* bytes of a weight that are asked for before they are read */
     HALVES = DSI_BLOCK_ROWS / VF_WIDTH, /* vectors of a panel's rows */
     STEPS = DSI_BLOCK / 4
 };
@@ -47,19 +47,21 @@ DSI_INLINE void round_block(const block_job *job, int64_t block, ds_dtype type)
     float amax;
     memcpy(&amax, &largest, sizeof amax);
     const float inverse = finite && amax > 0.0f ? 127.0f / amax : 0.0f;
-    job->x.scale[block] = finite ? amax / 127.0f : NAN;
+    const int64_t to = block_x_index(&job->s, block / job->s.n_blocks, block % job->s.n_blocks);
+    int8_t *bytes = job->x.q + to * DSI_BLOCK;
+    job->x.scale[to] = finite ? amax / 127.0f : NAN;
     const int parts = dsi_block_parts(job->s.type);
     int32_t sum[2] = {0};
     for (int i = 0; i < N; ++i) {
         int32_t q[VF_WIDTH];
         vi_store(q, finite ? vf_to_int(vf_mul(v[i], vf_set(inverse))) : vi_set(0));
         for (int j = 0; j < VF_WIDTH; ++j) {
-            job->x.q[at + (size_t)(i * VF_WIDTH + j)] = (int8_t)q[j];
+            bytes[i * VF_WIDTH + j] = (int8_t)q[j];
             sum[i * parts / N] += q[j];
         }
     }
     for (int part = 0; part < parts; ++part) {
-        job->x.correct[block * parts + part] = block_correction(job->s.type, sum[part]);
+        job->x.correct[to * parts + part] = block_correction(job->s.type, sum[part]);
     }
 }
 
@@ -149,49 +151,71 @@ DSI_INLINE int32_t word_at(const int8_t *q)
     return word;
 }
 
-/* Rows [row,row+rows) of a half panel into y. rows, type: constants. */
+/* Rows [row,row+rows) of a group and a half panel into y. rows, type: constants. */
 DSI_INLINE void dot_rows(const block_job *job, const uint8_t *panel, int half, int64_t row,
-                         int rows, ds_dtype type, float y[ROWS][VF_WIDTH])
+                         int rows, ds_dtype type, float y[BLOCK_GROUP][VF_WIDTH])
 {
     const block_shape *s = &job->s;
     const int parts = dsi_block_parts(type);
     const bool has_minimum = dsi_block_has_minimum(type);
-    vf sum[ROWS];
-#pragma GCC unroll 4
+    const int64_t first = block_x_index(s, row, 0);
+    const int64_t stride = block_group_rows(s, row);
+    const bool from_memory = row % CHUNK == 0; /* other groups find the panel in a cache */
+    vf sum[BLOCK_GROUP];
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         sum[r] = vf_zero();
     }
     for (int64_t b = 0; b < s->n_blocks; ++b) {
         half_block w;
         load_block(panel, b, half, type, &w);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; ++r) {
-            const int64_t at = (row + r) * s->n_blocks + b;
-            const int8_t *q = job->x.q + at * DSI_BLOCK;
-            const int32_t *correct = job->x.correct + at * parts;
-            const vf scale = vf_set(job->x.scale[at]);
-#pragma GCC unroll 2
-            for (int part = 0; part < parts; ++part) {
-                vi dots = vi_set(has_minimum ? 0 : correct[part]);
-#pragma GCC unroll 8
-                for (int step = part * STEPS / parts; step < (part + 1) * STEPS / parts; ++step) {
-                    dots = vi_dot4(dots, w.w[step], vi_set(word_at(q + 4 * step)));
-                }
-                sum[r] = vf_fma(vf_mul(w.scale[part], scale), vf_from_int(dots), sum[r]);
-            }
-            if (has_minimum) {
-                sum[r] = vf_fma(vf_mul(w.minimum, scale), vf_set((float)correct[0]), sum[r]);
+        if (from_memory) {
+#pragma GCC unroll 16
+            for (int i = 0; i < dsi_block_woven(type) * DSI_BLOCK_ROWS; i += 64) {
+                __builtin_prefetch(panel + dsi_block_at(type, b) + AHEAD + i);
             }
         }
+        const int64_t at = first + b * stride;
+        const int8_t *q = job->x.q + at * DSI_BLOCK;
+        const int32_t *correct = job->x.correct + at * parts;
+        const float *scales = job->x.scale + at;
+#pragma GCC unroll 2
+        for (int part = 0; part < parts; ++part) {
+            vi dots[BLOCK_GROUP]; /* step by step for all rows: their sums wait for each other less
+                                   */
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                dots[r] = vi_set(has_minimum ? 0 : correct[r * parts + part]);
+            }
+#pragma GCC unroll 8
+            for (int step = part * STEPS / parts; step < (part + 1) * STEPS / parts; ++step) {
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; ++r) {
+                    dots[r] =
+                        vi_dot4(dots[r], w.w[step], vi_set(word_at(q + r * DSI_BLOCK + 4 * step)));
+                }
+            }
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r) {
+                const vf scale = vf_mul(w.scale[part], vf_set(scales[r]));
+                sum[r] = vf_fma(scale, vf_from_int(dots[r]), sum[r]);
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; has_minimum && r < rows; ++r) {
+            const vf minimum = vf_mul(w.minimum, vf_set(scales[r]));
+            sum[r] = vf_fma(minimum, vf_from_int(vi_set(correct[r])), sum[r]);
+        }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
         vf_store(y[r], sum[r]);
     }
 }
 
 /* y of `rows` rows and a half panel, whose first column is o. */
-static void store(const block_job *job, int64_t row, int rows, int64_t o, float y[ROWS][VF_WIDTH])
+static void store(const block_job *job, int64_t row, int rows, int64_t o,
+                  float y[BLOCK_GROUP][VF_WIDTH])
 {
     const ds_kernel_call *call = job->call;
     const dsi_linear_attrs *a = call->sig->attrs;
@@ -214,15 +238,32 @@ static void store(const block_job *job, int64_t row, int rows, int64_t o, float 
 DSI_INLINE void run_half(const block_job *job, const uint8_t *panel, int half, int64_t o,
                          int64_t begin, int64_t end, ds_dtype type)
 {
-    float y[ROWS][VF_WIDTH];
+    float y[BLOCK_GROUP][VF_WIDTH];
     int64_t row = begin;
-    for (; row + ROWS <= end; row += ROWS) {
-        dot_rows(job, panel, half, row, ROWS, type, y);
-        store(job, row, ROWS, o, y);
-    }
-    for (; row < end; ++row) {
-        dot_rows(job, panel, half, row, 1, type, y);
-        store(job, row, 1, o, y);
+    int n = 0;
+    for (; row < end; row += n) {
+        switch (end - row) {
+        case 1:
+            n = 1;
+            dot_rows(job, panel, half, row, 1, type, y);
+            break;
+        case 2:
+        case 3:
+            n = 2;
+            dot_rows(job, panel, half, row, 2, type, y);
+            break;
+        case 4:
+        case 5:
+        case 6:
+        case 7:
+            n = 4;
+            dot_rows(job, panel, half, row, 4, type, y);
+            break;
+        default:
+            n = BLOCK_GROUP;
+            dot_rows(job, panel, half, row, BLOCK_GROUP, type, y);
+        }
+        store(job, row, n, o, y);
     }
 }
 
