@@ -143,7 +143,7 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
 bool dsi_is_new_head(const char *name)
 {
     return strcmp(name, DSI_SCORE_HEAD) == 0 || strncmp(name, "classifier.", 11) == 0 ||
-           strstr(name, ".pooler.dense.") != NULL;
+           strstr(name, ".pooler.dense.") != NULL || dsi_is_dense(name);
 }
 
 /* Of a reward model made of a language model, or of one that learns embeddings (ds_contrast). */
