@@ -16,9 +16,7 @@ typedef struct ds_t5_config {
     bool tied;   /* the output projection is the embedding */
     bool scaled; /* it reads x / √hidden_size */
     int64_t pad_id, start_id;
-    /* read, and resolved into the others */
-    int64_t own_layers;
-    bool is_scaled;
+    int64_t own_layers; /* read, and resolved into the others */
 } ds_t5_config;
 
 ds_status ds_t5_read(const ds_reader *reader, void *config, ds_model_info *info);

@@ -35,19 +35,14 @@ static const ds_field fields[] = {
     APPLIED("dropout_rate", DS_FIELD_NUMBER, dropout, 0.1, 0.0, DS_BELOW_ONE),
     APPLIED("layer_norm_epsilon", DS_FIELD_REAL, norm_eps, 1e-6, 0.0, HUGE_VAL),
     APPLIED("initializer_factor", DS_FIELD_REAL, init_factor, 1.0, 0.0, HUGE_VAL),
-    APPLIED("tie_word_embeddings", DS_FIELD_BOOL, tied, true, 0, 1),
-    APPLIED("scale_decoder_outputs", DS_FIELD_BOOL, is_scaled, true, 0, 1),
     TOKEN("pad_token_id", pad_id, 0),
     TOKEN("decoder_start_token_id", start_id, NO_INT),
     DS_FIELD_CHECK("feed_forward_proj", DS_FIELD_TEXT), /* read by resolve() */
     DS_FIELD_CHECK("use_cache", DS_FIELD_BOOL),
     DS_FIELD_CHECK("is_decoder", DS_FIELD_BOOL),
     DS_FIELD_CHECK("classifier_dropout", DS_FIELD_NUMBER),
-    DS_FIELD_CHECK("bos_token_id", DS_FIELD_INT | DS_FIELD_NULL),
     DS_FIELD_CHECK("eos_token_id", DS_FIELD_INT | DS_FIELD_INTS | DS_FIELD_NULL),
     DS_FIELD_REFUSE("is_encoder_decoder", "true", "one half alone is not built"),
-    DS_FIELD_REFUSE("is_causal", "null false 0 0.0 \"\" [] {}",
-                    "an encoder that sees no later positions is not built"),
     DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
     DS_FIELD_REFUSE("rope_scaling", "null {}", "it has no effect in transformers"),
     DS_FIELD_REFUSE("rope_parameters", "null {}", "it has no effect in transformers"),
@@ -56,18 +51,23 @@ static const ds_field fields[] = {
 };
 enum { N_FIELDS = sizeof fields / sizeof fields[0] };
 
-/* "relu", or "gated-gelu", where gelu is the form with tanh. Keys that transformers writes beside
- * it are resolved from it again when it reads. */
+/* "relu", or "gated-gelu", where gelu is the form with tanh. A file's own keys replace what is read
+ * off it, which need be no activation then. */
 static ds_status resolve_mlp(const ds_reader *reader, ds_t5_config *c)
 {
     const json_t *own = json_object_get(reader->json, "feed_forward_proj");
+    const json_t *gated = json_object_get(reader->json, "is_gated_act");
     const char *text = own != NULL ? json_string_value(own) : "relu";
     const char *name = strrchr(text, '-');
-    c->gated = strncmp(text, "gated-", 6) == 0;
-    if ((name != NULL) != c->gated || strchr(text, '-') != name) {
+    c->gated = strncmp(text, "gated", 5) == 0 && (text[5] == '\0' || text[5] == '-');
+    if ((name != NULL && !c->gated) || strchr(text, '-') != name) {
         return ds_field_bad(reader, "feed_forward_proj", "an activation, or gated- and one");
     }
-    name = c->gated ? name + 1 : text;
+    c->gated = gated != NULL ? !ds_field_is_falsy(gated) : c->gated;
+    if (json_object_get(reader->json, "dense_act_fn") != NULL) {
+        return ds_field_activation(reader, "dense_act_fn", "", &c->activation);
+    }
+    name = name != NULL ? name + 1 : text;
     name = strcmp(text, "gated-gelu") == 0 ? "gelu_new" : name;
     json_t *act = json_pack("{s:s}", "feed_forward_proj", name);
     if (act == NULL) {
@@ -80,17 +80,26 @@ static ds_status resolve_mlp(const ds_reader *reader, ds_t5_config *c)
     return status;
 }
 
-/* Attributes of their own in transformers, which a file's value replaces. */
-static ds_status resolve_derived(const ds_reader *reader, ds_t5_config *c)
+/* transformers hands it to each attention where it is not null, and makes the decoder's mask by it.
+ * sdpa heeds it in whatever has no mask, the encoder's rows and what the decoder sees of the source
+ * too: rows that are filled up would be read otherwise than others. So what has no effect is right:
+ * null in sdpa, what is true in eager, which goes by masks alone. */
+static ds_status check_causal(const ds_reader *reader)
 {
-    const json_t *gated = json_object_get(reader->json, "is_gated_act");
-    if (gated != NULL && !json_is_boolean(gated)) {
-        return ds_field_bad(reader, "is_gated_act", "true or false");
+    static const char *const keys[] = {"attn_implementation", "_attn_implementation"};
+    const json_t *value = json_object_get(reader->json, "is_causal");
+    int n_eager = 0;
+    int n_other = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+        const json_t *name = json_object_get(reader->json, keys[i]);
+        const bool eager = json_is_string(name) && strcmp(json_string_value(name), "eager") == 0;
+        n_eager += eager;
+        n_other += name != NULL && !eager;
     }
-    c->gated = gated != NULL ? json_is_true(gated) : c->gated;
-    return json_object_get(reader->json, "dense_act_fn") != NULL
-               ? ds_field_activation(reader, "dense_act_fn", "", &c->activation)
-               : DS_OK;
+    return value == NULL || (json_is_null(value) && n_eager == 0) ||
+                   (!ds_field_is_falsy(value) && n_eager > 0 && n_other == 0)
+               ? DS_OK
+               : ds_field_bad(reader, "is_causal", "null, or true with eager attention");
 }
 
 static ds_status check_token(const ds_reader *reader, const ds_t5_config *c, const char *key,
@@ -102,11 +111,13 @@ static ds_status check_token(const ds_reader *reader, const ds_t5_config *c, con
 }
 
 /* T5 1.1 has no factor before the output projection. Where a file does not say so, transformers
- * goes by whether the projection is tied, as the first files of T5 1.1 said it. */
+ * goes by whether the projection is tied, as the first files of T5 1.1 said it: whatever is not
+ * false is true there. The other key is true where Python's `if` takes it so. */
 static void resolve_head(const ds_reader *reader, ds_t5_config *c)
 {
-    const bool says_scale = json_object_get(reader->json, "scale_decoder_outputs") != NULL;
-    c->scaled = says_scale ? c->is_scaled : c->tied;
+    const json_t *scaled = json_object_get(reader->json, "scale_decoder_outputs");
+    c->tied = !json_is_false(json_object_get(reader->json, "tie_word_embeddings"));
+    c->scaled = scaled != NULL ? !ds_field_is_falsy(scaled) : c->tied;
 }
 
 /* Both keys, so that neither is read off the other. */
@@ -130,7 +141,7 @@ static ds_status resolve(const ds_reader *reader, ds_t5_config *c)
                             "above half of relative_attention_num_buckets");
     }
     DS_TRY(resolve_mlp(reader, c));
-    DS_TRY(resolve_derived(reader, c));
+    DS_TRY(check_causal(reader));
     DS_TRY(check_token(reader, c, "pad_token_id", c->pad_id));
     DS_TRY(check_token(reader, c, "decoder_start_token_id", c->start_id));
     resolve_head(reader, c);
@@ -194,6 +205,6 @@ void ds_t5_print(const char *model_type, const void *opaque, FILE *out)
     const ds_t5_config *c = opaque;
     (void)model_type;
     ds_fields_print(fields, N_FIELDS, c, out);
-    (void)fprintf(out, "activation: %d, gated: %d, scaled: %d\n", (int)c->activation, (int)c->gated,
-                  (int)c->scaled);
+    (void)fprintf(out, "activation: %d, gated: %d, tied: %d, scaled: %d\n", (int)c->activation,
+                  (int)c->gated, (int)c->tied, (int)c->scaled);
 }

@@ -11,6 +11,7 @@
 #include "common/sentence_folder.h"
 #include "common/size_text.h"
 #include "io/file.h"
+#include "nn/nn.h"
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/checkpoint.h>
@@ -282,6 +283,29 @@ static ds_status dtype_of(ds_ctx *ctx, const char *name, ds_dtype *dtype_out)
     return ds_fail(ctx, DS_ERR_ARG, "--dtype: expected fp32, bf16 or fp16, found '%s'", name);
 }
 
+typedef struct dense_source {
+    ds_ctx *ctx;
+    ds_checkpoint *checkpoint;
+} dense_source;
+
+/* A sentence_read_fn; user: a dense_source. */
+static ds_status read_dense(void *user, uint32_t which, const char *name, float *data, size_t n)
+{
+    const dense_source *from = user;
+    ds_checkpoint *c = from->checkpoint;
+    char whole[64];
+    (void)snprintf(whole, sizeof whole, DSI_DENSE_SCOPE "%u.%s", which, name);
+    const ds_checkpoint_tensor *t = ds_checkpoint_find(c, "master", whole);
+    t = t != NULL ? t : ds_checkpoint_find(c, "param", whole);
+    const ds_extent all = ds_extent_flat(0, (int64_t)n);
+    if (t == NULL || ds_shape_count(t->meta.shape) != (int64_t)n) {
+        return ds_fail(from->ctx, DS_ERR_NOT_FOUND,
+                       "%s: the tensor %s of a module Dense is missing, or of another size",
+                       ds_checkpoint_get_info(c)->path, whole);
+    }
+    return ds_checkpoint_read(c, t, &all, DS_DTYPE_F32, data);
+}
+
 static int export(ds_ctx *ctx, const options *o, const char *dir, const char *out, const char *tag)
 {
     ds_checkpoint *c = NULL;
@@ -313,7 +337,8 @@ static int export(ds_ctx *ctx, const options *o, const char *dir, const char *ou
     }
     const char *embeddings = status == DS_OK ? ds_checkpoint_state(c, "embeddings") : NULL;
     if (embeddings != NULL) {
-        status = sentence_folder_write(ctx, out, embeddings);
+        dense_source from = {ctx, c};
+        status = sentence_folder_write(ctx, out, embeddings, read_dense, &from);
     }
     if (status == DS_OK) {
         (void)printf("%s: %llu tensors, %llu elements as %s\n", shown(out),

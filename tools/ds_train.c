@@ -155,13 +155,15 @@ static ds_status finish(train_run *run)
     /* Files of the model folder that this library has no use for, unless of another tokenizer. */
     DS_TRY(
         ds_engine_save_16bit_model(run->engine, o->output, o->tokenizer == NULL ? o->model : NULL));
+    DS_TRY(train_dense_end(run));
     if (ds_comm_rank(run->comm) != 0) {
         return DS_OK;
     }
     DS_TRY(copy_generation(run));
     DS_TRY(ds_tokenizer_save(run->ctx, run->tokenizer, o->output));
     if (train_task(o) == DS_TASK_CONTRAST) {
-        DS_TRY(sentence_folder_write(run->ctx, o->output, run->engine->embeddings));
+        DS_TRY(sentence_folder_write(run->ctx, o->output, run->engine->embeddings, train_dense_read,
+                                     run));
     }
     ds_log(run->ctx, DS_LOG_JOB, "model folder: %s", o->output);
     if (o->sample != NULL) {

@@ -53,9 +53,31 @@ typedef enum ds_problem {
     DS_PROBLEMS
 } ds_problem;
 
+/* A module Dense behind a text's vector x: f(W·x + b), and with `adds` x besides, or R·x where the
+ * widths differ. Parameters are "sentence_dense.I.linear.weight" (out,in), ".linear.bias" (out) and
+ * ".residual.weight" (out,in) of the I-th; they begin drawn, whatever the model's folder holds
+ * (ds_engine_set), and are no part of a model folder. Source: sentence-transformers' Dense. */
+typedef enum ds_dense_function {
+    DS_DENSE_TANH,
+    DS_DENSE_IDENTITY,
+    DS_DENSE_RELU,
+    DS_DENSE_SIGMOID,
+    DS_DENSE_SILU,
+    DS_DENSE_GELU, /* with erf */
+    DS_DENSE_FUNCTIONS
+} ds_dense_function;
+
+typedef struct ds_dense {
+    int64_t n_in, n_out; /* the first n_in is the model's hidden size, others the n_out before */
+    uint32_t function;   /* a ds_dense_function */
+    bool bias, adds;     /* default false */
+    DS_RESERVED(2);
+} ds_dense;
+
 /* A loss of embeddings: of a batch of B anchors, each with what belongs to it, all else in the
  * batch does not. Rows are B anchors, B positives, then B of each further negative; embedding e of
- * a row is the sum of its tokens' outputs weighed by the input `pool` f32 (rows,T); the loss is the
+ * a row is the sum of its tokens' outputs weighed by the input `pool` f32 (rows,T), behind `dense`
+ * what that makes of it; the loss is the
  * mean over anchors i of the cross entropy of scale·cos(e_i, e_j) over all rows j that are no
  * anchors, the class being i's positive: `labels` i32 (B), i, or -100 where anchor i is none. A row
  * whose weights are all 0 is none. Source: sentence-transformers' MultipleNegativesRankingLoss; van
@@ -65,14 +87,16 @@ typedef enum ds_problem {
 typedef struct ds_contrast {
     double scale;                   /* above 0; sentence-transformers: 20 */
     uint32_t n_negatives;           /* further negatives of each anchor; default 0 */
+    uint32_t n_dense;               /* modules; default 0, at most 4 */
     uint64_t gather_across_devices; /* 1: rows j are those of all data-parallel ranks, and gradients
                                        go back to the ranks that they are of; the loss is the mean
                                        of the ranks'. Default 0: those of the own micro-batch */
-    uint64_t mini_batch; /* rows that are computed at a time, forward and, once more, backward:
-                            memory is that of so many rows, the loss that of all of a micro-batch
-                            (sentence-transformers' CachedMultipleNegativesRankingLoss). Default 0:
-                            all at once */
-    DS_RESERVED(2);
+    uint64_t mini_batch;   /* rows that are computed at a time, forward and, once more, backward:
+                              memory is that of so many rows, the loss that of all of a micro-batch
+                              (sentence-transformers' CachedMultipleNegativesRankingLoss). Default 0:
+                              all at once */
+    const ds_dense *dense; /* [n_dense], borrowed as long as the engine lives */
+    DS_RESERVED(1);
 } ds_contrast;
 
 /* What a task has besides. */

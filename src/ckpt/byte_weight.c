@@ -98,9 +98,7 @@ static ds_status read_group(const dsi_quantized_config *c, const json_t *group, 
     if (!form->whole_numbers && !dsi_quantized_is(weights, "type", "int", "float")) {
         return dsi_quantized_refuse(c, "type", "\"int\" and \"float\" alone are read");
     }
-    if (dsi_quantized_is(weights, "actorder", "", "group")) {
-        return dsi_quantized_refuse(c, "actorder", "columns in another order are not read here");
-    }
+    DS_TRY(dsi_quantized_check_order(c, weights));
     const json_t *format = json_object_get(group, "format");
     if (!is_null(format) && !dsi_byte_is_format(group)) {
         return dsi_quantized_refuse(c, "format", "layers of different kinds are not read");

@@ -12,6 +12,7 @@
 #include "ckpt/stacked.h"
 #include "io/json_load.h"
 #include "io/safetensors_write.h"
+#include "nn/nn.h"
 #include <deepspeed/context.h>
 #include <deepspeed/hf_export.h>
 #include <stdlib.h>
@@ -131,7 +132,7 @@ static ds_status choose(ds_ctx *ctx, ds_checkpoint *c, const ds_checkpoint_expor
     }
     for (size_t i = 0; i < ds_checkpoint_count(c); ++i) {
         const ds_checkpoint_tensor *t = ds_checkpoint_at(c, i);
-        if (!is_chosen(c, t)) {
+        if (!is_chosen(c, t) || (params->model_folder && dsi_is_dense(t->name))) {
             continue;
         }
         const uint64_t count = (uint64_t)ds_shape_count(t->meta.shape);

@@ -332,7 +332,7 @@ static ds_status add_folder_tensor(work *w, const ds_safetensor *t, bool tied)
     if (s.shape.n_dims == 0 || pairs || (s.layout == DSI_GGUF_TRANSPOSED && s.shape.n_dims != 2)) {
         return ds_fail(w->ctx, DS_ERR_SHAPE, "%s has not the shape of its heads", t->name);
     }
-    if (s.layout == DSI_GGUF_TRANSPOSED && stored.form != DSI_INT4_NONE) {
+    if (s.layout == DSI_GGUF_TRANSPOSED && stored.form.layout != DSI_INT4_NONE) {
         return ds_fail(w->ctx, DS_ERR_UNSUPPORTED, "%s: a Conv1D in four bits is not read",
                        t->name);
     }

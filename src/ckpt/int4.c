@@ -4,7 +4,6 @@
 
 #include "ckpt/byte_weight.h"
 #include "ckpt/model_weights.h"
-#include "ckpt/quantized_config.h"
 #include "ckpt/stacked.h"
 #include "io/convert.h"
 
@@ -13,115 +12,6 @@
 #include <string.h>
 
 enum { A_WORD = 8, N_PARTS = 5 }; /* of four bits; of a matrix */
-
-/* ---- what config.json says ---- */
-
-static ds_status check_bits(const dsi_quantized_config *c)
-{
-    const json_t *bits = json_object_get(c->own, "bits");
-    bits = bits != NULL ? bits : json_object_get(c->own, "w_bit");
-    return json_integer_value(bits) == 4 ? DS_OK
-                                         : dsi_quantized_refuse(c, "bits", "4 alone is read");
-}
-
-static ds_status read_gptq(const dsi_quantized_config *c, dsi_int4_form *out)
-{
-    const bool second = dsi_quantized_is(c->own, "checkpoint_format", "gptq", "gptq_v2");
-    if (!second && !dsi_quantized_is(c->own, "checkpoint_format", "gptq", "gptq")) {
-        return dsi_quantized_refuse(c, "checkpoint_format",
-                                    "\"gptq\" and \"gptq_v2\" alone are read");
-    }
-    if (!dsi_quantized_is(c->own, "pack_dtype", "int32", "int32")) {
-        return dsi_quantized_refuse(c, "pack_dtype", "\"int32\" alone is read");
-    }
-    if (json_object_size(json_object_get(c->own, "dynamic")) > 0) {
-        return dsi_quantized_refuse(c, "dynamic", "layers of different kinds are not read");
-    }
-    *out = second ? DSI_INT4_GPTQ_V2 : DSI_INT4_GPTQ;
-    return check_bits(c);
-}
-
-static ds_status read_awq(const dsi_quantized_config *c, dsi_int4_form *out)
-{
-    if (!dsi_quantized_is(c->own, "version", "gemm", "gemm") &&
-        !dsi_quantized_is(c->own, "version", "gemm", "GEMM")) {
-        return dsi_quantized_refuse(c, "version", "\"gemm\" alone is read");
-    }
-    if (json_is_false(json_object_get(c->own, "zero_point"))) {
-        return dsi_quantized_refuse(c, "zero_point", "true alone is read");
-    }
-    *out = DSI_INT4_AWQ;
-    return check_bits(c);
-}
-
-static json_int_t bits_of(const json_t *group)
-{
-    return json_integer_value(json_object_get(json_object_get(group, "weights"), "num_bits"));
-}
-
-static ds_status check_group(const dsi_quantized_config *c, const json_t *group, json_int_t bits)
-{
-    const json_t *weights = json_object_get(group, "weights");
-    const char *both[2] = {"input_activations", "output_activations"};
-    for (int i = 0; i < 2; ++i) {
-        const json_t *value = json_object_get(group, both[i]);
-        if (value != NULL && !json_is_null(value)) {
-            return dsi_quantized_refuse(c, both[i], "weights alone are read in few bits");
-        }
-    }
-    if (bits_of(group) != bits || !dsi_quantized_is(weights, "type", "int", "int")) {
-        return dsi_quantized_refuse(c, "num_bits", "whole numbers of 4, or of 8, alone are read");
-    }
-    if (dsi_quantized_is(weights, "actorder", "", "group")) {
-        return dsi_quantized_refuse(c, "actorder", "columns in another order are not read here");
-    }
-    return dsi_quantized_is(group, "format", "pack-quantized", "pack-quantized")
-               ? DS_OK
-               : dsi_quantized_refuse(c, "format", "\"pack-quantized\" alone is read");
-}
-
-static ds_status read_packed(const dsi_quantized_config *c, dsi_int4_form *out)
-{
-    json_t *groups = json_object_get(c->own, "config_groups");
-    const char *name = NULL;
-    json_t *group = NULL;
-    bool eights = true;
-    if (!dsi_quantized_is(c->own, "format", "", "pack-quantized")) {
-        return dsi_quantized_refuse(
-            c, "format",
-            "\"pack-quantized\", \"float-quantized\", \"int-quantized\" and "
-            "\"naive-quantized\" alone are read");
-    }
-    DS_TRY(dsi_quantized_check_groups(c));
-    json_object_foreach(groups, name, group)
-    {
-        eights = eights && bits_of(group) == 8;
-    }
-    json_object_foreach(groups, name, group)
-    {
-        DS_TRY(check_group(c, group, eights ? 8 : 4));
-    }
-    *out = eights ? DSI_INT4_PACKED8 : DSI_INT4_PACKED;
-    return DS_OK;
-}
-
-ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out)
-{
-    dsi_quantized_config c;
-    dsi_quantized_config_load(ctx, st, &c);
-    *form_out = DSI_INT4_NONE;
-    ds_status status = DS_OK;
-    if (dsi_quantized_is(c.own, "quant_method", "", "gptq")) {
-        status = read_gptq(&c, form_out);
-    } else if (dsi_quantized_is(c.own, "quant_method", "", "awq")) {
-        status = read_awq(&c, form_out);
-    } else if (dsi_quantized_is(c.own, "quant_method", "", "compressed-tensors") &&
-               !dsi_byte_is_format(c.own)) {
-        status = read_packed(&c, form_out);
-    }
-    json_decref(c.root);
-    return status;
-}
 
 /* ---- a matrix ---- */
 
@@ -132,18 +22,23 @@ typedef struct form_shapes {
 
 static bool is_packed(const dsi_int4_matrix *m)
 {
-    return m->form == DSI_INT4_PACKED || m->form == DSI_INT4_PACKED8;
+    return m->layout == DSI_INT4_PACKED || m->layout == DSI_INT4_PACKED8;
+}
+
+static bool is_packed_form(const dsi_int4_form *form)
+{
+    return form->layout == DSI_INT4_PACKED || form->layout == DSI_INT4_PACKED8;
 }
 
 /* Numbers in a word, and their bits. */
 static int64_t per_word(const dsi_int4_matrix *m)
 {
-    return m->form == DSI_INT4_PACKED8 ? 4 : A_WORD;
+    return m->layout == DSI_INT4_PACKED8 ? 4 : A_WORD;
 }
 
 static uint32_t bits_of_word(const dsi_int4_matrix *m)
 {
-    return m->form == DSI_INT4_PACKED8 ? 8 : 4;
+    return m->layout == DSI_INT4_PACKED8 ? 8 : 4;
 }
 
 static form_shapes shapes_of(const dsi_int4_matrix *m)
@@ -155,8 +50,8 @@ static form_shapes shapes_of(const dsi_int4_matrix *m)
         return (form_shapes){ds_shape_2d(out, in / per_word(m)), ds_shape_2d(out, g),
                              ds_shape_2d(out / per_word(m), g)};
     }
-    return (form_shapes){m->form == DSI_INT4_AWQ ? ds_shape_2d(in, out / A_WORD)
-                                                 : ds_shape_2d(in / A_WORD, out),
+    return (form_shapes){m->layout == DSI_INT4_AWQ ? ds_shape_2d(in, out / A_WORD)
+                                                   : ds_shape_2d(in / A_WORD, out),
                          ds_shape_2d(g, out), ds_shape_2d(g, out / A_WORD)};
 }
 
@@ -225,6 +120,38 @@ static ds_status check(ds_ctx *ctx, const dsi_int4_parts *p, ds_shape shape, dsi
     return DS_OK;
 }
 
+/* Whether there are as many groups as inputs in groups of that size, the last of which may have
+ * fewer where g_idx says of which each is. */
+static bool has_groups_of(const dsi_int4_matrix *m, int64_t size, bool any_order)
+{
+    const int64_t each = size > 0 && size < m->n_in ? size : m->n_in;
+    return m->n_groups == (m->n_in + each - 1) / each && (any_order || m->n_in % each == 0);
+}
+
+static ds_status check_form(ds_ctx *ctx, const dsi_int4_form *form, const dsi_int4_parts *p,
+                            const dsi_int4_matrix *m)
+{
+    bool found = form->n_sizes == 0;
+    for (uint32_t i = 0; i < form->n_sizes; ++i) {
+        found = found || has_groups_of(m, form->sizes[i], p->groups != NULL);
+    }
+    if (!found) {
+        const int64_t size = form->sizes[0];
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       "%s: tensor %s has %lld groups of %lld inputs; by quantization_config."
+                       "group_size they are of %lld each",
+                       p->scales->path, p->scales->name, (long long)m->n_groups, (long long)m->n_in,
+                       (long long)(size > 0 ? size : m->n_in));
+    }
+    if (form->zeros != DSI_INT4_ZEROS_ANY &&
+        (form->zeros == DSI_INT4_ZEROS) != (p->zeros != NULL)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "%s: tensor %s has %s zero points; by %s it has %s",
+                       p->words->path, p->words->name, p->zeros != NULL ? "its" : "no",
+                       "quantization_config's \"symmetric\"", p->zeros != NULL ? "none" : "some");
+    }
+    return DS_OK;
+}
+
 /* Where column j of eight lies in a word of AWQ's. */
 static uint32_t awq_shift(int64_t column)
 {
@@ -237,18 +164,18 @@ int32_t dsi_int4_zero(const dsi_int4_matrix *m, int64_t group, int64_t o)
     if (m->zeros == NULL) {
         return 1 << (bits_of_word(m) - 1);
     }
-    if (m->form == DSI_INT4_PACKED8) {
+    if (m->layout == DSI_INT4_PACKED8) {
         return (int32_t)(m->zeros[o / 4 * m->n_groups + group] >> 8 * (o % 4) & 255u);
     }
-    const int64_t at = m->form == DSI_INT4_PACKED ? o / A_WORD * m->n_groups + group
-                                                  : group * (m->n_out / A_WORD) + o / A_WORD;
-    const uint32_t shift = m->form == DSI_INT4_AWQ ? awq_shift(o) : 4u * (uint32_t)(o % A_WORD);
-    return (int32_t)(m->zeros[at] >> shift & 15u) + (m->form == DSI_INT4_GPTQ);
+    const int64_t at = m->layout == DSI_INT4_PACKED ? o / A_WORD * m->n_groups + group
+                                                    : group * (m->n_out / A_WORD) + o / A_WORD;
+    const uint32_t shift = m->layout == DSI_INT4_AWQ ? awq_shift(o) : 4u * (uint32_t)(o % A_WORD);
+    return (int32_t)(m->zeros[at] >> shift & 15u) + (m->layout == DSI_INT4_GPTQ);
 }
 
 int32_t dsi_int4_number(const dsi_int4_matrix *m, int64_t i, int64_t o)
 {
-    switch (m->form) {
+    switch (m->layout) {
     case DSI_INT4_AWQ:
         return (int32_t)(m->words[i * (m->n_out / A_WORD) + o / A_WORD] >> awq_shift(o) & 15u);
     case DSI_INT4_PACKED:
@@ -271,7 +198,7 @@ float dsi_int4_scale(const dsi_int4_matrix *m, int64_t group, int64_t o)
 /* The first format cannot say 0: what is stored for it wraps to 15, and so would 16 be. */
 static ds_status check_zeros(ds_ctx *ctx, const dsi_int4_parts *p, const dsi_int4_matrix *m)
 {
-    for (int64_t g = 0; m->form == DSI_INT4_GPTQ && g < m->n_groups; ++g) {
+    for (int64_t g = 0; m->layout == DSI_INT4_GPTQ && g < m->n_groups; ++g) {
         for (int64_t o = 0; o < m->n_out; ++o) {
             if (dsi_int4_zero(m, g, o) == 16) {
                 return ds_fail(ctx, DS_ERR_UNSUPPORTED,
@@ -300,12 +227,13 @@ static void multiply(const dsi_int4_matrix *m, int64_t first, int64_t n, float *
     }
 }
 
-ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+ds_status dsi_int4_open(ds_ctx *ctx, const dsi_int4_form *form, const dsi_int4_parts *parts,
                         ds_shape shape, dsi_int4_matrix *m)
 {
-    *m = (dsi_int4_matrix){.form = form, .from = parts->words};
+    *m = (dsi_int4_matrix){.layout = form->layout, .from = parts->words};
     m->dtype = parts->scales->meta.dtype;
     DS_TRY(check(ctx, parts, shape, m));
+    DS_TRY(check_form(ctx, form, parts, m));
     m->words = (const uint32_t *)parts->words->data;
     m->zeros = parts->zeros != NULL ? (const uint32_t *)parts->zeros->data : NULL;
     m->groups = parts->groups != NULL ? (const int32_t *)parts->groups->data : NULL;
@@ -327,23 +255,20 @@ void dsi_int4_close(dsi_int4_matrix *m)
 }
 
 /* What follows "X." in the names of the parts, the words first; NULL: no such part. */
-static const char *part_end(dsi_int4_form form, int i)
+static const char *part_end(const dsi_int4_form *form, int i)
 {
     static const char *const ends[2][N_PARTS] = {
         {"qweight", "scales", "qzeros", "g_idx", NULL},
         {"weight_packed", "weight_scale", "weight_zero_point", NULL, "weight_shape"}};
-    return i == 3 && form == DSI_INT4_AWQ
-               ? NULL
-               : ends[form == DSI_INT4_PACKED || form == DSI_INT4_PACKED8][i];
+    return i == 3 && form->layout == DSI_INT4_AWQ ? NULL : ends[is_packed_form(form)][i];
 }
 
-bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
+bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, const dsi_int4_form *form,
                    const char *name, dsi_int4_parts *parts_out)
 {
     const ds_safetensor *found[N_PARTS] = {NULL};
     const size_t n = strlen(name);
-    const bool is_packed = form == DSI_INT4_PACKED || form == DSI_INT4_PACKED8;
-    if (form == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
+    if (form->layout == DSI_INT4_NONE || n < 7 || strcmp(name + n - 7, ".weight") != 0) {
         return false;
     }
     for (int i = 0; i < N_PARTS; ++i) {
@@ -353,16 +278,16 @@ bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_for
         found[i] = end != NULL ? dsi_weights_find(model, st, part) : NULL;
     }
     *parts_out = (dsi_int4_parts){found[0], found[1], found[2], found[3], found[4]};
-    return found[0] != NULL && found[1] != NULL && (found[2] != NULL || is_packed);
+    return found[0] != NULL && found[1] != NULL && (found[2] != NULL || is_packed_form(form));
 }
 
-bool dsi_int4_part(const ds_safetensors *st, dsi_int4_form form, const ds_safetensor *t,
+bool dsi_int4_part(const ds_safetensors *st, const dsi_int4_form *form, const ds_safetensor *t,
                    dsi_int4_parts *parts_out)
 {
     const ds_safetensor *found[N_PARTS] = {NULL};
     const char *dot = strrchr(t->name, '.');
     bool is_one = false;
-    for (int i = 0; i < N_PARTS && form != DSI_INT4_NONE && dot != NULL; ++i) {
+    for (int i = 0; i < N_PARTS && form->layout != DSI_INT4_NONE && dot != NULL; ++i) {
         const char *end = part_end(form, i);
         char name[DSI_STACKED_NAME_BYTES + 32];
         const int n = snprintf(name, sizeof name, "%.*s%s", (int)(dot + 1 - t->name), t->name,
@@ -374,17 +299,17 @@ bool dsi_int4_part(const ds_safetensors *st, dsi_int4_form form, const ds_safete
     return is_one && found[0] != NULL;
 }
 
-ds_shape dsi_int4_shape(dsi_int4_form form, const dsi_int4_parts *parts)
+ds_shape dsi_int4_shape(const dsi_int4_form *form, const dsi_int4_parts *parts)
 {
-    const dsi_int4_matrix m = {.form = form};
+    const dsi_int4_matrix m = {.layout = form->layout};
     const ds_shape words = parts->words->meta.shape;
     const int64_t each = per_word(&m);
     if (words.n_dims != 2) {
         return words; /* which dsi_int4_open refuses */
     }
-    return is_packed(&m)          ? ds_shape_2d(words.dims[0], words.dims[1] * each)
-           : form == DSI_INT4_AWQ ? ds_shape_2d(words.dims[1] * each, words.dims[0])
-                                  : ds_shape_2d(words.dims[1], words.dims[0] * each);
+    return is_packed(&m)                  ? ds_shape_2d(words.dims[0], words.dims[1] * each)
+           : form->layout == DSI_INT4_AWQ ? ds_shape_2d(words.dims[1] * each, words.dims[0])
+                                          : ds_shape_2d(words.dims[1], words.dims[0] * each);
 }
 
 static ds_status overflowed(ds_ctx *ctx, const dsi_int4_matrix *m, size_t n)
@@ -400,7 +325,7 @@ ds_status dsi_int4_read(ds_ctx *ctx, const dsi_int4_matrix *m, int64_t first, in
     return overflowed(ctx, m, dsi_round(m->dtype, out, (size_t)n));
 }
 
-ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+ds_status dsi_int4_unpack(ds_ctx *ctx, const dsi_int4_form *form, const dsi_int4_parts *parts,
                           ds_shape shape, ds_safetensor *out)
 {
     dsi_int4_matrix m;

@@ -25,13 +25,24 @@
 #include <deepspeed/safetensors.h>
 #include <stdbool.h>
 
-typedef enum dsi_int4_form {
+typedef enum dsi_int4_layout {
     DSI_INT4_NONE,
     DSI_INT4_GPTQ,
     DSI_INT4_GPTQ_V2,
     DSI_INT4_AWQ,
     DSI_INT4_PACKED,
     DSI_INT4_PACKED8
+} dsi_int4_layout;
+
+enum { DSI_INT4_MOST_SIZES = 8 };
+
+/* What quantization_config says. */
+typedef struct dsi_int4_form {
+    dsi_int4_layout layout;
+    /* Inputs of a group, 0: all of them: each matrix is of one of these; n_sizes 0: not said. */
+    int64_t sizes[DSI_INT4_MOST_SIZES];
+    uint32_t n_sizes;
+    enum { DSI_INT4_ZEROS_ANY, DSI_INT4_ZEROS, DSI_INT4_NO_ZEROS } zeros; /* of PACKED */
 } dsi_int4_form;
 
 typedef struct dsi_int4_parts {
@@ -43,7 +54,7 @@ typedef struct dsi_int4_parts {
 
 /* One matrix, opened. */
 typedef struct dsi_int4_matrix {
-    dsi_int4_form form;
+    dsi_int4_layout layout;
     const ds_safetensor *from; /* the words */
     ds_dtype dtype;            /* that numbers are rounded to */
     const uint32_t *words;
@@ -54,16 +65,17 @@ typedef struct dsi_int4_matrix {
 } dsi_int4_matrix;
 
 /* The parts of parameter `name`; false: it is not stored so. */
-bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, dsi_int4_form form,
+bool dsi_int4_find(const ds_model *model, const ds_safetensors *st, const dsi_int4_form *form,
                    const char *name, dsi_int4_parts *parts_out);
 /* Whether tensor t of a folder is a part of a matrix that is stored so, whose words are there: the
  * parts, of which any other may be missing (NULL). */
-bool dsi_int4_part(const ds_safetensors *st, dsi_int4_form form, const ds_safetensor *t,
+bool dsi_int4_part(const ds_safetensors *st, const dsi_int4_form *form, const ds_safetensor *t,
                    dsi_int4_parts *parts_out);
 /* (out,in) by the words; of words that are no matrix their own. */
-ds_shape dsi_int4_shape(dsi_int4_form form, const dsi_int4_parts *parts);
-/* Checks the parts; words, zeros and groups stay borrowed. Errors: those of dsi_int4_unpack. */
-ds_status dsi_int4_open(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+ds_shape dsi_int4_shape(const dsi_int4_form *form, const dsi_int4_parts *parts);
+/* Checks the parts, of which there are as many groups as the form says; words, zeros and groups
+ * stay borrowed. Errors: those of dsi_int4_unpack. */
+ds_status dsi_int4_open(ds_ctx *ctx, const dsi_int4_form *form, const dsi_int4_parts *parts,
                         ds_shape shape, dsi_int4_matrix *m);
 void dsi_int4_close(dsi_int4_matrix *m);
 int32_t dsi_int4_number(const dsi_int4_matrix *m, int64_t in, int64_t out);
@@ -72,13 +84,13 @@ float dsi_int4_scale(const dsi_int4_matrix *m, int64_t group, int64_t out);
 /* n elements from `first` on in fp32, rounded as dsi_int4_unpack rounds. Errors: ERR_NUMERIC. */
 ds_status dsi_int4_read(ds_ctx *ctx, const dsi_int4_matrix *m, int64_t first, int64_t n,
                         float *out);
-/* What quantization_config of the config.json beside the weights says; NONE without one of these
- * three. Errors: ERR_UNSUPPORTED names the field (other bits, other layouts), ERR_FORMAT. */
+/* Of the config.json beside the weights; NONE without one of these three (int4_config.c). Errors:
+ * ERR_UNSUPPORTED names the field (other bits, other layouts), ERR_FORMAT. */
 ds_status dsi_int4_form_of(ds_ctx *ctx, const ds_safetensors *st, dsi_int4_form *form_out);
 /* The matrix in real numbers, as a tensor of that name; its data is from malloc. shape: what the
  * model needs. Errors: ERR_SHAPE and ERR_FORMAT name the tensor; ERR_UNSUPPORTED (a zero point of
  * GPTQ that packages read differently), ERR_NOMEM. */
-ds_status dsi_int4_unpack(ds_ctx *ctx, dsi_int4_form form, const dsi_int4_parts *parts,
+ds_status dsi_int4_unpack(ds_ctx *ctx, const dsi_int4_form *form, const dsi_int4_parts *parts,
                           ds_shape shape, ds_safetensor *out);
 
 #endif

@@ -37,7 +37,7 @@ ds_status dsi_int4_blocks_open(ds_ctx *ctx, const ds_model *model, const char *f
     b->model = model;
     ds_status status = ds_safetensors_open_folder(ctx, folder, &b->st);
     status = status < 0 ? status : dsi_int4_form_of(ctx, b->st, &b->form);
-    if (status >= 0 && b->form == DSI_INT4_NONE) {
+    if (status >= 0 && b->form.layout == DSI_INT4_NONE) {
         status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
                          "%s: its weights are none of GPTQ, AWQ or compressed-tensors' packed "
                          "ones, which could stay as they are; name a type of blocks, such as q8_0",
@@ -101,7 +101,7 @@ static bool has_whole_runs(const dsi_int4_matrix *m)
 
 static ds_dtype type_of(const dsi_int4_matrix *m)
 {
-    const bool eights = m->form == DSI_INT4_PACKED8;
+    const bool eights = m->layout == DSI_INT4_PACKED8;
     const int32_t middle = eights ? 128 : 8;
     bool centred = true;
     if (!has_whole_runs(m)) {
@@ -133,8 +133,8 @@ static entry *add(dsi_int4_blocks *b, const char *name, ds_shape shape)
     }
     e->next = b->first;
     b->first = e;
-    e->stored = dsi_int4_find(b->model, b->st, b->form, name, &parts);
-    if (e->stored && dsi_int4_open(b->ctx, b->form, &parts, shape, &e->m) >= 0) {
+    e->stored = dsi_int4_find(b->model, b->st, &b->form, name, &parts);
+    if (e->stored && dsi_int4_open(b->ctx, &b->form, &parts, shape, &e->m) >= 0) {
         e->type = type_of(&e->m); /* what is wrong with others is found as they are unpacked */
     }
     if (e->type == DS_DTYPE_NONE) {

@@ -143,7 +143,7 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
 bool dsi_is_new_head(const char *name)
 {
     return strcmp(name, DSI_SCORE_HEAD) == 0 || strncmp(name, "classifier.", 11) == 0 ||
-           strstr(name, ".pooler.dense.") != NULL;
+           strstr(name, ".pooler.dense.") != NULL || dsi_is_dense(name);
 }
 
 /* Of a reward model made of a language model, or of one that learns embeddings (ds_contrast). */
@@ -372,7 +372,7 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
                             const ds_safetensor **tensor_out)
 {
     dsi_int4_parts parts;
-    if (!dsi_int4_find(m->model, m->st, m->int4, name, &parts)) {
+    if (!dsi_int4_find(m->model, m->st, &m->int4, name, &parts)) {
         return DS_OK;
     }
     const ds_safetensor *const found[] = {parts.words, parts.scales, parts.zeros, parts.groups,
@@ -389,7 +389,7 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
     unpacked_weight *u = NULL;
     m->found->few_bits = true;
     DS_TRY(add_unpacked(m, name, &u));
-    DS_TRY(dsi_int4_unpack(m->ctx, m->int4, &parts, shape, &u->tensor));
+    DS_TRY(dsi_int4_unpack(m->ctx, &m->int4, &parts, shape, &u->tensor));
     u->tensor.name = u->name;
     *tensor_out = &u->tensor;
     return DS_OK;

@@ -15,8 +15,8 @@
 /* What stays in f32 whatever a folder's dtype is, as in transformers: which experts are chosen goes
  * by it. */
 #define DSI_CHOICE_BIAS "e_score_correction_bias"
-/* Whether a parameter is of a head for scores or classes, which a folder of the model without it
- * has not: it is drawn anew to be trained. */
+/* Whether a parameter is of a head for scores or classes, or of a module Dense, which a folder of
+ * the model without it has not: it is drawn anew to be trained. */
 bool dsi_is_new_head(const char *name);
 
 /* The tensors of one parameter, alike and one behind the other: one, or those that a stacked

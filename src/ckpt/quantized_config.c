@@ -47,3 +47,12 @@ ds_status dsi_quantized_check_groups(const dsi_quantized_config *config)
                ? DS_OK
                : dsi_quantized_refuse(config, "config_groups", "at least one is expected");
 }
+
+ds_status dsi_quantized_check_order(const dsi_quantized_config *config, const json_t *weights)
+{
+    return dsi_quantized_is(weights, "actorder", "weight", "weight") ||
+                   dsi_quantized_is(weights, "actorder", "", "static")
+               ? DS_OK
+               : dsi_quantized_refuse(config, "actorder",
+                                      "columns in another order are not read here");
+}

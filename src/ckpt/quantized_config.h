@@ -25,5 +25,8 @@ ds_status dsi_quantized_refuse(const dsi_quantized_config *config, const char *k
                                const char *what);
 /* Of compressed-tensors: no sparse weights, no quantized cache, at least one group. */
 ds_status dsi_quantized_check_groups(const dsi_quantized_config *config);
+/* Likewise, of a group's weights: columns in their own order (actorder none, "weight", "static").
+ */
+ds_status dsi_quantized_check_order(const dsi_quantized_config *config, const json_t *weights);
 
 #endif

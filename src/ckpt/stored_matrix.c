@@ -46,14 +46,14 @@ ds_status dsi_stored_find(ds_ctx *ctx, const ds_safetensors *st, const dsi_store
 {
     *stored_out = (dsi_stored){.ctx = ctx, .from = t, .shape = t->meta.shape};
     dsi_stored *s = stored_out;
-    const bool few = dsi_int4_part(st, forms->int4, t, &s->parts);
+    const bool few = dsi_int4_part(st, &forms->int4, t, &s->parts);
     name_out[0] = '\0';
     if ((few && s->parts.words != t) || is_of_bytes(st, &forms->bytes, t)) {
         return DS_OK;
     }
     if (few && name_beside(t->name, "weight", name_out)) {
         s->form = forms->int4;
-        s->shape = dsi_int4_shape(s->form, &s->parts);
+        s->shape = dsi_int4_shape(&s->form, &s->parts);
         return ds_safetensors_find(st, name_out) == NULL
                    ? DS_OK
                    : ds_fail(ctx, DS_ERR_FORMAT, "%s: %s and %s are the same parameter", t->path,
@@ -65,7 +65,7 @@ ds_status dsi_stored_find(ds_ctx *ctx, const ds_safetensors *st, const dsi_store
 
 bool dsi_stored_is_plain(const dsi_stored_forms *forms, const dsi_stored *stored)
 {
-    return stored->form == DSI_INT4_NONE && !dsi_byte_is_stored(&forms->bytes, stored->from);
+    return stored->form.layout == DSI_INT4_NONE && !dsi_byte_is_stored(&forms->bytes, stored->from);
 }
 
 static ds_status missing(const dsi_stored *s, const char *end)
@@ -76,21 +76,21 @@ static ds_status missing(const dsi_stored *s, const char *end)
 
 static ds_status check_int4(dsi_stored *s)
 {
-    const bool packed = s->form == DSI_INT4_PACKED || s->form == DSI_INT4_PACKED8;
+    const bool packed = s->form.layout == DSI_INT4_PACKED || s->form.layout == DSI_INT4_PACKED8;
     if (s->parts.scales == NULL) {
         return missing(s, packed ? "weight_scale" : "scales");
     }
     if (s->parts.zeros == NULL && !packed) {
         return missing(s, "qzeros");
     }
-    DS_TRY(dsi_int4_open(s->ctx, s->form, &s->parts, s->shape, &s->int4));
+    DS_TRY(dsi_int4_open(s->ctx, &s->form, &s->parts, s->shape, &s->int4));
     dsi_stored_rest(s);
     return DS_OK;
 }
 
 ds_status dsi_stored_open(const ds_safetensors *st, const dsi_stored_forms *forms, dsi_stored *s)
 {
-    if (s->form != DSI_INT4_NONE) {
+    if (s->form.layout != DSI_INT4_NONE) {
         return check_int4(s);
     }
     if (dsi_stored_is_plain(forms, s)) {
@@ -108,9 +108,9 @@ ds_status dsi_stored_read(dsi_stored *s, int64_t first, int64_t n, float *out)
     if (s->bytes != NULL) {
         return dsi_byte_read(s->bytes, first, n, out);
     }
-    if (s->form != DSI_INT4_NONE) {
+    if (s->form.layout != DSI_INT4_NONE) {
         DS_TRY(s->int4.scales == NULL
-                   ? dsi_int4_open(s->ctx, s->form, &s->parts, s->shape, &s->int4)
+                   ? dsi_int4_open(s->ctx, &s->form, &s->parts, s->shape, &s->int4)
                    : DS_OK);
         return dsi_int4_read(s->ctx, &s->int4, first, n, out);
     }

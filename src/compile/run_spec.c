@@ -6,6 +6,7 @@
 #include "compile/memory_policy.h"
 #include "compile/train_graph.h"
 #include "model/adapter.h"
+#include "nn/nn.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -372,6 +373,14 @@ static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_
         return ds_fail(ctx, DS_ERR_ARG,
                        "the loss of embeddings: gather_across_devices is %llu; expected 0 or 1",
                        (unsigned long long)c->gather_across_devices);
+    }
+    if (c->n_dense > DSI_MOST_DENSE || (c->n_dense > 0 && c->dense == NULL)) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "the loss of embeddings: n_dense is %u; expected %d at most, and `dense`",
+                       c->n_dense, DSI_MOST_DENSE);
+    }
+    for (uint32_t i = 0; i < c->n_dense; ++i) {
+        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_dense", &c->dense[i]));
     }
     const char *other = params->adapter != NULL        ? "an adapter (--lora)"
                         : params->distillation != NULL ? "distillation"

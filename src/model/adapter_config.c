@@ -58,6 +58,10 @@ static const char *const idle[] = {
     "runtime_config",
 };
 
+/* Other kinds of LoRA, which PEFT makes of whatever is not null: of {} with its defaults. */
+static const char *const variants[] = {"alora_invocation_tokens", "arrow_config", "kasa_config",
+                                       "monteclora_config",       "use_bdlora",   "velora_config"};
+
 static bool all_of(const json_t *value, unsigned type)
 {
     const char *key;
@@ -130,6 +134,9 @@ static ds_status check_others(const ds_adapter *a, const char *label)
     json_object_foreach(a->config, key, value)
     {
         bool known = is_empty(value);
+        for (size_t i = 0; i < sizeof variants / sizeof variants[0] && known; ++i) {
+            known = json_is_null(value) || strcmp(key, variants[i]) != 0;
+        }
         for (size_t i = 0; i < sizeof used / sizeof used[0] && !known; ++i) {
             known = strcmp(key, used[i].key) == 0;
         }

@@ -67,6 +67,8 @@ void ds_model_values_loss(ds_nn *nn, ds_value logits);
 void ds_model_contrast(ds_nn *nn, ds_value x);
 /* The loss of their vectors, f32 (rows,W). */
 void ds_model_contrast_rows(ds_nn *nn, ds_value rows);
+/* Vectors f32 (rows,W) behind the modules Dense of the trace's ds_contrast (dense_modules.c). */
+ds_value ds_model_dense(ds_nn *nn, ds_value rows, const ds_contrast *contrast);
 /* The same of a model that is traced once a mini-batch (mini_batches.c). */
 void ds_model_mini_batches(ds_nn *nn, ds_model_fn trace, const void *config);
 

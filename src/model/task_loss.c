@@ -120,7 +120,7 @@ void ds_model_contrast(ds_nn *nn, ds_value x)
     if (ds_nn_status(nn) < 0) {
         return;
     }
-    const ds_value rows = pooled(nn, x);
+    const ds_value rows = ds_model_dense(nn, pooled(nn, x), &params_of(nn)->contrast);
     if (nn->whole_batch > 0) {
         nn->embedded = rows;
     } else {

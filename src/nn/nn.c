@@ -134,6 +134,11 @@ void ds_nn_region_end(ds_nn *nn)
     ds_graph_set_region(nn->graph, 0);
 }
 
+bool dsi_is_dense(const char *parameter)
+{
+    return strncmp(parameter, DSI_DENSE_SCOPE, sizeof DSI_DENSE_SCOPE - 1) == 0;
+}
+
 bool dsi_nn_is_teacher(const ds_cell_info *cell)
 {
     return cell->kind == DS_CELL_PARAM && cell->frozen &&

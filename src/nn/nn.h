@@ -52,6 +52,11 @@ dsi_row_numbers_attrs dsi_nn_row_numbers(const ds_trace *trace, int64_t n);
 ds_value dsi_nn_linear_cross_entropy(ds_nn *nn, ds_value x, ds_value weight, ds_value targets,
                                      ds_value extra);
 
+/* Parameters of ds_dense, which are no part of a model folder: in their names. */
+#define DSI_DENSE_SCOPE "sentence_dense."
+enum { DSI_MOST_DENSE = 4 };
+bool dsi_is_dense(const char *parameter);
+
 enum { DSI_NN_TEACHER_BYTES = 8 };
 #define DSI_NN_TEACHER "teacher." /* in the names of a teacher's parameters */
 /* Whether a cell is of a teacher. */

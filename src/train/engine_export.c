@@ -92,7 +92,8 @@ static ds_tensor_source source_of(const ds_engine *engine, ds_cell c, shard_tens
 static bool is_weight(const ds_engine *engine, ds_cell c)
 {
     const ds_cell_info *cell = ds_cells_get(engine->cells, c);
-    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE && !dsi_nn_is_teacher(cell);
+    return cell->kind == DS_CELL_PARAM && cell->of == DS_NONE && !dsi_nn_is_teacher(cell) &&
+           !dsi_is_dense(cell->name);
 }
 
 /* A custom model has no config.json: only its weights are written. */

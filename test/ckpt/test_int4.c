@@ -331,6 +331,42 @@ static void refusals(void **state)
             "none of a matrix");
 }
 
+/* As many groups as group_size makes, and zero points where they are said. */
+static void refused_groups(void **state)
+{
+    static const char size[] = "\"group_size\": 16";
+    ds_ctx *ctx = *state;
+    refused(ctx, "gptq", size, "\"group_size\": 32", DS_ERR_FORMAT, "group_size they are of 32");
+    refused(ctx, "gptq", size, "\"group_size\": 8", DS_ERR_FORMAT, "group_size they are of 8");
+    refused(ctx, "gptq", size, "\"group_size\": -1", DS_ERR_FORMAT, "group_size they are of 32");
+    refused(ctx, "gptq_v2", size, "\"group_size\": 24", DS_ERR_FORMAT, "group_size they are of 24");
+    refused(ctx, "gptq", size, "\"group_size\": 0", DS_ERR_UNSUPPORTED,
+            "quantization_config.group_size");
+    refused(ctx, "gptq", size, "\"group_size\": \"16\"", DS_ERR_UNSUPPORTED,
+            "quantization_config.group_size");
+    refused(ctx, "awq", size, "\"group_size\": 32", DS_ERR_FORMAT, "group_size they are of 32");
+    refused(ctx, "awq", size, "\"q_group_size\": 64", DS_ERR_FORMAT, "group_size they are of 64");
+    refused(ctx, "awq", "\"zero_point\": true", "\"zero_point\": 0", DS_ERR_UNSUPPORTED,
+            "zero_point");
+    refused(ctx, "packed", size, "\"group_size\": 32", DS_ERR_FORMAT, "group_size they are of 32");
+    refused(ctx, "packed", "\"group\"", "\"channel\"", DS_ERR_UNSUPPORTED,
+            "quantization_config.group_size");
+    refused(ctx, "packed", size, "\"group_size\": null", DS_ERR_UNSUPPORTED,
+            "quantization_config.group_size");
+    refused(ctx, "packed", "\"group\"", "\"block\"", DS_ERR_UNSUPPORTED, "strategy");
+    refused(ctx, "packed_zero", "\"channel\"", "\"group\", \"group_size\": 8", DS_ERR_FORMAT,
+            "group_size they are of 8");
+    refused(ctx, "packed8", size, "\"group_size\": 8", DS_ERR_FORMAT, "group_size they are of 8");
+    refused(ctx, "packed", "\"symmetric\": true", "\"symmetric\": false", DS_ERR_FORMAT,
+            "has no zero points");
+    refused(ctx, "packed_zero", "\"symmetric\": false", "\"symmetric\": true", DS_ERR_FORMAT,
+            "has its zero points");
+    refused(ctx, "packed", "\"type\": \"int\"", "\"type\": \"int\", \"actorder\": \"dynamic\"",
+            DS_ERR_UNSUPPORTED, "actorder");
+    refused(ctx, "int_group", "\"type\": \"int\"", "\"type\": \"int\", \"actorder\": true",
+            DS_ERR_UNSUPPORTED, "actorder");
+}
+
 /* test_int4 FOLDER: the weights of a folder that make.py wrote (test/long/int4_random.sh). */
 int main(int argc, char **argv)
 {
@@ -350,6 +386,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_prestate(like_real_numbers, ctx),
         cmocka_unit_test_prestate(stays_in_blocks, ctx),
         cmocka_unit_test_prestate(refusals, ctx),
+        cmocka_unit_test_prestate(refused_groups, ctx),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);

@@ -262,7 +262,7 @@ if seen["the same"] < sum(seen[k] for k in ("the same", "refused by PEFT", "refu
 # A field that no version of PEFT here knows, or that is not available, is named.
 theirs("llama", "llama", lambda: LlamaForCausalLM.from_pretrained("llama"), [{"r": 2, "target_modules": ["q_proj"]}])
 fields = json.load(open("adapter0/adapter_config.json", encoding="utf-8"))
-for key, value in (("new_field", 1), ("use_qalora", True), ("megatron_config", {"a": 1}), ("kasa_config", {"beta": 1}), ("use_bdlora", {"a": 1})):
+for key, value in (("new_field", 1), ("use_qalora", True), ("megatron_config", {"a": 1}), ("kasa_config", {"beta": 1}), ("kasa_config", {}), ("alora_invocation_tokens", []), ("use_bdlora", {"a": 1})):
     json.dump({**fields, key: value}, open("adapter0/adapter_config.json", "w", encoding="utf-8"))
     got = ours("llama", 1)
     assert isinstance(got, str) and f'"{key}"' in got, (key, got)

@@ -14,9 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const cases[] = {
-    "pair",     "regression",         "regressions",     "multi_label",
-    "contrast", "contrast_negatives", "contrast_decoder"};
+static const char *const cases[] = {"pair",
+                                    "regression",
+                                    "regressions",
+                                    "multi_label",
+                                    "contrast",
+                                    "contrast_negatives",
+                                    "contrast_decoder",
+                                    "contrast_dense",
+                                    "contrast_dense_more"};
 enum {
     N_CASES = sizeof cases / sizeof *cases,
     FIRST_CONTRAST = 4,
@@ -37,11 +43,49 @@ typedef struct task_case {
     ds_batch batch;
     uint32_t task, n_classes;
     ds_task_params params;
+    ds_dense dense[4];
 } task_case;
 
 static uint32_t number(const json_t *scalars, const char *key)
 {
     return (uint32_t)json_integer_value(json_object_get(scalars, key));
+}
+
+static void read_dense(task_case *p)
+{
+    static const char *const functions[DS_DENSE_FUNCTIONS] = {
+        [DS_DENSE_TANH] = "Tanh",       [DS_DENSE_IDENTITY] = "Identity", [DS_DENSE_RELU] = "ReLU",
+        [DS_DENSE_SIGMOID] = "Sigmoid", [DS_DENSE_SILU] = "SiLU",         [DS_DENSE_GELU] = "GELU"};
+    size_t i = 0;
+    json_t *of = NULL;
+    json_array_foreach(json_object_get(p->scalars, "dense"), i, of)
+    {
+        const char *name = json_string_value(json_object_get(of, "activation_function"));
+        ds_dense *d = &p->dense[i];
+        *d = (ds_dense){.n_in = number(of, "in_features"),
+                        .n_out = number(of, "out_features"),
+                        .bias = !json_is_false(json_object_get(of, "bias")),
+                        .adds = json_is_true(json_object_get(of, "use_residual"))};
+        while (strcmp(functions[d->function], name) != 0) {
+            d->function += 1;
+        }
+    }
+    p->params.contrast.n_dense = (uint32_t)i;
+    p->params.contrast.dense = p->dense;
+}
+
+/* Modules Dense begin drawn: what the golden model has. */
+static void set_dense(const task_case *p, ds_engine *engine)
+{
+    if (p->params.contrast.n_dense == 0) {
+        return;
+    }
+    golden_file weights = golden_read("encoder_tasks/%s/dense.safetensors", p->name);
+    for (size_t i = 0; i < weights.n_tensors; ++i) {
+        const golden_tensor *t = &weights.tensors[i];
+        CHECK_OK(ctx, ds_engine_set(engine, DS_CELL_PARAM, t->name, t->data, t->count));
+    }
+    golden_close(&weights);
 }
 
 static void open_case(const char *name, task_case *p)
@@ -62,6 +106,7 @@ static void open_case(const char *name, task_case *p)
         .problem = number(p->scalars, "problem"),
         .contrast = {.scale = json_number_value(json_object_get(p->scalars, "scale")),
                      .n_negatives = number(p->scalars, "negatives")}};
+    read_dense(p);
     p->batch.tensors = p->tensors;
     for (size_t i = 0; i < p->golden.n_tensors; ++i) {
         const golden_tensor *t = &p->golden.tensors[i];
@@ -156,6 +201,7 @@ static uint64_t check_training(const char *name, uint64_t mini_batch)
     const double first = json_number_value(json_array_get(losses, 0));
     assert_int_equal(json_array_size(losses), N_STEPS);
     CHECK_OK(ctx, create(&p, &engine));
+    set_dense(&p, engine);
     CHECK_OK(ctx, ds_engine_eval_batch(engine, &p.batch, &loss, NULL));
     check_close(name, "loss, eval", fabs(loss - first) / first, 2e-6);
     for (size_t step = 0; step < N_STEPS; ++step) {
@@ -191,7 +237,10 @@ static void mini_batches_like_sentence_transformers(void **state)
     (void)state;
     for (size_t i = FIRST_CONTRAST; i < N_CASES; ++i) {
         const uint64_t whole = check_training(cases[i], 0);
-        const uint64_t rows = strcmp(cases[i], "contrast_negatives") == 0 ? 9 : 6;
+        const uint64_t rows = strcmp(cases[i], "contrast_negatives") == 0 ||
+                                      strcmp(cases[i], "contrast_dense_more") == 0
+                                  ? 9
+                                  : 6;
         for (size_t k = 0; k < sizeof sizes / sizeof *sizes; ++k) {
             const uint64_t hash = check_training(cases[i], sizes[k]);
             print_message("%-20s mini-batches of %d: %s bits\n", cases[i], (int)sizes[k],
@@ -290,6 +339,33 @@ static void what_is_not_built_is_refused(void **state)
     }
 }
 
+/* Modules that do not fit the model or one another. */
+static void modules_that_do_not_fit(void **state)
+{
+    static const struct {
+        ds_dense dense[2];
+        uint32_t n;
+        const char *message;
+    } rows[] = {
+        {{{.n_in = 23, .n_out = 4}}, 1, "dense[0] has n_in 23"},
+        {{{.n_in = 24, .n_out = 4}, {.n_in = 5, .n_out = 4}}, 2, "before it have 4 numbers"},
+        {{{.n_in = 24, .n_out = 0}}, 1, "n_out 0"},
+        {{{.n_in = 24, .n_out = 4, .function = DS_DENSE_FUNCTIONS}}, 1, "function 6"},
+        {{{.n_in = 24, .n_out = 4, .reserved = {1}}}, 1, "ds_dense"},
+        {{{0}}, 5, "n_dense is 5; expected 4 at most"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; ++i) {
+        task_case p;
+        ds_engine *engine = NULL;
+        open_case("contrast", &p);
+        p.params.contrast.dense = rows[i].dense;
+        p.params.contrast.n_dense = rows[i].n;
+        CHECK_FAILS(ctx, create(&p, &engine), DS_ERR_ARG, rows[i].message);
+        close_case(&p);
+    }
+}
+
 /* What goes with a mini-batch's own recomputation and what does not. */
 static void mini_batches_refuse(void **state)
 {
@@ -350,6 +426,7 @@ int main(void)
         cmocka_unit_test(memory_is_that_of_a_mini_batch),
         cmocka_unit_test(work_like_transformers),
         cmocka_unit_test(what_is_not_built_is_refused),
+        cmocka_unit_test(modules_that_do_not_fit),
         cmocka_unit_test(mini_batches_refuse),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -4,21 +4,33 @@
  *     model_logits LIST OUT SHORT LONG [bf16]
  *
  * LIST names a folder a line. For each a line is printed: "ok L V", L being LONG or the model's
- * positions where that is less, and the last logits of the first SHORT and of the first L ids go to
- * OUT as fp32 (2·V); or "refused MESSAGE". The ids are those of config_cases.py.
+ * positions where that is less, and the last logits of the first SHORT and of the first L ids, of
+ * pairs those behind `target`, go to OUT as fp32 (2·V); or "refused MESSAGE". The ids are
+ * those of config_cases.py.
  */
 #include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATH_BYTES = 4096, MAX_IDS = 1024, VOCAB = 37 };
+enum { PATH_BYTES = 4096, MAX_IDS = 1024, VOCAB = 37, N_TARGET = 3 };
 
-static ds_status prompt(ds_generator *generator, const uint32_t *ids, size_t n, FILE *out)
+static const uint32_t target[N_TARGET] = {5, 11, 2};
+
+static ds_status prompt(ds_generator *generator, const uint32_t *ids, size_t n, bool pairs,
+                        FILE *out)
 {
+    const ds_sampling greedy = {0};
     int64_t n_vocab = 0;
+    uint32_t id = 0;
     DS_TRY(ds_generator_prompt(generator, ids, n));
+    for (int i = 0; i < N_TARGET && pairs; ++i) { /* made the likeliest, and drawn */
+        float *all = (float *)(uintptr_t)ds_generator_logits(generator, &n_vocab);
+        all[target[i]] = FLT_MAX;
+        DS_TRY(ds_generator_next(generator, &greedy, &id));
+    }
     const float *logits = ds_generator_logits(generator, &n_vocab);
     return fwrite(logits, sizeof *logits, (size_t)n_vocab, out) == (size_t)n_vocab ? DS_OK
                                                                                    : DS_ERR_IO;
@@ -70,10 +82,10 @@ static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_s
             status = ds_generator_create(ctx, &params, &generator);
         }
         if (status >= 0 && generator != NULL) {
-            status = prompt(generator, ids, n_short, out);
+            status = prompt(generator, ids, n_short, info->pairs, out);
         }
         if (status >= 0 && generator != NULL) {
-            status = prompt(generator, ids, (size_t)longest, out);
+            status = prompt(generator, ids, (size_t)longest, info->pairs, out);
         }
         if (status >= 0) {
             printf("ok %lld %lld\n", (long long)longest, (long long)info->vocab_size);

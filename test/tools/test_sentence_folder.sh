@@ -3,7 +3,7 @@
 # labels: slow
 # A folder that sentence-transformers saved (test/golden/encoder_tasks/make_sentence.py): ds_encode gives its vectors within 1e-5, with each
 # kind of pooling as newer and older versions write it, and with modules Dense, cut where the folder says; what is not built is refused by name; training from
-# it writes a folder of the same kind. Usage: test_sentence_folder.sh BUILD
+# it, modules Dense too, writes a folder of the same kind. Usage: test_sentence_folder.sh BUILD
 set -euo pipefail
 build=$1
 golden=$DS_SOURCE_DIR/test/golden/encoder_tasks/sentence
@@ -96,12 +96,37 @@ refused 'transformer_task "fill-mask" is not built' sentence_bert_config.json '{
 refused 'module_output_name "sentence_embedding" is not built' sentence_bert_config.json '{"module_output_name": "sentence_embedding"}'
 refused 'default_prompt_name "query" is not built' config_sentence_transformers.json '{"default_prompt_name": "query", "prompts": {"query": "query: "}}'
 
-fresh
-cp -r "$golden/dense_tanh"/* model/
-echo '{"anchor": "a small river", "positive": "the old mill"}' > rows.jsonl
-! "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 1 --steps 1 --output no > train.log 2>&1 || fail "Dense: trained"
-grep -q 'training of a folder with a module Dense is not built' train.log || fail "Dense: training" train.log
+# modules Dense are trained, and written as they were or as they have become: beside the model, in a checkpoint's export, and resumed
+for i in 1 2 3 4; do
+    echo '{"anchor": "a small river", "positive": "the old mill"}'
+    echo '{"anchor": "children look", "positive": "fish in may"}'
+done > rows.jsonl
+train_dense() { # OUTPUT LR STEPS flags …
+    local output=$1 lr=$2 steps=$3
+    shift 3
+    "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 2 --learning_rate "$lr" --steps "$steps" \
+        --lr_scheduler_type none --output "$output" "$@" > train.log 2>&1 || fail "Dense: $output" train.log
+}
+for name in tanh two adds silu; do
+    fresh
+    cp -r "$golden/dense_$name"/* model/
+    train_dense "as_$name" 1e-30 1
+    encode "as_$name" | near "model/vectors.txt" "Dense: $name, written"
+done
+train_dense once 1e-3 4 --save_interval 2
+for i in $(ls model | grep Dense); do
+    ! cmp -s "model/$i/model.safetensors" "once/$i/model.safetensors" || fail "Dense: $i is not trained"
+done
+"$build/ds_checkpoint" export once dense_exported --dtype fp32 --tokenizer "$golden" > export.log 2>&1 || fail "Dense: export" export.log
+encode once > once.txt
+encode dense_exported > dense_exported.txt
+cmp -s once.txt dense_exported.txt || fail "Dense: an export has other vectors"
+grep -q sentence_dense once/model.safetensors dense_exported/model.safetensors && fail "Dense: in the model's own weights"
+train_dense again 1e-3 2 --save_interval 2
+train_dense again 1e-3 4 --resume
+cmp -s once/2_Dense/model.safetensors again/2_Dense/model.safetensors || fail "Dense: resumed otherwise"
 # training follows the folder, and writes one
+rm -rf once again dense_exported
 fresh
 cp "$golden/cls.config.json" model/1_Pooling/config.json
 echo '{"prompts": {"query": "query: ", "passage": "text: "}, "default_prompt_name": null, "similarity_fn_name": "dot"}' > model/config_sentence_transformers.json

@@ -2,8 +2,10 @@
 /* See sentence_dense.h. */
 #include "common/sentence_dense.h"
 
+#include "io/file.h"
+
+#include <deepspeed/nn.h>
 #include <deepspeed/safetensors.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,15 +42,15 @@ static double gelu(double x)
 static const struct {
     const char *name;
     double (*f)(double);
-} activations[] = {
-    {"torch.nn.modules.activation.Tanh", tanh},
-    {"torch.nn.modules.linear.Identity", identity},
-    {"torch.nn.modules.activation.ReLU", rectified},
-    {"torch.nn.modules.activation.Sigmoid", sigmoid},
-    {"torch.nn.modules.activation.SiLU", silu},
-    {"torch.nn.modules.activation.GELU", gelu},
+} activations[DS_DENSE_FUNCTIONS] = {
+    [DS_DENSE_TANH] = {"torch.nn.modules.activation.Tanh", tanh},
+    [DS_DENSE_IDENTITY] = {"torch.nn.modules.linear.Identity", identity},
+    [DS_DENSE_RELU] = {"torch.nn.modules.activation.ReLU", rectified},
+    [DS_DENSE_SIGMOID] = {"torch.nn.modules.activation.Sigmoid", sigmoid},
+    [DS_DENSE_SILU] = {"torch.nn.modules.activation.SiLU", silu},
+    [DS_DENSE_GELU] = {"torch.nn.modules.activation.GELU", gelu},
 };
-enum { N_ACTIVATIONS = sizeof activations / sizeof *activations };
+enum { N_ACTIVATIONS = DS_DENSE_FUNCTIONS };
 
 /* "torch.nn.Tanh" is the same class as "torch.nn.modules.activation.Tanh". */
 static bool is_named(const char *full, const char *name)
@@ -71,7 +73,7 @@ static ds_status read_activation(ds_ctx *ctx, const char *path, const json_t *co
 {
     const json_t *value = json_object_get(config, "activation_function");
     const char *name = json_string_value(value);
-    d->activation = 0; /* Tanh, where the key is absent */
+    d->activation = DS_DENSE_TANH; /* where the key is absent */
     if (value == NULL) {
         return DS_OK;
     }
@@ -196,6 +198,75 @@ void sentence_dense_close(sentence_dense *dense)
     free(dense->residual);
     *dense = (sentence_dense){0};
 }
+
+/* ---- trained and written ---- */
+
+bool sentence_dense_tensor(const sentence_dense *d, int i, sentence_tensor *out)
+{
+    const sentence_tensor all[SENTENCE_DENSE_TENSORS] = {
+        {"linear.weight", d->weight, d->n_out, d->n_in},
+        {"linear.bias", d->bias, d->n_out, 0},
+        {"residual.weight", d->residual, d->n_out, d->n_in}};
+    for (int k = 0; k < SENTENCE_DENSE_TENSORS; ++k) {
+        if (all[k].data != NULL && i-- == 0) {
+            *out = all[k];
+            return true;
+        }
+    }
+    return false;
+}
+
+json_t *sentence_dense_config(const sentence_dense *d)
+{
+    return json_pack("{s:I, s:I, s:b, s:s, s:b}", "in_features", (json_int_t)d->n_in,
+                     "out_features", (json_int_t)d->n_out, "bias", d->bias != NULL,
+                     "activation_function", activations[d->activation].name, "use_residual",
+                     d->adds);
+}
+
+ds_status sentence_dense_like(ds_ctx *ctx, const json_t *config, sentence_dense *dense_out)
+{
+    sentence_dense d = {0};
+    bool bias = true;
+    DS_TRY(read_config(ctx, "the module Dense of the checkpoint", config, &bias, &d));
+    const size_t n = (size_t)(d.n_out * d.n_in);
+    const bool projects = d.adds && d.n_in != d.n_out;
+    d.weight = calloc(n, sizeof *d.weight);
+    d.bias = bias ? calloc((size_t)d.n_out, sizeof *d.bias) : NULL;
+    d.residual = projects ? calloc(n, sizeof *d.residual) : NULL;
+    if (d.weight == NULL || (bias && d.bias == NULL) || (projects && d.residual == NULL)) {
+        sentence_dense_close(&d);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a module Dense");
+    }
+    *dense_out = d;
+    return DS_OK;
+}
+
+ds_status sentence_dense_write(ds_ctx *ctx, const char *folder, const sentence_dense *d)
+{
+    static const ds_text_pair format = {"format", "pt"};
+    const ds_safetensors_params params = {.metadata = &format, .n_metadata = 1};
+    ds_tensor_source sources[SENTENCE_DENSE_TENSORS];
+    sentence_tensor t;
+    char path[PATH_BYTES];
+    int n = 0;
+    for (; sentence_dense_tensor(d, n, &t); ++n) {
+        const ds_shape shape = t.columns > 0 ? ds_shape_2d(t.rows, t.columns) : ds_shape_1d(t.rows);
+        sources[n] = (ds_tensor_source){
+            .name = t.name, .meta = {DS_DTYPE_F32, shape}, .stored = DS_DTYPE_F32, .data = t.data};
+    }
+    json_t *config = sentence_dense_config(d);
+    char *text = json_dumps(config, JSON_INDENT(2));
+    (void)snprintf(path, sizeof path, "%s/config.json", folder);
+    ds_status status = text != NULL ? dsi_file_replace(ctx, path, text, strlen(text))
+                                    : ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s", path);
+    free(text);
+    json_decref(config);
+    (void)snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    return status < 0 ? status : ds_safetensors_write(ctx, path, sources, (size_t)n, &params);
+}
+
+/* ---- at work ---- */
 
 static double product(const float *row, const float *x, int64_t n)
 {

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, FIRST_DENSE = 2 }; /* the module's number */
 
 /* Our name; that of the older files, of which one is true; that of the newer ones, a value of
  * "pooling_mode". */
@@ -29,7 +29,7 @@ static const struct {
 #define MODULES     "modules.json"
 #define TRANSFORMER "sentence_bert_config.json"
 #define POOLING     "1_Pooling/config.json"
-#define NORMALIZE   "2_Normalize"
+#define DENSE       "%d_Dense"
 
 static ds_status load(ds_ctx *ctx, const char *folder, const char *name, json_t **json_out)
 {
@@ -300,19 +300,30 @@ float *sentence_vector(const sentence_form *form, const float *pooled, int64_t h
 
 /* ---- written --------------------------------------------------------------------------------- */
 
-static json_t *module_json(int index, const char *path, const char *kind)
+/* "2_Dense"; of the transformer "". */
+static json_t *module_path(int index, const char *kind)
 {
-    return json_pack("{s:i, s:o, s:s, s:o}", "idx", index, "name", json_sprintf("%d", index),
-                     "path", path, "type", json_sprintf("sentence_transformers.models.%s", kind));
+    return index > 0 ? json_sprintf("%d_%s", index, kind) : json_string("");
+}
+
+static json_t *module_json(int index, const char *kind)
+{
+    return json_pack("{s:i, s:o, s:o, s:o}", "idx", index, "name", json_sprintf("%d", index),
+                     "path", module_path(index, kind), "type",
+                     json_sprintf("sentence_transformers.models.%s", kind));
 }
 
 static json_t *modules_json(const sentence_form *form)
 {
     json_t *modules = json_array();
-    (void)json_array_append_new(modules, module_json(0, "", "Transformer"));
-    (void)json_array_append_new(modules, module_json(1, "1_Pooling", "Pooling"));
+    (void)json_array_append_new(modules, module_json(0, "Transformer"));
+    (void)json_array_append_new(modules, module_json(1, "Pooling"));
+    for (uint32_t i = 0; i < form->n_dense; ++i) {
+        (void)json_array_append_new(modules, module_json(FIRST_DENSE + (int)i, "Dense"));
+    }
     if (form->normalize) {
-        (void)json_array_append_new(modules, module_json(2, NORMALIZE, "Normalize"));
+        (void)json_array_append_new(modules,
+                                    module_json(FIRST_DENSE + (int)form->n_dense, "Normalize"));
     }
     return modules;
 }
@@ -361,6 +372,11 @@ ds_status sentence_folder_describe(ds_ctx *ctx, const char *source, const senten
     }
     json_t *files = json_pack("{s:o, s:o, s:o, s:o}", POOLING, pooling_json(form, width),
                               TRANSFORMER, transformer, ABOUT, about, MODULES, modules_json(form));
+    for (uint32_t i = 0; i < form->n_dense && files != NULL; ++i) {
+        char name[32];
+        (void)snprintf(name, sizeof name, DENSE, FIRST_DENSE + (int)i);
+        (void)json_object_set_new(files, name, sentence_dense_config(&form->dense[i]));
+    }
     *text_out = files != NULL ? json_dumps(files, JSON_COMPACT) : NULL;
     json_decref(files);
     return *text_out != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for modules.json");
@@ -384,11 +400,38 @@ static ds_status make_folder(ds_ctx *ctx, const char *folder, const char *name)
     return dsi_folder_make(ctx, path);
 }
 
+/* The module Dense that the text describes, with weights that `read` gives. */
+static ds_status write_dense(ds_ctx *ctx, const char *folder, const json_t *files, uint32_t which,
+                             sentence_read_fn read, void *user)
+{
+    char name[32];
+    char path[2 * PATH_BYTES];
+    sentence_dense dense = {0};
+    sentence_tensor t;
+    (void)snprintf(name, sizeof name, DENSE, FIRST_DENSE + (int)which);
+    const json_t *config = json_object_get(files, name);
+    if (!json_is_object(config)) {
+        return ds_fail(ctx, DS_ERR_FORMAT, "the vectors of the model lack %s", name);
+    }
+    DS_TRY(sentence_dense_like(ctx, config, &dense));
+    ds_status status = make_folder(ctx, folder, name);
+    for (int i = 0; status >= 0 && sentence_dense_tensor(&dense, i, &t); ++i) {
+        const int64_t n = t.rows * (t.columns > 0 ? t.columns : 1);
+        status = read(user, which, t.name, t.data, (size_t)n);
+    }
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    status = status < 0 ? status : sentence_dense_write(ctx, path, &dense);
+    sentence_dense_close(&dense);
+    return status;
+}
+
 /* These files alone, whatever else the text names. */
-static ds_status write_files(ds_ctx *ctx, const char *folder, const json_t *files)
+static ds_status write_files(ds_ctx *ctx, const char *folder, const json_t *files,
+                             sentence_read_fn read, void *user)
 {
     static const char *const names[] = {POOLING, TRANSFORMER, ABOUT, MODULES};
     const json_t *modules = json_object_get(files, MODULES);
+    uint32_t n_dense = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
         if (json_object_get(files, names[i]) == NULL) {
             return ds_fail(ctx, DS_ERR_FORMAT, "the vectors of the model lack %s", names[i]);
@@ -396,8 +439,13 @@ static ds_status write_files(ds_ctx *ctx, const char *folder, const json_t *file
     }
     DS_TRY(make_folder(ctx, folder, "1_Pooling"));
     for (size_t i = 0; i < json_array_size(modules); ++i) {
-        if (strcmp(kind_of(json_array_get(modules, i)), "Normalize") == 0) {
-            DS_TRY(make_folder(ctx, folder, NORMALIZE));
+        const char *kind = kind_of(json_array_get(modules, i));
+        char name[32];
+        (void)snprintf(name, sizeof name, "%zu_Normalize", i);
+        if (strcmp(kind, "Normalize") == 0) {
+            DS_TRY(make_folder(ctx, folder, name));
+        } else if (strcmp(kind, "Dense") == 0 && n_dense < SENTENCE_MOST_DENSE) {
+            DS_TRY(write_dense(ctx, folder, files, n_dense++, read, user));
         }
     }
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
@@ -406,7 +454,8 @@ static ds_status write_files(ds_ctx *ctx, const char *folder, const json_t *file
     return DS_OK;
 }
 
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text)
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text,
+                                sentence_read_fn read, void *user)
 {
     json_error_t error;
     json_t *files = json_loads(text, 0, &error);
@@ -414,7 +463,7 @@ ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *tex
         return ds_fail(ctx, DS_ERR_FORMAT, "the vectors of the model: line %d: %s", error.line,
                        error.text);
     }
-    const ds_status status = write_files(ctx, folder, files);
+    const ds_status status = write_files(ctx, folder, files, read, user);
     json_decref(files);
     return status;
 }

@@ -48,8 +48,12 @@ int64_t sentence_length(const sentence_form *form, int64_t asked, const ds_model
  * *text_out. Errors: ERR_NOMEM, ERR_FORMAT. */
 ds_status sentence_folder_describe(ds_ctx *ctx, const char *source, const sentence_form *form,
                                    int64_t width, char **text_out);
-/* Writes the files of such a text into a model folder, for sentence-transformers. Errors: ERR_IO,
- * ERR_NOMEM, ERR_FORMAT. */
-ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text);
+/* n numbers of tensor `name` ("linear.weight") of the which-th module Dense. */
+typedef ds_status (*sentence_read_fn)(void *user, uint32_t which, const char *name, float *data,
+                                      size_t n);
+/* Writes the files of such a text into a model folder, for sentence-transformers, with weights of
+ * modules Dense from `read`. Errors: ERR_IO, ERR_NOMEM, ERR_FORMAT; those of `read`. */
+ds_status sentence_folder_write(ds_ctx *ctx, const char *folder, const char *text,
+                                sentence_read_fn read, void *user);
 
 #endif

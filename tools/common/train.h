@@ -122,7 +122,8 @@ typedef struct train_run {
     char **classes;           /* names, of the objectives with classes */
     uint32_t n_classes;
     ds_task_params task_params;
-    sentence_form form; /* of embeddings */
+    sentence_form form;                  /* of embeddings */
+    ds_dense dense[SENTENCE_MOST_DENSE]; /* its modules Dense */
     dsi_data_files data_files, eval_files;
     train_datasets train_data, eval_data;
     char *cache; /* folder of tokens; NULL: they stay in memory */
@@ -225,6 +226,13 @@ void train_classes_free(train_run *run);
 ds_status train_task_open(train_run *run);
 /* Of embeddings, with the engine: what its checkpoints hold of how vectors are made. */
 ds_status train_task_describe(train_run *run);
+/* Modules Dense of embeddings (train_dense.c): what the engine is to have, by run->form; what they
+ * begin as, with the engine; what they have become, in run->form. The latter two are collective. */
+ds_status train_dense_open(train_run *run);
+ds_status train_dense_begin(train_run *run);
+ds_status train_dense_end(train_run *run);
+/* A sentence_read_fn of run->form; user: the train_run. */
+ds_status train_dense_read(void *user, uint32_t which, const char *name, float *data, size_t n);
 /* ds_dataset_rows of the run's objective. */
 uint64_t train_rows(const train_run *run);
 

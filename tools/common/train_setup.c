@@ -204,5 +204,6 @@ void train_teardown(train_run *run)
     dsi_data_files_free(&run->eval_files);
     dsi_data_files_free(&run->data_files);
     train_classes_free(run);
+    sentence_form_close(&run->form);
     free(run->cache);
 }

@@ -50,13 +50,7 @@ static ds_status open_embeddings(train_run *run)
                                               .gather_across_devices = o->gather_across_devices,
                                               .mini_batch = (uint64_t)o->mini_batch};
     DS_TRY(sentence_folder(run->ctx, o->model != NULL ? o->model : "", o->pooling, &run->form));
-    if (run->form.n_dense > 0) {
-        sentence_form_close(&run->form);
-        return ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
-                       "%s/modules.json: training of a folder with a module Dense is not built; "
-                       "ds_encode and ds_serve take it",
-                       o->model);
-    }
+    DS_TRY(train_dense_open(run));
     return run->form.pool != DS_POOL_MAX
                ? DS_OK
                : ds_fail(run->ctx, DS_ERR_UNSUPPORTED,
@@ -64,7 +58,7 @@ static ds_status open_embeddings(train_run *run)
                          "not trained; give another --pooling");
 }
 
-/* For checkpoints, and the model folder at the end. */
+/* For checkpoints, and the model folder at the end; how modules Dense begin. */
 ds_status train_task_describe(train_run *run)
 {
     char *text = NULL;
@@ -72,7 +66,7 @@ ds_status train_task_describe(train_run *run)
                                     ds_model_get_info(run->model)->hidden_size, &text));
     const ds_status status = dsi_engine_set_embeddings(run->engine, text);
     free(text);
-    return status;
+    return status < 0 ? status : train_dense_begin(run);
 }
 
 ds_status train_task_open(train_run *run)

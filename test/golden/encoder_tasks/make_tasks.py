@@ -7,6 +7,7 @@ For every case a folder with
   golden.safetensors               the engine's inputs by their names; "logits" at each row's first token
   grads.safetensors                gradient of the loss by parameter name
   golden.json                      what the task is, the loss, and those of six AdamW steps
+  dense.safetensors                of sentence-transformers' modules Dense the weights, by the engine's names
 A row is one text, or two with their types, and padding behind it.
 
 Needs torch, transformers, sentence-transformers, safetensors. Deterministic. Run: make_tasks.py [OUTPUT_FOLDER [CASE ...]]
@@ -17,7 +18,8 @@ import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
+from sentence_transformers.models import Dense
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, BertConfig, LlamaConfig
 
@@ -38,6 +40,14 @@ CASES = {
     "contrast": (BertConfig(**BERT), dict(task="contrast", pooling="mean", scale=20.0, negatives=0)),
     "contrast_negatives": (BertConfig(**BERT), dict(task="contrast", pooling="cls", scale=5.0, negatives=1)),
     "contrast_decoder": (LlamaConfig(**LLAMA), dict(task="contrast", pooling="last", scale=20.0, negatives=0)),
+    "contrast_dense": (BertConfig(**BERT), dict(task="contrast", pooling="mean", scale=20.0, negatives=0, dense=[
+        dict(in_features=24, out_features=24, activation_function="Tanh", use_residual=True),
+        dict(in_features=24, out_features=10, bias=False, activation_function="GELU", use_residual=True),
+        dict(in_features=10, out_features=12, activation_function="SiLU")])),
+    "contrast_dense_more": (BertConfig(**BERT), dict(task="contrast", pooling="cls", scale=5.0, negatives=1, dense=[
+        dict(in_features=24, out_features=20, activation_function="Sigmoid"),
+        dict(in_features=20, out_features=32, activation_function="ReLU"),
+        dict(in_features=32, out_features=12, activation_function="Identity")])),
 }
 
 
@@ -75,7 +85,17 @@ def load(folder, what):
     return kind.from_pretrained(folder, attn_implementation="eager").eval()
 
 
-def forward(model, what, batch):
+def dense_of(name, what):
+    """The modules Dense, as torch.nn.Sequential whose names are those of the engine."""
+    modules = torch.nn.Sequential()
+    for i, fields in enumerate(what.get("dense", [])):
+        modules.append(Dense(**fields | dict(activation_function=getattr(torch.nn, fields["activation_function"])())))
+    if os.path.exists(f"{name}/dense.safetensors"):
+        modules.load_state_dict({n.removeprefix("sentence_dense."): p for n, p in load_file(f"{name}/dense.safetensors").items()})
+    return modules
+
+
+def forward(model, what, batch, dense=()):
     """Loss and logits by transformers' own loss of labels, or by sentence-transformers'."""
     mask = (batch["first"] == 0).long() * ((batch["positions"] > 0) | (torch.arange(T) == 0))
     if what["task"] == "classes":
@@ -86,17 +106,20 @@ def forward(model, what, batch):
     base = model.model if hasattr(model, "lm_head") else model
     hidden = base(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state
     vectors = (batch["pool"][..., None] * hidden).sum(1)
+    for module in dense:
+        vectors = module(dict(sentence_embedding=vectors))["sentence_embedding"]
     parts = list(vectors.split(3))
     return MultipleNegativesRankingLoss(None, scale=what["scale"]).compute_loss_from_embeddings(parts, None), vectors
 
 
 def adamw_losses(folder, what, batch):
     model = load(folder, what)
-    params = [p for n, p in model.named_parameters() if not n.startswith(("pooler.", "lm_head."))]
+    dense = dense_of(folder, what)
+    params = [p for n, p in model.named_parameters() if not n.startswith(("pooler.", "lm_head."))] + list(dense.parameters())
     optimizer = torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01, foreach=False, fused=False)
     losses = []
     for _ in range(STEPS):
-        loss, _logits = forward(model, what, batch)
+        loss, _logits = forward(model, what, batch, dense)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -118,14 +141,18 @@ def main():
                 if p.ndim == 1:
                     p.copy_((0.0 if n.endswith("bias") else 1.0) + 0.2 * torch.randn_like(p))
         model.save_pretrained(name)
+        if what.get("dense"):
+            save_file({"sentence_dense." + n: p.data for n, p in dense_of("", what).named_parameters()}, f"{name}/dense.safetensors")
+        dense = dense_of(name, what)
         batch = make_batch(what, config.num_labels, seed)
         model = load(name, what)
-        loss, logits = forward(model, what, batch)
+        loss, logits = forward(model, what, batch, dense)
         loss.backward()
         golden = {k: (v.float() if v.is_floating_point() else v.to(torch.int32)).contiguous() for k, v in batch.items()}
         save_file(golden | {"logits": logits.detach().contiguous()}, f"{name}/golden.safetensors")
         prefix = "bert." if what["task"] == "contrast" and not name.endswith("decoder") else ""
-        save_file({prefix + n: p.grad for n, p in model.named_parameters() if p.grad is not None}, f"{name}/grads.safetensors")
+        save_file({prefix + n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+                  | {"sentence_dense." + n: p.grad for n, p in dense.named_parameters()}, f"{name}/grads.safetensors")
         with open(f"{name}/golden.json", "w") as f:
             json.dump(what | dict(labels=config.num_labels, loss=loss.item(), adamw_losses=adamw_losses(name, what, batch)), f, indent=1)
             f.write("\n")

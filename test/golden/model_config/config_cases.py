@@ -188,6 +188,7 @@ BASES |= {
 T5 = dict(vocab_size=VOCAB, d_model=32, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=4, relative_attention_num_buckets=8,
           relative_attention_max_distance=12, dropout_rate=0.0, decoder_start_token_id=1)
 PAIRS = ("t5",)
+TARGET = [5, 11, 2]  # of model_logits.c and test_config_cases.c, too
 BASES |= {
     "t5": ("t5", T5),
     "t5_untied": ("t5", dict(T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
@@ -233,8 +234,8 @@ def make_bases(folder, families=()):
 
 
 def oracle_logits(folder, length, shake=None):
-    """transformers' last logits of SHORT and of `length` ids, and the names of weights that it made up; raises
-    where it refuses. shake: the seed of a change of each weight by up to one part in 2^23, fp32's last bit."""
+    """transformers' last logits of SHORT and of `length` ids, of pairs those behind TARGET (all of it at once, as in training), and the names of
+    weights that it made up; raises where it refuses. shake: the seed of a change of each weight by up to one part in 2^23, fp32's last bit."""
     config = transformers.AutoConfig.from_pretrained(folder)  # as the file says, dtype included
     model, info = auto_of(config.model_type).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     model.eval()
@@ -248,10 +249,11 @@ def oracle_logits(folder, length, shake=None):
             more = {}
             if config.model_type == "roberta":  # by place, tokens that are the padding's too
                 more = dict(position_ids=torch.arange(n)[None] + config.pad_token_id + 1)
-            if config.model_type in PAIRS:  # what comes before the first label
-                more = dict(labels=torch.zeros((1, 1), dtype=torch.long))
+            if config.model_type in PAIRS:  # the last label stands behind the last logits
+                more = dict(labels=torch.tensor([TARGET + [0]]))
             out = model(torch.tensor([IDS[:n]]), **more)
-            rows.append((out[0] if isinstance(out, tuple) else out.logits)[0, -1].float().clone())
+            logits = out.logits if not isinstance(out, tuple) else out[1 if config.model_type in PAIRS else 0]
+            rows.append(logits[0, -1].float().clone())
     return torch.stack(rows), sorted(info["missing_keys"])
 
 
@@ -554,8 +556,8 @@ OWN["t5"] = {
     "initializer_factor": ([1.0, 0.5, 0.0], 0.25), "feed_forward_proj": (["relu", "gated-gelu", "gelu", "gated-silu", "silu", "gated-relu", "relu-x",
                                                                          "gated-x", "a-b-c", "gelu_new", "gated"], 0.1),
     "is_gated_act": ([True, False], 0.1), "dense_act_fn": (["relu", "gelu_new", "silu"], 0.1), "decoder_start_token_id": ([0, 1, 5, None], 0.2),
-    "scale_decoder_outputs": ([True, False], 0.1), "classifier_dropout": DROPS, "is_encoder_decoder": ([True, False], 0.1),
-    "num_buckets": ([4], 0.3), "n_positions": ([512], 0.3)}
+    "scale_decoder_outputs": ([True, False], 0.1), "classifier_dropout": DROPS, "is_encoder_decoder": ([True], 0.1),
+    "is_causal": ([None], 0.1), "num_buckets": ([4], 0.3), "n_positions": ([512], 0.3)}
 STORED = ("feed_forward_proj", "is_gated_act", "scale_decoder_outputs", "norm_bias", "decoder_bias", "classifier_bias", "attention_bias", "mlp_bias", "use_bias", "qkv_bias", "use_qkv_bias", "use_parallel_residual", "qk_layernorm",
           "use_qk_norm", "tie_word_embeddings", "new_decoder_architecture", "multi_query", "parallel_attn", "bias",
           "num_ln_in_parallel_attn", "enable_bias", "layer_norm_elementwise_affine", "_remove_final_layer_norm", "q_lora_rank", "first_k_dense_replace")  # which weights there are

@@ -359,6 +359,28 @@ KNOWN = [
     ("t5", {"feed_forward_proj": "gelu"}),
     ("t5", {"relative_attention_max_distance": 4}),
     ("t5", {"pad_token_id": None}),
+    ("t5", {"bos_token_id": {"a": 1}}),
+    ("t5", {"feed_forward_proj": "gated"}),
+    ("t5", {"feed_forward_proj": "gated", "dense_act_fn": ...}),
+    ("t5_untied", {"feed_forward_proj": "gated-x-y"}),
+    ("t5", {"is_encoder_decoder": False}),
+    ("t5", {"is_causal": True}),
+    ("t5", {"is_causal": False}),
+    ("t5", {"is_causal": 0, "attn_implementation": "eager"}),
+    ("t5", {"is_causal": True, "attn_implementation": "eager"}),
+    ("t5", {"is_causal": "x", "_attn_implementation": "eager"}),
+    ("t5", {"is_causal": True, "attn_implementation": "eager", "_attn_implementation": None}),
+    ("t5", {"is_causal": None}),
+    ("t5", {"is_causal": None, "attn_implementation": "eager"}),
+    ("t5", {"is_causal": None, "output_attentions": True}),
+    ("t5", {"tie_word_embeddings": 0, "scale_decoder_outputs": ...}),
+    ("t5", {"tie_word_embeddings": None, "scale_decoder_outputs": ...}),
+    ("t5_untied", {"tie_word_embeddings": "", "scale_decoder_outputs": ...}),
+    ("t5", {"scale_decoder_outputs": None}),
+    ("t5", {"scale_decoder_outputs": "false"}),
+    ("t5_untied", {"scale_decoder_outputs": {"a": 1}}),
+    ("t5_untied", {"is_gated_act": 1}),
+    ("t5_untied", {"is_gated_act": "no"}),
     ("modernbert", {"local_attention": 1}),
     ("modernbert", {"local_attention": ...}),
     ("modernbert", {"layer_types": None, "global_attn_every_n_layers": 1}),
@@ -427,4 +449,5 @@ def main():
     (here / "cases.json").write_text(f"[\n{lines}\n]\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
