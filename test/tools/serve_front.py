@@ -681,7 +681,9 @@ def wrong():
     refusal(2, "--threads would have no effect", "--upstream", "http://127.0.0.1:1", "--threads", "2")
     refusal(2, "--model would have no effect", "--replica=--model x", "--model", "y")
     refusal(2, "--include", "--model", MODEL, "--include", "a")
-    refusal(2, "https", "--upstream", "https://127.0.0.1:1")
+    for flags in (("--upstream_insecure",), ("--upstream_cacert", "x")):
+        refusal(2, flags[0], "--upstream", "http://127.0.0.1:1", *flags)
+        refusal(2, f"{flags[0]} goes with", "--model", MODEL, *flags)
     refusal(2, "without a path", "--upstream", "http://127.0.0.1:1/a")
     refusal(2, "nowhere.invalid", "--upstream", "http://nowhere.invalid:1")
     refusal(2, "--replicas 3, but --replica names 1", "--replicas", "3", "--replica=--model x")

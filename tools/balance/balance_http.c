@@ -232,7 +232,7 @@ static ask *make_ask(exchange *x, const char *behind)
     a->method = x->route->method;
     put_path(a, x->route->path, behind);
     a->of_response = strcmp(x->route->path, "/v1/responses") == 0;
-    a->call.fd = -1;
+    a->call.link.fd = -1;
     a->out = dsi_buf_make(OUT_CEILING);
     (void)pthread_mutex_lock(&b->lock);
     b->n_asks += 1;

@@ -135,9 +135,9 @@ static void no_replica(ask *a)
     char message[512];
     const replica *one = NULL;
     for (size_t i = 0; i < b->n; ++i) {
-        if (replica_has(&b->replicas[i], a->model) && b->replicas[i].why[0] != '\0') {
-            one = &b->replicas[i];
-        }
+        const replica *r = &b->replicas[i];
+        const bool may_have = r->models == NULL || replica_has(r, a->model);
+        one = may_have && r->why[0] != '\0' ? r : one;
     }
     (void)snprintf(message, sizeof message, "no replica of this model is up%s%.240s%s%.200s%s",
                    one != NULL ? " (" : "", one != NULL ? one->label : "", one != NULL ? ": " : "",
@@ -157,7 +157,7 @@ void ask_send(ask *a, size_t k)
     a->call.take = take_body;
     a->call.header = take_head;
     a->call.user = a;
-    call_begin(&a->call, r->address);
+    call_begin(&a->call, r->address, r->trust, replica_tls_name(r));
 }
 
 /* Sends it to the replica that is best now. */
@@ -355,7 +355,7 @@ static void watch_all(relay *l)
     for (size_t i = 0; i < b->n; ++i) {
         replica *r = &b->replicas[i];
         if (r->probe.place != CALL_NONE) {
-            add(l, r->probe.fd, call_events(&r->probe), WATCH_PROBE, r);
+            add(l, r->probe.link.fd, call_events(&r->probe), WATCH_PROBE, r);
         }
         if (r->own) {
             add(l, r->process.out, POLLIN, WATCH_OUT, r);
@@ -365,7 +365,7 @@ static void watch_all(relay *l)
     for (ask *a = b->running; a != NULL; a = a->next) {
         const bool behind = a->out.size - a->n_out > BALANCE_AHEAD && a->begun;
         if (a->at != NULL && !behind) {
-            add(l, a->call.fd, call_events(&a->call), WATCH_CALL, a);
+            add(l, a->call.link.fd, call_events(&a->call), WATCH_CALL, a);
         }
         if (a->suspended) {
             add(l, a->fd, POLLRDHUP, WATCH_CLIENT, a);
@@ -387,7 +387,7 @@ static void see_one(relay *l, size_t i)
         }
         return;
     case WATCH_CALL:
-        if (a->at != NULL && a->call.fd == l->polled[i].fd) { /* it is where it was */
+        if (a->at != NULL && a->call.link.fd == l->polled[i].fd) { /* it is where it was */
             turn(a, events);
         }
         return;
@@ -399,7 +399,7 @@ static void see_one(relay *l, size_t i)
         }
         return;
     case WATCH_PROBE:
-        if (r->probe.place != CALL_NONE && r->probe.fd == l->polled[i].fd) {
+        if (r->probe.place != CALL_NONE && r->probe.link.fd == l->polled[i].fd) {
             probe_turn(r, events);
         }
         return;
