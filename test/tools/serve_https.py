@@ -5,6 +5,7 @@ import atexit
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -208,6 +209,51 @@ def client():
     expect(len(p.heads) > n)
 
 
+def mutated(rng):
+    """An answer with something wrong about it, most times; and whether the text may still be there."""
+    text = json.dumps([{"generated_text": "good", "prompt_length": 1, "generated_length": 2, "finish_reason": "stop"}]).encode()
+    head = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", b"Content-Length: %d" % len(text)]
+    if rng.random() < 0.5:
+        head[rng.randrange(3)] = rng.choice((b"", b"HTTP/1.1", b"HTTP/9.9 abc", b"HTTP/1.1 500 Oh", b"Content-Length: -5", b"Content-Length: 99999999999999999999999", b"Content-Length: x",
+                                             b"\0\0\0", b"X: " + b"y" * 70000, b"HTTP/1.1 200", b"Content-Length: 3"))
+    if rng.random() < 0.5:
+        text = rng.choice((b"", b"[]", b"{}", b"[1]", b'[{"generated_text": 5}]', text[:-2], b"[" * 5000, b"\xff\xfe", text + text, b'{"error":{"message":"no"}}', b"null", text + b"\0"))
+    whole = b"\r\n".join(head) + b"\r\n\r\n" + text
+    if rng.random() < 0.4:
+        at = rng.randrange(len(whole) + 1)
+        whole = rng.choice((whole[:at], whole[:at] + rng.randbytes(rng.randint(1, 9)) + whole[at:], whole.replace(b"\r\n", b"\n"), rng.randbytes(50)))
+    return whole
+
+
+def hostile(n):
+    """Random answers: the text, or an error in words; no crash, no wait."""
+    rng, answers = random.Random(int(os.environ.get("SEED", "5"))), []
+    listener = socket.create_server(("127.0.0.1", 0))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain("good.pem", "good.key")
+
+    def serve():
+        while True:
+            c, _ = listener.accept()
+            try:
+                c = context.wrap_socket(c, server_side=True) if tls[0] else c
+                c.recv(65536)
+                c.sendall(answers[-1])
+                if tls[0]:
+                    c.unwrap()
+            except OSError:
+                pass
+            c.close()
+
+    tls = [False]
+    threading.Thread(target=serve, daemon=True).start()
+    for _ in range(n):
+        answers.append(mutated(rng))
+        tls[0] = rng.random() < 0.5
+        got = run(ASK, f"{'https' if tls[0] else 'http'}://127.0.0.1:{listener.getsockname()[1]}", "m", KEY, "ca.pem" if tls[0] else "", "5", "a")
+        expect((got.returncode, got.stdout) == (0, "good\n") or got.returncode == 1 and got.stderr.startswith("http") and not re.search(r"within \d", got.stderr), answers[-1], got)
+
+
 # ---- ds_bench and the front, against ds_serve ----
 def bench(url, *flags):
     return run(BENCH, "--serve", url, "--requests", "6", "--clients", "3", "--output_tokens", "9", "--prompt_tokens", "20", "--warmups", "0", "--json", *flags)
@@ -294,6 +340,7 @@ def main():
     with open("key", "w", encoding="utf-8") as f:
         f.write(KEY + "\n")
     client()
+    hostile(int(os.environ.get("CASES", "25")))
     s = Server(*OWN, "--chat_template", "chatml", "--tls_cert", "good.pem", "--tls_key", "good.key", "--api_key_file", "key", tls=True)
     want = json.loads(s.ask("POST", "/v1/completions", TEXT)[1])["choices"][0]["text"]
     expect(ask(s.url).stdout.startswith(want[:5]), "MII's client and ds_serve")
