@@ -11,7 +11,8 @@
  *   1 a request whose answer has begun is never sent to another replica; its client is told;
  *   2 one that was sent whole and lost goes to one more replica, not to a third: it may be what
  *     ended them;
- *   3 a connection that waits is suspended, and resumed by the relay thread alone.
+ *   3 a connection that waits is suspended, and resumed by the relay thread alone;
+ *   4 of a stream whole frames are passed on: what a replica that is lost has begun is not shown.
  */
 #ifndef DS_TOOLS_BALANCE_H
 #define DS_TOOLS_BALANCE_H
@@ -198,7 +199,8 @@ struct ask {
     unsigned status;
     char type[128], ignored[1024], request_id[128];
     dsi_buf out;
-    size_t n_out; /* of it, the client has */
+    size_t n_whole; /* of a stream: bytes of it up to the end of a frame, which may be passed on */
+    size_t n_out;   /* of them, the client has */
 };
 
 struct balance {

@@ -60,6 +60,10 @@ void ask_fail(ask *a, unsigned status, const char *code, const char *message)
     (void)api_fail(&e, status, code, "", "%s", message);
     e.type = status < 500 ? e.type : "server_error";
     a->done = true;
+    if (a->streams && a->out.size > a->n_whole) { /* the begin of a frame */
+        a->out.size = a->n_whole;
+        a->out.data[a->n_whole] = '\0';
+    }
     if (!a->begun || !a->streams) {
         a->begun = true;
         a->streams = false;
@@ -80,6 +84,7 @@ void ask_fail(ask *a, unsigned status, const char *code, const char *message)
         api_error_print(&e, &a->out);
         dsi_buf_putc(&a->out, '\n');
     }
+    a->n_whole = a->out.size;
     ask_wake(a);
 }
 
@@ -102,6 +107,19 @@ static void take_head(void *user, const char *line)
     }
 }
 
+/* Where the last empty line ends, behind `from`; `from`: there is none. */
+static size_t end_of_frames(const dsi_buf *out, size_t from)
+{
+    for (size_t i = out->size; i > from; --i) {
+        const char *end = out->data + i;
+        if (end[-1] == '\n' &&
+            ((i > 1 && end[-2] == '\n') || (i > 2 && end[-2] == '\r' && end[-3] == '\n'))) {
+            return i;
+        }
+    }
+    return from;
+}
+
 static bool take_body(void *user, const char *text, size_t n)
 {
     ask *a = user;
@@ -109,6 +127,9 @@ static bool take_body(void *user, const char *text, size_t n)
     a->streams = a->call.http.events && a->status == MHD_HTTP_OK;
     a->begun = a->begun || a->streams; /* of another one nothing is passed on before it is whole */
     dsi_buf_append(&a->out, text, n);
+    if (a->streams && !a->out.failed) {
+        a->n_whole = end_of_frames(&a->out, a->n_whole);
+    }
     return !a->out.failed;
 }
 
@@ -152,6 +173,7 @@ void ask_send(ask *a, size_t k)
     r->n_running += 1;
     r->n_taken += 1;
     dsi_buf_clear(&a->out);
+    a->n_whole = 0;
     a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
     put_request(a, r);
     a->call.take = take_body;
@@ -245,6 +267,7 @@ static void finish(ask *a)
     }
     ask_leave(a);
     a->begun = a->done = true;
+    a->n_whole = a->out.size;
     ask_wake(a);
 }
 
