@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The library and its tools. Sources are found by folder: a new file needs no entry here.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c ${PROJECT_SOURCE_DIR}/models/*.c)
-list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|bf16|avx2|avx512|amx)|accel/cuda|comm/(simd|mpi|ucx))/")
+list(FILTER DS_SOURCES EXCLUDE REGEX "src/(accel/cpu/(simd|bf16|avx2|avx512|amx)|accel/cuda|comm/(simd|mpi|ucx)|io/tls)/")
 list(FILTER DS_SOURCES EXCLUDE REGEX "src/(launch|tune)/")
 
 add_library(ds_objects OBJECT ${DS_SOURCES})

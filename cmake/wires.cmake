@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Modules that carry bytes between hosts: loaded when a job needs one, so that the library neither links
-# nor needs MPI or UCX. One for each implementation that is installed.
+# nor needs MPI, UCX or GnuTLS. One for each implementation that is installed.
 include(GNUInstallDirs)
 set(DS_WIRES)
 function(ds_wire name sources package debian)
@@ -10,7 +10,7 @@ function(ds_wire name sources package debian)
     message(STATUS "${name}: not built, ${debian} is not installed")
     return()
   endif()
-  list(TRANSFORM sources PREPEND ${PROJECT_SOURCE_DIR}/src/comm/)
+  list(TRANSFORM sources PREPEND ${PROJECT_SOURCE_DIR}/src/)
   add_library(${name} MODULE ${sources})
   target_include_directories(${name} SYSTEM PRIVATE ${${prefix}_INCLUDE_DIRS})
   target_compile_options(${name} PRIVATE ${${prefix}_CFLAGS_OTHER})
@@ -18,9 +18,10 @@ function(ds_wire name sources package debian)
   target_link_libraries(${name} PRIVATE ds_flags ${${prefix}_LIBRARIES})
   set(DS_WIRES ${DS_WIRES} ${name} PARENT_SCOPE)
 endfunction()
-ds_wire(deepspeed_mpi_openmpi "mpi/wire_mpi.c;mpi/mpi_peer.c" ompi-c libopenmpi-dev)
-ds_wire(deepspeed_mpi_mpich "mpi/wire_mpi.c;mpi/mpi_peer.c" mpich libmpich-dev)
-ds_wire(deepspeed_ucx ucx/wire_ucx.c ucx libucx-dev)
+ds_wire(deepspeed_mpi_openmpi "comm/mpi/wire_mpi.c;comm/mpi/mpi_peer.c" ompi-c libopenmpi-dev)
+ds_wire(deepspeed_mpi_mpich "comm/mpi/wire_mpi.c;comm/mpi/mpi_peer.c" mpich libmpich-dev)
+ds_wire(deepspeed_ucx comm/ucx/wire_ucx.c ucx libucx-dev)
+ds_wire(deepspeed_tls io/tls/tls_gnutls.c gnutls libgnutls28-dev) # of the clients of HTTP
 if(DS_WIRES)
   install(TARGETS ${DS_WIRES} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()

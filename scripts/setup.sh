@@ -4,7 +4,7 @@
 # Says which first; says and does nothing when all are there.
 set -euo pipefail
 
-build="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev nettle-dev zlib1g-dev libzstd-dev libsnappy-dev libcmocka-dev libhwloc-dev liburing-dev libedit-dev libmicrohttpd-dev"
+build="gcc cmake ninja-build pkg-config libc6-dev libjansson-dev libpcre2-dev libxxhash-dev libutf8proc-dev nettle-dev zlib1g-dev libzstd-dev libsnappy-dev libcmocka-dev libhwloc-dev liburing-dev libedit-dev libmicrohttpd-dev libgnutls28-dev"
 net="$build libopenmpi-dev openmpi-bin libmpich-dev mpich libucx-dev iproute2"
 check="$net clang-format mandoc python3 git g++ abigail-tools python3-venv"
 long="$check clang-14 libclang-rt-14-dev"

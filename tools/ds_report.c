@@ -12,6 +12,7 @@
 #include "common/machine.h"
 #include "common/output.h"
 #include "common/size_text.h"
+#include "io/link.h"
 #include "monitor/html.h"
 #include "monitor/run_page.h"
 #include "op/isa.h"
@@ -272,6 +273,17 @@ static ds_status probe_uring(ds_ctx *ctx, const char *unused)
     return DS_OK;
 }
 
+/* Also whether this machine has authorities to trust. */
+static ds_status probe_https(ds_ctx *ctx, const char *unused)
+{
+    const dsi_trust_params params = {0};
+    dsi_trust *trust = NULL;
+    (void)unused;
+    DS_TRY(dsi_trust_open(ctx, &params, &trust));
+    dsi_trust_close(&trust);
+    return DS_OK;
+}
+
 /* Probes in a child process: a module that is loaded cannot be taken out, and may kill. */
 static void probe_row(const options *o, const char *name,
                       ds_status (*probe)(ds_ctx *ctx, const char *file), const char *file)
@@ -321,6 +333,7 @@ static void report_backends(const options *o)
     probe_row(o, "ranks: Open MPI", dsi_comm_net_probe, "libdeepspeed_mpi_openmpi.so");
     probe_row(o, "ranks: MPICH", dsi_comm_net_probe, "libdeepspeed_mpi_mpich.so");
     probe_row(o, "ranks: UCX", dsi_comm_net_probe, "libdeepspeed_ucx.so");
+    probe_row(o, "https of clients: GnuTLS", probe_https, NULL);
     probe_row(o, "file I/O: io_uring", probe_uring, NULL);
     row("file I/O: threads", "[OKAY]");
 }

@@ -92,13 +92,29 @@ typedef struct ds_deployment_params {
  * standard error). */
 DS_API ds_status ds_client_serve(ds_ctx *ctx, const ds_deployment_params *params,
                                  ds_client **client_out);
-/* A client of a server that runs: address as 127.0.0.1:51080, name as it is called there, api_key
- * NULL where it wants none. The connection is plain HTTP. Nothing is sent. */
+typedef struct ds_client_params {
+    const char *address; /* HOST:PORT or http://HOST[:PORT]; with TLS https://HOST[:PORT] */
+    const char *name;    /* as the model is called there */
+    const char *api_key; /* default NULL: the server wants none */
+    const char *ca_file; /* of https: authorities or a certificate to trust, PEM; default NULL: the
+                            authorities of this machine */
+    bool insecure;       /* of https: take any certificate, of anybody */
+    double timeout_seconds; /* without a byte of an answer; default 0: an hour. Connection and
+                               handshake have 30 s, or this where it is less */
+    DS_RESERVED(8);
+} ds_client_params;
+
+/* A client of a server that runs. Strings are copied; nothing is sent. Errors: ERR_ARG names the
+ * field, ERR_UNSUPPORTED (https where GnuTLS was not there when the library was built). */
+DS_API ds_status ds_client_create(ds_ctx *ctx, const ds_client_params *params,
+                                  ds_client **client_out);
+/* The same of an address, a name and a key alone. */
 DS_API ds_status ds_client_open(ds_ctx *ctx, const char *address, const char *name,
                                 const char *api_key, ds_client **client_out);
-/* "127.0.0.1:51080". */
+/* "127.0.0.1:51080", or the URL that it was given. */
 DS_API const char *ds_client_address(const ds_client *client);
-/* As ds_pipeline_generate. Errors: ERR_IO (nobody answers), ERR_ARG (the server's words). */
+/* As ds_pipeline_generate. Errors: ERR_IO (nobody answers, or not in time; a certificate that is
+ * not taken, and why), ERR_ARG (the server's words). */
 DS_API ds_status ds_client_generate(ds_client *client, const char *const *prompts, size_t n,
                                     const ds_text_options *options,
                                     const ds_text_response **responses_out);

@@ -356,3 +356,21 @@ ds_status dsi_gguf_config(ds_ctx *ctx, const dsi_gguf *g, json_t **config_out)
     *config_out = config;
     return DS_OK;
 }
+
+ds_status dsi_gguf_config_text(ds_ctx *ctx, const char *path, char **text_out)
+{
+    dsi_gguf *gguf = NULL;
+    json_t *config = NULL;
+    char *text = NULL;
+    DS_TRY(dsi_gguf_open(ctx, path, &gguf));
+    ds_status status = dsi_gguf_config(ctx, gguf, &config);
+    if (status == DS_OK) {
+        text = json_dumps(config, JSON_INDENT(2));
+        status = text != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for config.json");
+    }
+    json_decref(config);
+    dsi_gguf_close(&gguf);
+    DS_TRY(status);
+    *text_out = text;
+    return DS_OK;
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A GGUF file as a Hugging Face model folder: config.json of its entries, tensors under their
- * Hugging Face names and in their layout, tokenizer.json of its tokens. Inside of gguf_*.c.
+ * Hugging Face names and in their layout, tokenizer.json of its tokens. Inside of gguf_*.c, but for
+ * dsi_gguf_config_text.
  *
  * What is not known is refused by its key or tensor: no field of the model's architecture is passed
  * over in silence.
@@ -51,6 +52,9 @@ ds_status dsi_gguf_count(ds_ctx *ctx, const dsi_gguf *gguf, const char *key, int
 /* config.json. The caller frees it (json_decref). Errors: ERR_UNSUPPORTED names the architecture or
  * the key, ERR_FORMAT a key that is missing or of another kind. */
 ds_status dsi_gguf_config(ds_ctx *ctx, const dsi_gguf *gguf, json_t **config_out);
+
+/* The same of a file, as a text that the caller frees. Errors: those of dsi_gguf_open, too. */
+ds_status dsi_gguf_config_text(ds_ctx *ctx, const char *path, char **text_out);
 
 /* Where a tensor goes: name, layout, heads of *source, or an empty name for what the folder does
  * not have. Errors: ERR_UNSUPPORTED names the tensor. */

@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MII's client: a server's /mii/NAME, asked over HTTP; and the server process that one may start.
- * See mii.h. What is sent and read is JSON; a connection is for one call. */
-#include "base/buf.h"
+/* MII's client: a server's /mii/NAME, asked over HTTP (client_http.c); and the server process that
+ * one may start. See mii.h. What is sent and read is JSON; a connection is for one call. */
 #include "base/reserved.h"
 #include "config/config_values.h"
+#include "serve/client_http.h"
 
 #include <deepspeed/mii.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <netdb.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,7 +24,8 @@ enum { ANSWER_CEILING = 256 << 20, WORDS = 16 };
 
 struct ds_client {
     ds_ctx *ctx;
-    char *host, *port, *address, *name, *key;
+    dsi_client_peer peer;
+    char *name;
     pid_t process; /* 0: none was started, or it was ended */
     json_t *answer;
     ds_text_response *responses;
@@ -47,133 +46,44 @@ void ds_client_close(ds_client **client)
         return;
     }
     forget(c);
-    free(c->host);
-    free(c->port);
-    free(c->address);
+    dsi_client_peer_close(&c->peer);
     free(c->name);
-    free(c->key);
     free(c);
     *client = NULL;
 }
 
 const char *ds_client_address(const ds_client *c)
 {
-    return c->address;
+    return c->peer.address;
 }
 
-ds_status ds_client_open(ds_ctx *ctx, const char *address, const char *name, const char *api_key,
-                         ds_client **client_out)
+ds_status ds_client_create(ds_ctx *ctx, const ds_client_params *params, ds_client **client_out)
 {
-    const char *colon = strrchr(address, ':');
-    if (colon == NULL || colon == address || colon[1] == '\0' || name == NULL || name[0] == '\0') {
-        return ds_fail(ctx, DS_ERR_ARG, "expected HOST:PORT and a name, found \"%s\"", address);
+    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_client_params", params));
+    if (params->name == NULL || params->name[0] == '\0') {
+        return ds_fail(ctx, DS_ERR_ARG, "name: expected that of a model");
     }
     ds_client *c = calloc(1, sizeof *c);
     if (c == NULL) {
         return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a client");
     }
     c->ctx = ctx;
-    c->host = strndup(address, (size_t)(colon - address));
-    c->port = strdup(colon + 1);
-    c->address = strdup(address);
-    c->name = strdup(name);
-    c->key = api_key != NULL ? strdup(api_key) : NULL;
-    if (c->host == NULL || c->port == NULL || c->address == NULL || c->name == NULL ||
-        (api_key != NULL && c->key == NULL)) {
+    c->name = strdup(params->name);
+    const ds_status status = c->name != NULL ? dsi_client_peer_open(ctx, params, &c->peer)
+                                             : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a client");
+    if (status < 0) {
         ds_client_close(&c);
-        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a client");
+        return status;
     }
     *client_out = c;
     return DS_OK;
 }
 
-/* ---- HTTP ------------------------------------------------------------------------------------ */
-
-static ds_status dial(const ds_client *c, int *socket_out)
+ds_status ds_client_open(ds_ctx *ctx, const char *address, const char *name, const char *api_key,
+                         ds_client **client_out)
 {
-    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    struct addrinfo *all = NULL;
-    const int error = getaddrinfo(c->host, c->port, &hints, &all);
-    int s = -1;
-    for (const struct addrinfo *a = all; error == 0 && a != NULL && s < 0; a = a->ai_next) {
-        s = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
-        if (s >= 0 && connect(s, a->ai_addr, a->ai_addrlen) != 0) {
-            (void)close(s);
-            s = -1;
-        }
-    }
-    if (error == 0) {
-        freeaddrinfo(all);
-    }
-    *socket_out = s;
-    return s >= 0 ? DS_OK
-                  : ds_fail(c->ctx, DS_ERR_IO, "%s: nobody answers: %s", c->address,
-                            error != 0 ? gai_strerror(error) : strerror(errno));
-}
-
-static bool send_all(int s, const char *data, size_t n)
-{
-    while (n > 0) {
-        const ssize_t sent = send(s, data, n, MSG_NOSIGNAL);
-        if (sent < 0 && errno != EINTR) {
-            return false;
-        }
-        data += sent > 0 ? sent : 0;
-        n -= sent > 0 ? (size_t)sent : 0;
-    }
-    return true;
-}
-
-static bool receive_all(int s, dsi_buf *out)
-{
-    char piece[1 << 14];
-    for (;;) {
-        const ssize_t n = recv(s, piece, sizeof piece, 0);
-        if (n == 0) {
-            return !out->failed;
-        }
-        if (n < 0 && errno != EINTR) {
-            return false;
-        }
-        dsi_buf_append(out, piece, n > 0 ? (size_t)n : 0);
-    }
-}
-
-/* The name as it stands in a path. */
-static void put_name(dsi_buf *out, const char *name)
-{
-    for (; *name != '\0'; ++name) {
-        const unsigned char b = (unsigned char)*name;
-        const bool plain = (b >= '0' && b <= '9') || (b >= 'a' && b <= 'z') ||
-                           (b >= 'A' && b <= 'Z') || strchr("-._~", b) != NULL;
-        dsi_buf_printf(out, plain ? "%c" : "%%%02X", b);
-    }
-}
-
-/* Whole answer of POST /mii/NAME into *out. */
-static ds_status ask(const ds_client *c, const char *body, dsi_buf *out)
-{
-    int s = -1;
-    dsi_buf request = dsi_buf_make(ANSWER_CEILING);
-    DS_TRY(dial(c, &s));
-    dsi_buf_puts(&request, "POST /mii/");
-    put_name(&request, c->name);
-    dsi_buf_printf(&request,
-                   " HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nConnection: "
-                   "close\r\nContent-Length: %zu\r\n",
-                   c->address, strlen(body));
-    if (c->key != NULL) {
-        dsi_buf_printf(&request, "Authorization: Bearer %s\r\n", c->key);
-    }
-    dsi_buf_puts(&request, "\r\n");
-    dsi_buf_puts(&request, body);
-    const bool answered =
-        !request.failed && send_all(s, dsi_buf_text(&request), request.size) && receive_all(s, out);
-    dsi_buf_free(&request);
-    (void)close(s);
-    return answered ? DS_OK
-                    : ds_fail(c->ctx, DS_ERR_IO, "%s: the server broke off: %s", c->address,
-                              strerror(errno));
+    const ds_client_params params = {.address = address, .name = name, .api_key = api_key};
+    return ds_client_create(ctx, &params, client_out);
 }
 
 /* ---- generate -------------------------------------------------------------------------------- */
@@ -216,23 +126,17 @@ static json_t *body_of(const char *const *prompts, size_t n, const ds_text_optio
     return body;
 }
 
-/* Of an answer of HTTP its status and its JSON. */
-static ds_status parse(const ds_client *c, const dsi_buf *answer, json_t **root_out)
+/* Of an answer its JSON, or its error. */
+static ds_status parse(const ds_client *c, int code, const dsi_buf *body, json_t **root_out)
 {
-    int code = 0;
     json_error_t error;
-    const char *text = dsi_buf_text(answer);
-    const char *body = strstr(text, "\r\n\r\n");
-    if (sscanf(text, "HTTP/1.%*d %d", &code) != 1 || body == NULL) {
-        return ds_fail(c->ctx, DS_ERR_FORMAT, "%s: the answer is no HTTP", c->address);
-    }
-    json_t *root = json_loads(body + 4, 0, &error);
+    json_t *root = json_loadb(dsi_buf_text(body), body->size, 0, &error);
     const char *words =
         json_string_value(json_object_get(json_object_get(root, "error"), "message"));
     if (code != 200 || !json_is_array(root)) {
         const ds_status status =
             ds_fail(c->ctx, code >= 500 || code == 200 ? DS_ERR_IO : DS_ERR_ARG, "%s: %d: %s",
-                    c->address, code, words != NULL ? words : "no list of texts");
+                    c->peer.address, code, words != NULL ? words : "no list of texts");
         json_decref(root);
         return status;
     }
@@ -257,7 +161,7 @@ static ds_status take_answer(ds_client *c, size_t n)
                 finish != NULL && strcmp(finish, "length") == 0 ? DS_TEXT_LENGTH : DS_TEXT_STOP};
         if (c->responses[i].text == NULL) {
             return ds_fail(c->ctx, DS_ERR_FORMAT, "%s: there are %zu texts, expected %zu",
-                           c->address, json_array_size(c->answer), n);
+                           c->peer.address, json_array_size(c->answer), n);
         }
     }
     return DS_OK;
@@ -273,11 +177,13 @@ ds_status ds_client_generate(ds_client *c, const char *const *prompts, size_t n,
     json_t *body = body_of(prompts, n, o);
     char *text = body != NULL ? json_dumps(body, JSON_COMPACT) : NULL;
     dsi_buf answer = dsi_buf_make(ANSWER_CEILING);
+    int code = 0;
     json_decref(body);
-    ds_status status =
-        text != NULL ? ask(c, text, &answer) : ds_fail(c->ctx, DS_ERR_ARG, "a prompt is no UTF-8");
+    ds_status status = text != NULL
+                           ? dsi_client_post(c->ctx, &c->peer, c->name, text, &code, &answer)
+                           : ds_fail(c->ctx, DS_ERR_ARG, "a prompt is no UTF-8");
     free(text);
-    status = status < 0 ? status : parse(c, &answer, &c->answer);
+    status = status < 0 ? status : parse(c, code, &answer, &c->answer);
     dsi_buf_free(&answer);
     DS_TRY(status);
     DS_TRY(take_answer(c, n));
@@ -287,7 +193,7 @@ ds_status ds_client_generate(ds_client *c, const char *const *prompts, size_t n,
 
 /* ---- a server of one's own ------------------------------------------------------------------- */
 
-/* Its first line: "serving NAME on http://HOST:PORT". */
+/* Its first line: "serving NAME on http[s]://HOST:PORT". */
 static ds_status read_address(ds_ctx *ctx, int from, char *address, size_t size, char **name_out)
 {
     char line[4096];
@@ -296,13 +202,14 @@ static ds_status read_address(ds_ctx *ctx, int from, char *address, size_t size,
         ++n;
     }
     line[n] = '\0';
-    char *url = strstr(line, " on http://");
-    if (strncmp(line, "serving ", 8) != 0 || url == NULL) {
+    char *url = strstr(line, " on http");
+    if (strncmp(line, "serving ", 8) != 0 || url == NULL || strstr(url, "://") == NULL) {
         return ds_fail(ctx, DS_ERR_IO,
                        "the server ended before it served; it said why on standard "
                        "error");
     }
-    (void)snprintf(address, size, "%s", url + strlen(" on http://"));
+    const bool plain = strncmp(url, " on http://", 11) == 0;
+    (void)snprintf(address, size, "%s", url + (plain ? 11 : 4));
     *url = '\0';
     *name_out = strdup(line + 8);
     return *name_out != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for a client");
@@ -392,7 +299,8 @@ ds_status ds_client_serve(ds_ctx *ctx, const ds_deployment_params *params, ds_cl
 ds_status ds_client_terminate(ds_client *c)
 {
     if (c->process == 0) {
-        return ds_fail(c->ctx, DS_ERR_STATE, "%s: this client has started no server", c->address);
+        return ds_fail(c->ctx, DS_ERR_STATE, "%s: this client has started no server",
+                       c->peer.address);
     }
     end_process(c->process);
     c->process = 0;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of GPTQ of random matrices; what ds_plan serve --quantize file says of it, and what ds_serve takes when all its positions are
-used. Usage: plan_serve_blocks.py BUILD FOLDER"""
+"""A folder of GPTQ of random matrices, and a GGUF file of it; what ds_plan serve --quantize file says of them, and what ds_serve takes when
+all its positions were used. Usage: plan_serve_blocks.py BUILD FOLDER"""
 import http.client
 import json
 import os
@@ -50,39 +50,60 @@ def write_model():
                    "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False, "sym": True, "checkpoint_format": "gptq"}}, f)
 
 
-def planned(*flags):
-    run = subprocess.run([os.path.join(BUILD, "ds_plan"), "serve", "--model", FOLDER, *SIZES, "--json", "-", *flags], capture_output=True, text=True)
+def planned(model, *flags):
+    run = subprocess.run([os.path.join(BUILD, "ds_plan"), "serve", "--model", model, *SIZES, "--json", "-", *flags], capture_output=True, text=True)
     if run.returncode != 0:
-        raise SystemExit(f"FAILED: ds_plan serve {flags}: {run.stderr}")
+        raise SystemExit(f"FAILED: ds_plan serve {model} {flags}: {run.stderr}")
     return json.loads(run.stdout)
+
+
+def taken(model, *flags):
+    """Bytes of a server's process when all its positions were used."""
+    server = subprocess.Popen([os.path.join(BUILD, "ds_serve"), "--model", model, "--tokenizer", "bytes", "--served_model_name", "m", "--port", "0", *SIZES, *flags],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(re.search(r":(\d+)\n", server.stdout.readline()).group(1))
+        ids = [[(7 * i + k) % 256 for i in range(LENGTH - 1)] for k in range(2)]
+        c = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        for path, body in (("completions", {"prompt": ids, "max_tokens": 1}), ("embeddings", {"input": ids})):
+            c.request("POST", f"/v1/{path}", json.dumps({"model": "m", **body}))
+            answer = c.getresponse()
+            text = answer.read().decode()
+            if answer.status != 200:
+                raise SystemExit(f"FAILED: {answer.status} {text}")
+        with open(f"/proc/{server.pid}/smaps", encoding="utf-8") as f:
+            areas = re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *([^\n]*)\n(.*?)VmFlags", f.read(), re.M | re.S)
+        return 1024 * sum(int(re.search(r"^Rss: +(\d+)" if "model.safetensors" in name or ".gguf" in name else r"^Anonymous: +(\d+)", text, re.M).group(1))
+                          for name, text in areas)
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 SIZES = ("--dtype", "bf16", "--kv_tokens", str(2 * LENGTH), "--max_length", str(LENGTH), "--max_sequences", "2", "--threads", "2")
 write_model()
-blocks, real = planned("--quantize", "file"), planned()
-
 matrices = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
 rest = 2 * (2 * VOCAB * HIDDEN + (2 * LAYERS + 1) * HIDDEN)  # in bf16
-if not matrices * 18 // 32 + rest <= blocks["weights"] < 1.001 * (matrices * 18 // 32 + rest) or real["weights"] < 2 * matrices:
-    raise SystemExit(f"FAILED: {matrices} values of q4_0 and {rest} bytes: {blocks} {real}")
-server = subprocess.Popen([os.path.join(BUILD, "ds_serve"), "--model", FOLDER, "--tokenizer", "bytes", "--served_model_name", "m", "--port", "0", "--quantize", "file", *SIZES],
-                          stdout=subprocess.PIPE, text=True)
-try:
-    port = int(re.search(r":(\d+)\n", server.stdout.readline()).group(1))
-    ids = [[(7 * i + k) % 256 for i in range(LENGTH - 1)] for k in range(2)]
-    c = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    c.request("POST", "/v1/completions", json.dumps({"model": "m", "prompt": ids, "max_tokens": 1}))
-    answer = c.getresponse()
-    body = answer.read().decode()
-    if answer.status != 200:
-        raise SystemExit(f"FAILED: {answer.status} {body}")
-    with open(f"/proc/{server.pid}/smaps", encoding="utf-8") as f:
-        areas = re.findall(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *([^\n]*)\n(.*?)VmFlags", f.read(), re.M | re.S)
-    taken = 1024 * sum(int(re.search(r"^Rss: +(\d+)", text, re.M).group(1)) if name.endswith("model.safetensors") else int(re.search(r"^Anonymous: +(\d+)", text, re.M).group(1))
-                       for name, text in areas)
-finally:
-    server.terminate()
-    server.wait(30)
-print(f"planned {blocks['need'] / 2**20:.1f} MiB, the process takes {taken / 2**20:.1f} MiB")
-if not abs(blocks["need"] / taken - 1) < 0.05:
-    raise SystemExit("FAILED: the plan is another than the process")
+
+
+def compare(what, model, weights, *flags):
+    plan, real = planned(model, *flags), taken(model, *flags)
+    print(f"{what}: weights {plan['weights']} bytes, planned {plan['need'] / 2**20:.1f} MiB, the process takes {real / 2**20:.1f} MiB")
+    if plan["weights"] != weights:
+        raise SystemExit(f"FAILED: {what}: weights are {weights} bytes: {plan}")
+    if not abs(plan["need"] / real - 1) < 0.02:
+        raise SystemExit(f"FAILED: {what}: the plan is another than the process")
+
+
+real = planned(FOLDER)
+if real["weights"] < 2 * matrices:
+    raise SystemExit(f"FAILED: {matrices} values in bf16: {real}")
+compare("GPTQ", FOLDER, matrices * 18 // 32 + rest, "--quantize", "file")
+file = os.path.join(FOLDER, "m.q4_0.gguf")
+made = subprocess.run([os.path.join(BUILD, "ds_quantize"), "--type", "q4_0", "--no_tokenizer", FOLDER, file], capture_output=True, text=True)
+if made.returncode != 0:
+    raise SystemExit(f"FAILED: {made.stderr}")
+# the table that is looked up is of real numbers, the output projection in q6_k
+compare("GGUF", file, matrices * 18 // 32 + VOCAB * HIDDEN * 210 // 256 + 2 * (VOCAB * HIDDEN + (2 * LAYERS + 1) * HIDDEN), "--quantize", "file")
+if planned(file)["weights"] != real["weights"]:
+    raise SystemExit(f"FAILED: a file as real numbers: {planned(file)} {real}")

@@ -112,7 +112,7 @@ CLIENTS = {"max_waiting": ((0, 1, 300), (-1, "x", "1e3")), "max_connections": ((
 TIMES = {"probe_seconds": ((0.1, 1), (0, "nan", "inf", -1, 3601)), "probe_timeout": ((5, 30), (0, "-inf", "x")), "reload_timeout": ((1, 60), (0, "1e9"))}
 ENGINE = {"max_sequences": ((1, 4), (0, 4097)), "max_batch_tokens": ((16, 64), (0, 65537)), "kv_type": (("f32", "int8"), ("f64", "")), "hang_seconds": ((0, 60), (-1, "nan")),
           "draft": ((0, 3), (-1, 1000)), "pooling": (("last", "mean"), ("most",)), "dtype": (("f32",), ("f8",)), "rank_seconds": ((2, 7), (1,))}
-UPSTREAMS = ("https://127.0.0.1:1", "http://127.0.0.1:1/a", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://127.0.0.1:x", "ftp://127.0.0.1:1", "http://nowhere.invalid:1", "http://[::1", "")
+UPSTREAMS = ("https://127.0.0.1:1/a", "https://", "http://127.0.0.1:1/a", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://127.0.0.1:x", "ftp://127.0.0.1:1", "http://nowhere.invalid:1", "http://[::1", "")
 
 
 def command(rng, urls, pem):
@@ -144,10 +144,15 @@ def command(rng, urls, pem):
         wrong = {"hostfile", "replicas"}
     if kind in ("upstream", "both"):
         keyed = rng.random() < 0.4
+        tls = len(urls) > 2 and rng.random() < 0.3
         n += 1
-        flags += ["--upstream", urls[keyed]]
-        if keyed:
+        flags += ["--upstream", urls[2 if tls else keyed]]
+        if keyed or tls:
             flags += ["--upstream_key_file", "upkey"]
+        trust = rng.choice((["--upstream_insecure"], ["--upstream_cacert", "cert.pem"], ["--upstream_cacert", "cert.pem", "--upstream_insecure"], ["--upstream_cacert", "key.pem"], ["--upstream_cacert", "nofile"]))
+        if tls or rng.random() < 0.05:
+            flags += trust
+            wrong |= {"upstream_"} if not tls or trust[-1] in ("key.pem", "nofile") or len(trust) > 2 else set()
         if rng.random() < 0.2:
             flags += ["--upstream", rng.choice(UPSTREAMS)]
             wrong.add("upstream")
@@ -173,6 +178,9 @@ def command(rng, urls, pem):
     add(ENGINE, 0.04, bool(model))
     add({"replica_restarts": ((0, 3), (-1, "x"))}, 0.06, front and kind != "upstream")
     add({"replica_port": ((0,), (-1, 65001))}, 0.05, front and kind != "upstream")
+    if rng.random() < 0.08:
+        flags += ["--replica_tls"]
+        wrong |= {"replica_tls"} if not front or kind == "upstream" or not pem else set()
     add({"ssh_port": ((0, 22), (65536, "ssh"))}, 0.05, "hostfile" in flags or "--hostfile" in flags)
     if rng.random() < (0.3 if pairs else 0.03):
         if pairs and kind == "hostfile" and not wrong:
@@ -241,13 +249,15 @@ def main():
     for name, text in (("keys", "k1\n"), ("upkey", "up\n"), ("empty", "\n\n")):
         with open(name, "w", encoding="utf8") as f:
             f.write(text)
-    pem = subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost", shell=True, capture_output=True, check=False).returncode == 0
-    servers = Server("--port", "0", *OWN), Server("--port", "0", "--api_key_file", "upkey", *OWN)
+    pem = subprocess.run("openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1", shell=True, capture_output=True, check=False).returncode == 0
+    pem = pem and os.path.exists(os.path.join(os.path.dirname(PROGRAM), "libdeepspeed_tls.so"))
+    servers = [Server("--port", "0", *OWN), Server("--port", "0", "--api_key_file", "upkey", *OWN)]
+    servers += [Server("--port", "0", "--api_key_file", "upkey", "--tls_cert", "cert.pem", "--tls_key", "key.pem", *OWN)] if pem else []
     want = servers[0].text()
     if not isinstance(want, str):
         fail("no server", want, servers[0].lines)
     rng = random.Random(SEED)
-    started = sum(one(rng, [f"http://127.0.0.1:{s.port}" for s in servers], want, pem) for _ in range(N))
+    started = sum(one(rng, [f"{'https' if s.tls else 'http'}://127.0.0.1:{s.port}" for s in servers], want, pem) for _ in range(N))
     for s in servers:
         s.end()
     print(f"seed {SEED}: {N} command lines, {started} started")

@@ -124,7 +124,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if mode == "silent":
                 s.go.wait(20)
             self.frame({"from": s.port, "n": 1})
-            if mode == "half":
+            if mode == "torn":  # within a frame
+                self.wfile.write(b"1c\r\ndata: {\"choices\": [{\"text\": \r\n")
+                self.wfile.flush()
+            if mode in ("half", "torn"):
                 self.connection.shutdown(2)
                 self.close_connection = True
                 return
@@ -305,11 +308,13 @@ def losses():
     status, got = f.post(model="m", prompt="x")
     expect(status == 429 and got["error"]["message"] == "full", got)
     # a stream that had begun is told, and not begun anew
-    a.mode = b.mode = c.mode = "half"
-    n = len(a.seen) + len(b.seen) + len(c.seen)
-    status, got = f.frames(model="m", prompt="x")
-    expect(status == 200 and len(got) == 2 and json.loads(got[0])["n"] == 1 and json.loads(got[1])["error"]["code"] == "replica_lost", got)
-    expect(len(a.seen) + len(b.seen) + len(c.seen) == n + 1)
+    for mode in ("half", "torn"):
+        a.mode = b.mode = c.mode = mode
+        until(lambda: f.states() == ["up"] * 3, f.states())
+        n = len(a.seen) + len(b.seen) + len(c.seen)
+        status, got = f.frames(model="m", prompt="x")
+        expect(status == 200 and len(got) == 2 and json.loads(got[0])["n"] == 1 and json.loads(got[1])["error"]["code"] == "replica_lost", mode, got)
+        expect(len(a.seen) + len(b.seen) + len(c.seen) == n + 1)
     status, text, _ = f.ask("POST", "/v1/responses", dict(model="m", input="x", stream=True))
     expect("event: error\ndata: " in text and json.loads(text.split("data: ")[-1])["type"] == "error", text)
     f.end()
@@ -681,7 +686,9 @@ def wrong():
     refusal(2, "--threads would have no effect", "--upstream", "http://127.0.0.1:1", "--threads", "2")
     refusal(2, "--model would have no effect", "--replica=--model x", "--model", "y")
     refusal(2, "--include", "--model", MODEL, "--include", "a")
-    refusal(2, "https", "--upstream", "https://127.0.0.1:1")
+    for flags in (("--upstream_insecure",), ("--upstream_cacert", "x")):
+        refusal(2, flags[0], "--upstream", "http://127.0.0.1:1", *flags)
+        refusal(2, f"{flags[0]} goes with", "--model", MODEL, *flags)
     refusal(2, "without a path", "--upstream", "http://127.0.0.1:1/a")
     refusal(2, "nowhere.invalid", "--upstream", "http://nowhere.invalid:1")
     refusal(2, "--replicas 3, but --replica names 1", "--replicas", "3", "--replica=--model x")

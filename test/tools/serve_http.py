@@ -103,6 +103,14 @@ def texts(s):
     expect(s.complete(ids, max_tokens=40, temperature=0)["choices"][0]["text"] == text)
     several = s.complete(["the quick", ids], max_tokens=40, temperature=0, n=2)["choices"]
     expect([c["text"] for c in several] == [text] * 4 and [c["index"] for c in several] == [0, 1, 2, 3], several)
+    # as in vLLM, none ends a text before min_tokens; one that goes on over that edge does
+    for stop, least in ((text[1:3], 10), (text[8:12], 10), ([text[3:5], text[20]], 15)):
+        ends = [(at, part) for at in range(40) for part in ([stop] if isinstance(stop, str) else stop) if text.startswith(part, at) and at + len(part) > least]
+        want = text[:min(at for at, _ in ends)] if ends else text
+        ask = dict(prompt="the quick", max_tokens=40, temperature=0, stop=stop, min_tokens=least)
+        expect(s.complete(ask.pop("prompt"), **ask)["choices"][0]["text"] == want, stop, least, text)
+        got = s.stream("/v1/completions", prompt="the quick", **ask)
+        expect("".join(f["choices"][0]["text"] for f in got) == want, stop, least, got)
     # stop strings over the edges of tokens, which are bytes here; never a part of them is sent
     for stop in (text[7:11], [text[12:20], "zzz"], text[20:21], "fo" + "y"):
         want = text if stop == "foy" else text[:text.index(stop if isinstance(stop, str) else stop[0])]

@@ -6,8 +6,6 @@
 set -u
 build=$(realpath "$1")
 [ -x "$build/ds_serve" ] || { echo "ds_serve is not built: libmicrohttpd-dev is missing"; exit 77; }
-sshd=$(PATH=$PATH:/usr/sbin command -v sshd) || { echo "skip: no sshd (package openssh-server)"; exit 77; }
-[ "$(id -u)" = 0 ] || { echo "skip: not root, so no sshd of its own"; exit 77; }
 command -v python3 > /dev/null || { echo "no python3"; exit 77; }
 # shellcheck source=test/common/tiny_llama.sh
 . "$DS_SOURCE_DIR/test/common/tiny_llama.sh" 2 32 2 2048
@@ -15,7 +13,7 @@ touch log
 front=""
 cleanup() {
     [ -z "$front" ] || kill -KILL "$front" 2> /dev/null
-    [ ! -f "$scratch/sshd.pid" ] || kill "$(cat "$scratch/sshd.pid")"
+    ! declare -F sshd_end > /dev/null || sshd_end
     rm -rf "$scratch"
 }
 trap cleanup EXIT
@@ -23,26 +21,8 @@ python3 -c "print('the quick brown fox jumps over the lazy dog. ' * 200)" > data
 "$build/ds_train" --model_config llama.json --tokenizer bytes --data data.txt --seq_length 64 --micro_batch 8 --max_steps 20 \
     --learning_rate 1e-2 --output "out it's" > log 2>&1 || fail "training"
 
-ssh-keygen -q -t ed25519 -N '' -f key && ssh-keygen -q -t ed25519 -N '' -f hostkey || exit 1
-cp key.pub authorized && chmod 600 authorized && mkdir -p /run/sshd
-for port in $(seq $((23000 + $$ % 8000)) 31999); do # another of these tests may run beside it
-    (exec 3<> "/dev/tcp/127.0.0.2/$port") 2> /dev/null || break
-done
-cat > sshd_config << END
-Port $port
-ListenAddress 127.0.0.2
-ListenAddress 127.0.0.3
-HostKey $scratch/hostkey
-AuthorizedKeysFile $scratch/authorized
-PidFile $scratch/sshd.pid
-PasswordAuthentication no
-StrictModes no
-UsePAM no
-MaxStartups 100
-END
-"$sshd" -f "$scratch/sshd_config" || { echo "skip: sshd does not start here"; exit 77; }
-for _ in $(seq 50); do [ -s sshd.pid ] && break; sleep 0.1; done
-export PDSH_SSH_ARGS_APPEND="-i $scratch/key -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ConnectTimeout=3"
+# shellcheck source=test/common/sshd_hosts.sh
+. "$DS_SOURCE_DIR/test/common/sshd_hosts.sh"
 printf '127.0.0.2 slots=2\n127.0.0.3 slots=1\n' > hosts
 
 # shellcheck disable=SC2086
@@ -104,6 +84,14 @@ kill -KILL $front # its connections end, and with them the servers
 wait $front 2> /dev/null
 gone
 
+# https between the front and its hosts
+start --hostfile hosts --replica_tls
+get "$url/health" | grep -q '"url":"https://127.0.0.3:' || fail "https to the hosts: $(get "$url/health")"
+[ "$(complete 1)" = 5 ] || fail "a text by https"
+kill -TERM $front
+wait $front || fail "exit code $?"
+gone
+
 # a host that is not there: the others serve, and it is named
 printf '127.0.0.2 slots=1\n127.0.0.9 slots=1\n' > hosts2
 start --hostfile hosts2
@@ -113,4 +101,4 @@ grep -q "^replica 1: ssh: connect to host 127.0.0.9" log || fail "ssh's words ar
 kill -TERM $front
 wait $front || fail "exit code $?"
 gone
-echo "hosts: 3 slots, ports, a killed server, a killed front, a host that is not there"
+echo "hosts: 3 slots, ports, https, a killed server, a killed front, a host that is not there"

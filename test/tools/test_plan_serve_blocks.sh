@@ -17,6 +17,7 @@ refuse() { # what the message says, words of the command
 }
 golden=$source/test/golden
 refuse "of --model_config it is not planned" --model_config "$golden/int4/gptq_run/config.json" --quantize file
-refuse "of a GGUF file it is not planned" --model model.gguf --quantize file
+refuse "none.gguf" --model none.gguf --quantize file
+refuse "is a file: --model_revision" --model none.gguf --model_revision a
 refuse "could stay as they are" --model "$golden/adapter/models/llama" --quantize file
 python3 "$source/test/tools/plan_serve_blocks.py" "$build" "$dir"

@@ -11,7 +11,8 @@
  *   1 a request whose answer has begun is never sent to another replica; its client is told;
  *   2 one that was sent whole and lost goes to one more replica, not to a third: it may be what
  *     ended them;
- *   3 a connection that waits is suspended, and resumed by the relay thread alone.
+ *   3 a connection that waits is suspended, and resumed by the relay thread alone;
+ *   4 of a stream whole frames are passed on: what a replica that is lost has begun is not shown.
  */
 #ifndef DS_TOOLS_BALANCE_H
 #define DS_TOOLS_BALANCE_H
@@ -28,7 +29,7 @@ enum {
     BALANCE_MARK_BYTES = 256,   /* of a prompt's begin, a mark each */
     BALANCE_MARKS = 512,        /* of a prompt */
     BALANCE_PREFIXES = 1 << 16, /* marks that are remembered */
-    BALANCE_WHY = 200,          /* bytes of a reason */
+    BALANCE_WHY = 480,          /* bytes of a reason */
     BALANCE_WRONG_USE = 2,      /* ds_serve's exit code */
     BALANCE_SLACK = 4,          /* requests more that a replica may have for its cache */
     BALANCE_AHEAD = 1 << 20     /* bytes that a slow client may be behind */
@@ -41,19 +42,20 @@ typedef enum call_place { CALL_NONE, CALL_SENDS, CALL_READS, CALL_ENDED } call_p
 
 typedef struct call {
     call_place place;
-    int fd; /* -1: none */
+    dsi_link link; /* its fd -1: none */
     dsi_buf text;
     size_t n_sent;
     load_http http;
-    bool reached;          /* the connection was made */
+    bool reached;          /* the connection was made, its handshake, too */
     char why[BALANCE_WHY]; /* it failed: why; "": it ended well */
     load_take_fn take;
     void (*header)(void *user, const char *line);
     void *user;
 } call;
 
-/* Connects to one of the addresses and sends call->text. A refusal is seen later, by call_turn. */
-void call_begin(call *c, const struct addrinfo *to);
+/* Connects to one of the addresses and sends call->text, with a trust by https to who has this
+ * name. A refusal is seen later, by call_turn. */
+void call_begin(call *c, const struct addrinfo *to, const dsi_trust *trust, const char *name);
 /* What poll is to wait for. */
 short call_events(const call *c);
 /* poll said so. Afterwards the place is CALL_ENDED, with why, or it goes on. */
@@ -73,8 +75,9 @@ typedef enum replica_state {
 typedef struct replica {
     balance *b;
     size_t index;
-    char label[BALANCE_WHY]; /* "replica 1 (http://host:port)" */
+    char label[200]; /* "replica 1 (http://host:port)" */
     char host[256], port[8], key[512];
+    const dsi_trust *trust;   /* of https; NULL: http */
     struct addrinfo *address; /* NULL: its port is not known yet */
     replica_state state;
     char why[BALANCE_WHY]; /* DOWN or ENDED */
@@ -196,7 +199,8 @@ struct ask {
     unsigned status;
     char type[128], ignored[1024], request_id[128];
     dsi_buf out;
-    size_t n_out; /* of it, the client has */
+    size_t n_whole; /* of a stream: bytes of it up to the end of a frame, which may be passed on */
+    size_t n_out;   /* of them, the client has */
 };
 
 struct balance {
@@ -208,6 +212,8 @@ struct balance {
     replica *replicas;
     size_t n;
     dsi_words env, ssh_args;
+    dsi_trust *upstream_trust, *replica_trust; /* of https; NULL: none */
+    char replica_cert[DSI_TLS_PEM_BYTES], replica_secret[DSI_TLS_PEM_BYTES]; /* --replica_tls */
     route_prefixes *prefixes;
     ask *queued, **queued_end, *running;
     int64_t n_asks;
@@ -224,6 +230,8 @@ ds_status replicas_open(ds_ctx *ctx, balance *b);
 void replica_hear(replica *r, short out, short err);
 /* Those that were started here load their weights anew, one after the other. */
 void replicas_reload(balance *b);
+/* The name in its certificate. */
+const char *replica_tls_name(const replica *r);
 /* Starts the process of r, whose flags are there. With the lock, once the relay thread runs. */
 ds_status replica_start(ds_ctx *ctx, replica *r);
 /* They are asked to end, and waited for. */

@@ -232,7 +232,7 @@ static ask *make_ask(exchange *x, const char *behind)
     a->method = x->route->method;
     put_path(a, x->route->path, behind);
     a->of_response = strcmp(x->route->path, "/v1/responses") == 0;
-    a->call.fd = -1;
+    a->call.link.fd = -1;
     a->out = dsi_buf_make(OUT_CEILING);
     (void)pthread_mutex_lock(&b->lock);
     b->n_asks += 1;
@@ -358,14 +358,16 @@ static ssize_t read_stream(void *opaque, uint64_t at, char *to, size_t room)
     ssize_t n = 0;
     (void)at;
     (void)pthread_mutex_lock(&b->lock);
-    const size_t left = a->out.size - a->n_out;
+    const size_t left = a->n_whole - a->n_out;
     if (left > 0) {
         n = (ssize_t)(left < room ? left : room);
         memcpy(to, a->out.data + a->n_out, (size_t)n);
         a->n_out += (size_t)n;
-        if (a->n_out == a->out.size) {
-            dsi_buf_clear(&a->out);
-            a->n_out = 0;
+        if (a->n_out == a->n_whole) { /* the begin of a frame stays */
+            a->out.size -= a->n_whole;
+            memmove(a->out.data, a->out.data + a->n_whole, a->out.size);
+            a->out.data[a->out.size] = '\0';
+            a->n_out = a->n_whole = 0;
         }
     } else if (a->done) {
         n = MHD_CONTENT_READER_END_OF_STREAM;

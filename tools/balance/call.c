@@ -19,10 +19,10 @@ static void end(call *c, const char *why)
     (void)snprintf(c->why, sizeof c->why, "%s", why);
 }
 
-void call_begin(call *c, const struct addrinfo *to)
+void call_begin(call *c, const struct addrinfo *to, const dsi_trust *trust, const char *name)
 {
     const int one = 1;
-    c->fd = -1;
+    int fd = -1;
     c->n_sent = 0;
     c->reached = false;
     c->why[0] = '\0';
@@ -31,43 +31,51 @@ void call_begin(call *c, const struct addrinfo *to)
     c->http.header = c->header;
     c->place = CALL_SENDS;
     int error = EHOSTUNREACH;
-    for (const struct addrinfo *a = to; a != NULL && c->fd < 0; a = a->ai_next) {
-        c->fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (c->fd >= 0) {
-            (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-            if (connect(c->fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
+    for (const struct addrinfo *a = to; a != NULL && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd >= 0) {
+            (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+            if (connect(fd, a->ai_addr, a->ai_addrlen) != 0 && errno != EINPROGRESS) {
                 error = errno;
-                call_stop(c);
+                (void)close(fd);
+                fd = -1;
             }
         } else {
             error = errno;
         }
     }
+    dsi_link_open(&c->link, fd, trust, name);
     if (c->text.failed) {
         end(c, "no memory for the request");
-    } else if (c->fd < 0) {
+    } else if (fd < 0) {
         end(c, strerror(error));
     }
 }
 
 short call_events(const call *c)
 {
-    return c->place == CALL_SENDS ? POLLOUT : c->place == CALL_READS ? POLLIN : 0;
+    return dsi_link_events(&c->link, c->place == CALL_READS, c->place == CALL_SENDS);
 }
 
 static void send_some(call *c)
 {
     int error = 0;
     socklen_t size = sizeof error;
-    const bool broken = getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error != 0;
+    const bool broken =
+        getsockopt(c->link.fd, SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error != 0;
     if (broken && !c->reached) {
         end(c, strerror(error));
         return;
     }
-    c->reached = true;
     const ssize_t n =
-        broken ? -1 : send(c->fd, c->text.data + c->n_sent, c->text.size - c->n_sent, MSG_NOSIGNAL);
-    if (broken || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+        broken ? -1 : dsi_link_send(&c->link, c->text.data + c->n_sent, c->text.size - c->n_sent);
+    const bool failed = broken || (n < 0 && errno != EAGAIN && errno != EINTR);
+    if (failed && !c->link.ready) {
+        end(c, dsi_link_why(&c->link, broken ? error : errno));
+        return;
+    }
+    c->reached = c->link.ready;
+    if (failed) {
         c->place = CALL_READS; /* it may have said why before it closed */
         return;
     }
@@ -80,10 +88,10 @@ static void send_some(call *c)
 static void read_some(call *c)
 {
     char data[READ_BYTES];
-    const ssize_t n = recv(c->fd, data, sizeof data, 0);
+    const ssize_t n = dsi_link_recv(&c->link, data, sizeof data);
     if (n < 0) {
         if (errno != EAGAIN && errno != EINTR) {
-            end(c, strerror(errno));
+            end(c, dsi_link_why(&c->link, errno));
         }
     } else if (n == 0) {
         end(c, load_http_end(&c->http, c->take, c->user)
@@ -98,19 +106,22 @@ static void read_some(call *c)
 
 void call_turn(call *c, short events)
 {
-    if (c->place == CALL_SENDS && (events & (POLLOUT | POLLERR | POLLHUP)) != 0) {
+    const short sends = c->link.ready ? POLLOUT : POLLOUT | POLLIN; /* its handshake */
+    if (c->place == CALL_SENDS && (events & (sends | POLLERR | POLLHUP)) != 0) {
         send_some(c);
     } else if (c->place == CALL_READS && (events & (POLLIN | POLLERR | POLLHUP)) != 0) {
-        read_some(c);
+        do {
+            read_some(c);
+        } while (c->place == CALL_READS && dsi_link_pending(&c->link));
     }
 }
 
 void call_stop(call *c)
 {
-    if (c->place != CALL_NONE && c->fd >= 0) {
-        (void)close(c->fd);
+    if (c->place != CALL_NONE) {
+        dsi_link_close(&c->link);
     }
-    c->fd = -1;
+    c->link.fd = -1;
 }
 
 void call_free(call *c)

@@ -63,7 +63,7 @@ static void begin(replica *r)
     dsi_buf_free(&body);
     c->take = take;
     c->user = r;
-    call_begin(c, r->address);
+    call_begin(c, r->address, r->trust, replica_tls_name(r));
 }
 
 static void rest(replica *r)
@@ -133,7 +133,7 @@ static void read_error(const replica *r, char *why)
         error = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
     }
     if (error != NULL) {
-        (void)snprintf(why, BALANCE_WHY, "%.180s", error);
+        (void)snprintf(why, BALANCE_WHY, "%.440s", error);
     } else {
         (void)snprintf(why, BALANCE_WHY, "its %s has status %d", paths[r->probe_step],
                        r->probe.http.status);
@@ -147,7 +147,7 @@ static void take_answer(replica *r)
     const call *c = &r->probe;
     if (c->why[0] != '\0' || c->http.status != 200) {
         if (c->why[0] != '\0') {
-            (void)snprintf(why, sizeof why, "%.180s", c->why);
+            (void)snprintf(why, sizeof why, "%s", c->why);
         } else if (r->probe_step == STEP_HEALTH && strstr(dsi_buf_text(&r->probed), "draining")) {
             (void)snprintf(why, sizeof why, "it ends (draining)");
         } else {

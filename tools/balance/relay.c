@@ -60,6 +60,10 @@ void ask_fail(ask *a, unsigned status, const char *code, const char *message)
     (void)api_fail(&e, status, code, "", "%s", message);
     e.type = status < 500 ? e.type : "server_error";
     a->done = true;
+    if (a->streams && a->out.size > a->n_whole) { /* the begin of a frame */
+        a->out.size = a->n_whole;
+        a->out.data[a->n_whole] = '\0';
+    }
     if (!a->begun || !a->streams) {
         a->begun = true;
         a->streams = false;
@@ -80,6 +84,7 @@ void ask_fail(ask *a, unsigned status, const char *code, const char *message)
         api_error_print(&e, &a->out);
         dsi_buf_putc(&a->out, '\n');
     }
+    a->n_whole = a->out.size;
     ask_wake(a);
 }
 
@@ -102,6 +107,19 @@ static void take_head(void *user, const char *line)
     }
 }
 
+/* Where the last empty line ends, behind `from`; `from`: there is none. */
+static size_t end_of_frames(const dsi_buf *out, size_t from)
+{
+    for (size_t i = out->size; i > from; --i) {
+        const char *end = out->data + i;
+        if (end[-1] == '\n' &&
+            ((i > 1 && end[-2] == '\n') || (i > 2 && end[-2] == '\r' && end[-3] == '\n'))) {
+            return i;
+        }
+    }
+    return from;
+}
+
 static bool take_body(void *user, const char *text, size_t n)
 {
     ask *a = user;
@@ -109,6 +127,9 @@ static bool take_body(void *user, const char *text, size_t n)
     a->streams = a->call.http.events && a->status == MHD_HTTP_OK;
     a->begun = a->begun || a->streams; /* of another one nothing is passed on before it is whole */
     dsi_buf_append(&a->out, text, n);
+    if (a->streams && !a->out.failed) {
+        a->n_whole = end_of_frames(&a->out, a->n_whole);
+    }
     return !a->out.failed;
 }
 
@@ -135,9 +156,9 @@ static void no_replica(ask *a)
     char message[512];
     const replica *one = NULL;
     for (size_t i = 0; i < b->n; ++i) {
-        if (replica_has(&b->replicas[i], a->model) && b->replicas[i].why[0] != '\0') {
-            one = &b->replicas[i];
-        }
+        const replica *r = &b->replicas[i];
+        const bool may_have = r->models == NULL || replica_has(r, a->model);
+        one = may_have && r->why[0] != '\0' ? r : one;
     }
     (void)snprintf(message, sizeof message, "no replica of this model is up%s%.240s%s%.200s%s",
                    one != NULL ? " (" : "", one != NULL ? one->label : "", one != NULL ? ": " : "",
@@ -152,12 +173,13 @@ void ask_send(ask *a, size_t k)
     r->n_running += 1;
     r->n_taken += 1;
     dsi_buf_clear(&a->out);
+    a->n_whole = 0;
     a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
     put_request(a, r);
     a->call.take = take_body;
     a->call.header = take_head;
     a->call.user = a;
-    call_begin(&a->call, r->address);
+    call_begin(&a->call, r->address, r->trust, replica_tls_name(r));
 }
 
 /* Sends it to the replica that is best now. */
@@ -245,6 +267,7 @@ static void finish(ask *a)
     }
     ask_leave(a);
     a->begun = a->done = true;
+    a->n_whole = a->out.size;
     ask_wake(a);
 }
 
@@ -355,7 +378,7 @@ static void watch_all(relay *l)
     for (size_t i = 0; i < b->n; ++i) {
         replica *r = &b->replicas[i];
         if (r->probe.place != CALL_NONE) {
-            add(l, r->probe.fd, call_events(&r->probe), WATCH_PROBE, r);
+            add(l, r->probe.link.fd, call_events(&r->probe), WATCH_PROBE, r);
         }
         if (r->own) {
             add(l, r->process.out, POLLIN, WATCH_OUT, r);
@@ -365,7 +388,7 @@ static void watch_all(relay *l)
     for (ask *a = b->running; a != NULL; a = a->next) {
         const bool behind = a->out.size - a->n_out > BALANCE_AHEAD && a->begun;
         if (a->at != NULL && !behind) {
-            add(l, a->call.fd, call_events(&a->call), WATCH_CALL, a);
+            add(l, a->call.link.fd, call_events(&a->call), WATCH_CALL, a);
         }
         if (a->suspended) {
             add(l, a->fd, POLLRDHUP, WATCH_CLIENT, a);
@@ -387,7 +410,7 @@ static void see_one(relay *l, size_t i)
         }
         return;
     case WATCH_CALL:
-        if (a->at != NULL && a->call.fd == l->polled[i].fd) { /* it is where it was */
+        if (a->at != NULL && a->call.link.fd == l->polled[i].fd) { /* it is where it was */
             turn(a, events);
         }
         return;
@@ -399,7 +422,7 @@ static void see_one(relay *l, size_t i)
         }
         return;
     case WATCH_PROBE:
-        if (r->probe.place != CALL_NONE && r->probe.fd == l->polled[i].fd) {
+        if (r->probe.place != CALL_NONE && r->probe.link.fd == l->polled[i].fd) {
             probe_turn(r, events);
         }
         return;

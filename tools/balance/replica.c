@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define TLS_NAME "replica.ds-serve.invalid" /* in the certificate of --replica_tls */
+
 enum { PATH_ROOM = 4096, LINE_CEILING = 1 << 20, COMMAND_CEILING = 1 << 20 };
 
 extern char **environ;
@@ -125,8 +127,9 @@ static ds_status find_address(ds_ctx *ctx, replica *r)
 static void put_label(replica *r)
 {
     const bool v6 = strchr(r->host, ':') != NULL;
-    (void)snprintf(r->label, sizeof r->label, "replica %zu (http://%s%.120s%s:%s)", r->index,
-                   v6 ? "[" : "", r->host, v6 ? "]" : "", r->port);
+    (void)snprintf(r->label, sizeof r->label, "replica %zu (%s://%s%.120s%s:%s)", r->index,
+                   r->trust != NULL ? "https" : "http", v6 ? "[" : "", r->host, v6 ? "]" : "",
+                   r->port);
 }
 
 /* ---- what it writes ---- */
@@ -145,10 +148,10 @@ static const char *end_of(pid_t pid, char *text, size_t size)
     return text;
 }
 
-/* "serving NAME on http://HOST:PORT" */
+/* "serving NAME on http[s]://HOST:PORT" */
 static void read_first_line(replica *r, const char *line)
 {
-    const char *url = strstr(line, " on http://");
+    const char *url = strstr(line, r->trust != NULL ? " on https://" : " on http://");
     const char *port = url != NULL ? strrchr(url, ':') : NULL;
     if (r->told || port == NULL || strncmp(line, "serving ", 8) != 0) {
         return;
@@ -245,11 +248,32 @@ static ds_status put_flags(ds_ctx *ctx, const balance *b, size_t k, const char *
     return dsi_words_check(ctx, argv);
 }
 
+/* What it reads first: its key, how many replicas its machine has, and, of https, certificate and
+ * secret with bars for the ends of lines (serve/control.c). */
+static void put_first_line(const replica *r, dsi_buf *line)
+{
+    const balance *b = r->b;
+    dsi_buf_printf(line, "%s %zu", r->key, r->n_beside);
+    if (r->trust != NULL) {
+        const size_t at = line->size;
+        dsi_buf_printf(line, "\t%s\t%s", b->replica_cert, b->replica_secret);
+        for (size_t i = at; i < line->size; ++i) {
+            line->data[i] = line->data[i] == '\n' ? '|' : line->data[i];
+        }
+    }
+    dsi_buf_putc(line, '\n');
+}
+
+const char *replica_tls_name(const replica *r)
+{
+    return r->own ? TLS_NAME : r->host;
+}
+
 ds_status replica_start(ds_ctx *ctx, replica *r)
 {
     balance *b = r->b;
     char secret[DSI_SECRET_TEXT];
-    char line[128];
+    dsi_buf line = dsi_buf_make(LINE_CEILING);
     const dsi_command command = {.program = r->program,
                                  .argv = &r->argv,
                                  .env = &b->env,
@@ -258,8 +282,11 @@ ds_status replica_start(ds_ctx *ctx, replica *r)
     DS_TRY(dsi_make_secret(ctx, secret));
     (void)snprintf(r->key, sizeof r->key, "%s", secret);
     DS_TRY(dsi_process_start(ctx, &command, &r->process));
-    const int n = snprintf(line, sizeof line, "%s %zu\n", secret, r->n_beside);
-    if (write(r->process.control, line, (size_t)n) != n) {
+    put_first_line(r, &line);
+    const bool sent =
+        !line.failed && write(r->process.control, line.data, line.size) == (ssize_t)line.size;
+    dsi_buf_free(&line);
+    if (!sent) {
         const ds_status status = ds_fail(ctx, DS_ERR_IO, "replica %zu: its key cannot be sent: %s",
                                          r->index, strerror(errno));
         dsi_process_signal(&r->process, SIGKILL);
@@ -289,6 +316,7 @@ static ds_status start_here(ds_ctx *ctx, replica *r, size_t slot, size_t n_besid
     DS_TRY(self_path(ctx, self));
     r->program = strdup(self);
     r->n_beside = n_beside;
+    r->trust = r->b->replica_trust;
     (void)snprintf(r->host, sizeof r->host, "127.0.0.1");
     DS_TRY(
         put_flags(ctx, r->b, r->index, self, base > 0 ? base + (int64_t)slot : 0, false, &r->argv));
@@ -303,6 +331,7 @@ static ds_status start_there(ds_ctx *ctx, replica *r, const dsi_host *host, size
     dsi_words words = {0};
     const dsi_launch_options options = {.ssh_port = b->o->ssh_port};
     const int64_t base = b->o->replica_port;
+    r->trust = b->replica_trust;
     (void)snprintf(r->host, sizeof r->host, "%s", host->name);
     DS_TRY(self_path(ctx, self));
     DS_TRY(dsi_program_find(ctx, "ssh", &r->program));
@@ -329,7 +358,7 @@ static ds_status start_there(ds_ctx *ctx, replica *r, const dsi_host *host, size
 static replica *add(balance *b)
 {
     replica *r = &b->replicas[b->n];
-    *r = (replica){.b = b, .index = b->n, .probe = {.fd = -1}};
+    *r = (replica){.b = b, .index = b->n, .probe = {.link = {.fd = -1}}};
     r->process.out = r->process.err = r->process.control = -1;
     r->line[0] = r->line[1] = dsi_buf_make(LINE_CEILING);
     (void)snprintf(r->label, sizeof r->label, "replica %zu", r->index);
@@ -349,15 +378,32 @@ static ds_status wrong_use(ds_ctx *ctx, const char *flag, ds_status status)
                                     : ds_fail(ctx, DS_ERR_ARG, "--%s: %s", flag, why);
 }
 
+/* Whom upstreams of https are trusted by. */
+static ds_status trust_upstreams(ds_ctx *ctx, balance *b)
+{
+    const dsi_trust_params params = {
+        .ca_file = b->o->upstream_cacert,
+        .insecure = b->o->upstream_insecure,
+        .hint = "--upstream_cacert FILE says whom to trust, --upstream_insecure trusts any"};
+    return b->upstream_trust != NULL
+               ? DS_OK
+               : wrong_use(ctx, b->o->upstream_cacert != NULL ? "upstream_cacert" : "upstream",
+                           dsi_trust_open(ctx, &params, &b->upstream_trust));
+}
+
 static ds_status add_upstream(ds_ctx *ctx, balance *b, const char *url, const char *key)
 {
     load_target t = {0};
     DS_TRY(load_target_read(ctx, "--upstream", url, &t));
     if (t.path[0] != '\0') {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "--upstream %s: expected http://HOST:PORT, without a path", url);
+                       "--upstream %s: expected http[s]://HOST:PORT, without a path", url);
+    }
+    if (t.tls) {
+        DS_TRY(trust_upstreams(ctx, b));
     }
     replica *r = add(b);
+    r->trust = t.tls ? b->upstream_trust : NULL;
     (void)snprintf(r->host, sizeof r->host, "%s", t.host);
     (void)snprintf(r->port, sizeof r->port, "%s", t.port);
     (void)snprintf(r->key, sizeof r->key, "%s", key);
@@ -388,7 +434,25 @@ static ds_status open_upstreams(ds_ctx *ctx, balance *b)
                            add_upstream(ctx, b, o->upstream.items[i], dsi_buf_text(&file)));
     }
     dsi_buf_free(&file);
+    if (status >= 0 && b->upstream_trust == NULL &&
+        (o->upstream_cacert != NULL || o->upstream_insecure)) {
+        status =
+            ds_fail(ctx, DS_ERR_ARG, "--%s goes with an --upstream of https://, and there is none",
+                    o->upstream_cacert != NULL ? "upstream_cacert" : "upstream_insecure");
+    }
     return status;
+}
+
+/* One certificate for all that are started, which travels with their keys; nobody else's is
+ * taken. */
+static ds_status trust_replicas(ds_ctx *ctx, balance *b)
+{
+    if (!b->o->replica_tls) {
+        return DS_OK;
+    }
+    const dsi_trust_params params = {.ca_text = b->replica_cert};
+    DS_TRY(dsi_trust_self_sign(ctx, TLS_NAME, b->replica_cert, b->replica_secret));
+    return dsi_trust_open(ctx, &params, &b->replica_trust);
 }
 
 static ds_status open_hosts(ds_ctx *ctx, balance *b, const dsi_hosts *hosts)
@@ -423,6 +487,7 @@ static ds_status open_all(ds_ctx *ctx, balance *b, const dsi_hosts *hosts, size_
         DS_TRY(dsi_shell_split(ctx, "PDSH_SSH_ARGS_APPEND", append, &b->ssh_args));
     }
     DS_TRY(open_upstreams(ctx, b)); /* what may be wrong before anything is started */
+    DS_TRY(wrong_use(ctx, "replica_tls", trust_replicas(ctx, b)));
     for (size_t i = 0; i < n_here; ++i) {
         DS_TRY(start_here(ctx, add(b), i, n_here));
     }
@@ -512,6 +577,8 @@ void replicas_close(balance *b)
             freeaddrinfo(r->address);
         }
     }
+    dsi_trust_close(&b->upstream_trust);
+    dsi_trust_close(&b->replica_trust);
     free(b->replicas);
     free(b->prefixes);
     json_decref(b->folders);

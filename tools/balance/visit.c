@@ -332,7 +332,7 @@ void replicas_reload(balance *b)
     } else {
         a->b = b;
         a->fd = -1;
-        a->call.fd = -1;
+        a->call.link.fd = -1;
         a->holders = 1;
         a->method = "POST";
         (void)snprintf(a->path, sizeof a->path, "/v1/reload");

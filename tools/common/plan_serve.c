@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan serve: what a server takes, before it is made. */
+#include "ckpt/gguf_model.h"
 #include "common/args.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
@@ -16,7 +17,7 @@
 
 enum { FITS = 0, TOO_LARGE = 3, MOST_CHANGES = 8, CHANGE_BYTES = 128 };
 /* Measured: what ds_serve has beside its server, tokenizer and connections. */
-enum { SERVE_BYTES = 5 << 20 };
+enum { SERVE_BYTES = 1 << 20 };
 
 typedef struct serve_options {
     char *draft_found;
@@ -31,7 +32,7 @@ typedef struct serve_options {
 static const char about[] =
     "What ds_serve takes before it runs, from the plans that it would build: weights, keys and "
     "values, a batch, whether they fit, and what would make them fit. No weights are read (but "
-    "beside --quantize file). With --device, how fast it answers, too.\n";
+    "beside --quantize file of a folder). With --device, how fast it answers, too.\n";
 
 static const char after[] =
     "\nExamples:\n"
@@ -47,9 +48,9 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
         {.name = "model",
          .type = DSI_ARG_TEXT,
          .out = &o->model,
-         .value = "DIR|ORG/NAME",
-         .doc = "Model folder, or the name of a model in the Hugging Face cache; only its "
-                "config.json is read."},
+         .value = "DIR|FILE.gguf|ORG/NAME",
+         .doc = "Model folder, GGUF file, or the name of a model in the Hugging Face cache; only "
+                "its config.json, or the head of the file, is read."},
         {.name = "model_revision",
          .type = DSI_ARG_TEXT,
          .out = &o->model_revision,
@@ -67,7 +68,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
          .value = "TYPE",
          .doc = "Type of blocks of the linear layers' matrices, as ds_serve's; file: of a --model "
                 "of GPTQ, AWQ or packed compressed-tensors each matrix as it is there, for which "
-                "scales and zero points are read."},
+                "scales and zero points are read, and of a GGUF file each in its own type."},
         SERVE_ROWS(&o->sizes),
         {.name = "draft_model",
          .type = DSI_ARG_TEXT,
@@ -131,7 +132,7 @@ static ds_status parse(ds_ctx *ctx, int argc, char **argv, serve_options *o, boo
     return DS_OK;
 }
 
-/* --quantize file: the folder's own blocks. */
+/* --quantize file: the own blocks of a folder or GGUF file. */
 static bool keeps_blocks(const serve_options *o)
 {
     return o->quantize != NULL && strcmp(o->quantize, "file") == 0;
@@ -142,13 +143,33 @@ static ds_status check_blocks(ds_ctx *ctx, const serve_options *o)
     if (!keeps_blocks(o)) {
         return DS_OK;
     }
-    if (o->model == NULL || unpacked_is_file(o->model)) {
+    if (o->model == NULL) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--quantize file: which matrices are in blocks of which type is read from "
-                       "the folder of --model; of %s it is not planned, give a type",
-                       o->model == NULL ? "--model_config" : "a GGUF file");
+                       "--model; of --model_config it is not planned, give a type");
     }
     return DS_OK;
+}
+
+static bool is_gguf(const serve_options *o)
+{
+    return o->model != NULL && unpacked_is_file(o->model);
+}
+
+/* Folder or name; a GGUF file is what it is, and what is in no block is bf16 as ds_serve makes it.
+ */
+static ds_status find_model(ds_ctx *ctx, serve_options *o)
+{
+    if (is_gguf(o)) {
+        o->sizes.dtype = o->sizes.dtype != NULL ? o->sizes.dtype : "bf16";
+        return o->model_revision == NULL
+                   ? DS_OK
+                   : ds_fail(ctx, DS_ERR_ARG,
+                             "--model %s is a file: --model_revision does not go with it",
+                             o->model);
+    }
+    return hub_flag_find(ctx, "model", &o->model, o->model_revision,
+                         keeps_blocks(o) ? DS_HUB_MODEL : DS_HUB_CONFIG, &o->model_found);
 }
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -195,12 +216,22 @@ static ds_status find_draft(ds_ctx *ctx, serve_options *o)
                                &o->draft_found);
 }
 
+static ds_status open_gguf(serve_run *r)
+{
+    char *text = NULL;
+    DS_TRY(dsi_gguf_config_text(r->ctx, r->o->model, &text));
+    const ds_status status = ds_model_from_text(r->ctx, text, &r->model);
+    free(text);
+    return status;
+}
+
 static ds_status open_model(serve_run *r)
 {
     char path[4096];
     (void)snprintf(path, sizeof path, "%s/config.json", r->o->model != NULL ? r->o->model : "");
-    DS_TRY(
-        ds_model_from_config(r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model));
+    DS_TRY(is_gguf(r->o) ? open_gguf(r)
+                         : ds_model_from_config(
+                               r->ctx, r->o->model != NULL ? path : r->o->model_config, &r->model));
     const char *draft = r->o->draft_model;
     if (draft == NULL) {
         return DS_OK;
@@ -246,10 +277,13 @@ static ds_status fill_params(serve_run *r)
         r->params.draft = &r->draft;
         r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
     }
-    if (keeps_blocks(o)) {
+    if (o->quantize != NULL && is_gguf(o)) {
+        r->params.source.gguf = o->model;
+    }
+    if (keeps_blocks(o) && !is_gguf(o)) {
         r->params.source.weights = o->model;
         r->params.source.keep_blocks = true;
-    } else if (o->quantize != NULL) {
+    } else if (o->quantize != NULL && !keeps_blocks(o)) {
         r->params.source.quantize = ds_dtype_from_name(o->quantize);
         if (r->params.source.quantize == DS_DTYPE_NONE) {
             return ds_fail(r->ctx, DS_ERR_ARG, "--quantize: there is no type \"%s\"", o->quantize);
@@ -291,7 +325,7 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
         }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
-            if (p.source.keep_blocks || p.source.quantize == r->params.source.quantize ||
+            if (keeps_blocks(r->o) || p.source.quantize == r->params.source.quantize ||
                 r->params.source.quantize != DS_DTYPE_NONE) {
                 continue;
             }
@@ -514,8 +548,7 @@ static ds_status run(ds_ctx *ctx, serve_options *o, int *code)
     const char *const inputs[] = {o->model_config, o->device};
     serve_run r = {.ctx = ctx, .o = o};
     DS_TRY(check_blocks(ctx, o));
-    DS_TRY(hub_flag_find(ctx, "model", &o->model, o->model_revision,
-                         keeps_blocks(o) ? DS_HUB_MODEL : DS_HUB_CONFIG, &o->model_found));
+    DS_TRY(find_model(ctx, o));
     DS_TRY(find_draft(ctx, o));
     DS_TRY(hub_flag_spare(ctx, o->model_found, "json", o->json));
     DS_TRY(output_not_input(ctx, o->json, inputs, sizeof inputs / sizeof *inputs));

@@ -12,6 +12,7 @@
 #define DSI_TOOLS_LOAD_H
 
 #include "base/buf.h"
+#include "io/link.h"
 
 #include <deepspeed/context.h>
 #include <stdbool.h>
@@ -23,6 +24,8 @@ enum { LOAD_ERROR_BYTES = 160, LOAD_MOST_CLIENTS = 4096 };
 typedef struct load_options {
     const char *url; /* NULL: no load is asked for */
     const char *endpoint, *model, *api_key_file;
+    const char *cacert; /* of https: authorities, PEM; NULL: the machine's */
+    bool insecure;      /* of https: any certificate */
     const char *prompt_tokens, *output_tokens, *trace;
     const char *html;
     int64_t requests, clients, warmups, shared_prefix, prefixes, seed, timeout_seconds;
@@ -35,7 +38,9 @@ typedef struct load_options {
 typedef struct load_target {
     char host[256], port[8], path[256]; /* path: before /v1, without a slash at its end */
     char model[512];
-    char key[512]; /* "": none */
+    char key[512];          /* "": none */
+    bool tls;               /* https */
+    const dsi_trust *trust; /* of https; borrowed */
     bool chat;
     int64_t vocab;      /* 0: prompts are words */
     int64_t max_length; /* 0: unknown */
@@ -144,14 +149,16 @@ ds_status load_run_all(ds_ctx *ctx, const load_options *o, const load_target *ta
                        load_work *work, load_run *run);
 void load_run_free(load_run *run);
 /* ---- the server: load_target.c ---- */
-/* Host, port and path of "http://HOST[:PORT][/PATH]"; HOST may be [IPv6]. Errors: ERR_ARG,
- * ERR_UNSUPPORTED, with the flag. */
+/* Host, port and path of "http[s]://HOST[:PORT][/PATH]"; HOST may be [IPv6]. Errors: ERR_ARG, with
+ * the flag. */
 ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_target *target);
-/* Finds host, model, its vocabulary and longest text, by /v1/models. Errors: ERR_ARG names the
- * flag; ERR_PEER (nobody answers, or something else). */
-ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *target);
-/* A connection in non-blocking mode that may still be on its way; -1: errno says why. */
-int load_connect(const load_target *target);
+/* Finds host, model, its vocabulary and longest text, by /v1/models. *trust_out: of https, the
+ * caller closes it. Errors: ERR_ARG names the flag; ERR_PEER (nobody answers, or something else).
+ */
+ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *target,
+                           dsi_trust **trust_out);
+/* A connection in non-blocking mode that may still be on its way. false: errno says why. */
+bool load_connect(const load_target *target, dsi_link *link);
 
 /* ---- what came of it: load_report.c, load_html.c ---- */
 enum { LOAD_TTFT, LOAD_TPOT, LOAD_GAP, LOAD_E2E, LOAD_MEASURES };

@@ -184,9 +184,19 @@ static bool finish(load_http *h, load_take_fn take, void *user)
     return goes_on;
 }
 
+/* The first bytes of TLS's alerts and handshakes. */
+static bool is_tls(const load_http *h, const char *data, size_t n)
+{
+    return h->place == LOAD_HTTP_HEAD && h->status == 0 && h->line.size == 0 && n > 1 &&
+           (data[0] == 0x15 || data[0] == 0x16) && data[1] == 0x03;
+}
+
 bool load_http_feed(load_http *h, const char *data, size_t n, load_take_fn take, void *user)
 {
     const char *end = data + n;
+    if (is_tls(h, data, n)) {
+        return bad(h, "it speaks TLS there: ask it by https://");
+    }
     while (data < end && h->place != LOAD_HTTP_DONE) {
         if (h->place == LOAD_HTTP_CHUNK || h->place == LOAD_HTTP_BODY) {
             const size_t room = (size_t)(end - data);

@@ -22,7 +22,8 @@ static ds_status check(ds_ctx *ctx, const load_options *o)
         return DS_OK;
     }
     DS_TRY(output_check(ctx, o->html));
-    DS_TRY(output_not_input(ctx, o->html, (const char *const[]){o->trace, o->api_key_file}, 2));
+    DS_TRY(output_not_input(ctx, o->html,
+                            (const char *const[]){o->trace, o->api_key_file, o->cacert}, 3));
     return o->overwrite ? DS_OK : dsi_html_check(ctx, o->html, "load report");
 }
 
@@ -84,16 +85,25 @@ static ds_status measure(ds_ctx *ctx, const load_options *o, const load_target *
     return status;
 }
 
+static ds_status load_it(ds_ctx *ctx, const load_options *o, const load_target *target,
+                         size_t *failed_out)
+{
+    load_work work;
+    DS_TRY(load_work_open(ctx, o, target, &work));
+    ds_status status = o->warmups > 0 ? warm_up(ctx, o, target) : DS_OK;
+    status = status == DS_OK ? measure(ctx, o, target, &work, failed_out) : status;
+    load_work_close(&work);
+    return status;
+}
+
 ds_status load_main(ds_ctx *ctx, const load_options *o, size_t *failed_out)
 {
     load_target target;
-    load_work work;
+    dsi_trust *trust = NULL;
     *failed_out = 0;
     DS_TRY(check(ctx, o));
-    DS_TRY(load_target_find(ctx, o, &target));
-    DS_TRY(load_work_open(ctx, o, &target, &work));
-    ds_status status = o->warmups > 0 ? warm_up(ctx, o, &target) : DS_OK;
-    status = status == DS_OK ? measure(ctx, o, &target, &work, failed_out) : status;
-    load_work_close(&work);
+    ds_status status = load_target_find(ctx, o, &target, &trust);
+    status = status == DS_OK ? load_it(ctx, o, &target, failed_out) : status;
+    dsi_trust_close(&trust);
     return status;
 }

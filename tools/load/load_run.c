@@ -11,13 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 enum { READ_BYTES = 1 << 16, TEXT_CEILING = 1 << 28, MOST_SAMPLES = 1 << 28 };
 
 typedef struct client {
-    int fd;                      /* -1: none */
+    dsi_link link;               /* its fd -1: none */
     bool busy, reused, answered; /* a request runs; on a connection that had one; bytes came */
     load_http http;
     dsi_buf text; /* of the request */
@@ -80,10 +78,7 @@ static bool sample(loop *l, load_samples *s, double value)
 
 static void hang_up(client *c)
 {
-    if (c->fd >= 0) {
-        (void)close(c->fd);
-    }
-    c->fd = -1;
+    dsi_link_close(&c->link);
 }
 
 static void end(loop *l, client *c, const char *error)
@@ -188,17 +183,18 @@ static void closed(loop *l, client *c, const char *why)
     }
 }
 
-static void receive(loop *l, client *c)
+static void receive_some(loop *l, client *c)
 {
     static char bytes[READ_BYTES];
     l->now = c;
-    const ssize_t n = recv(c->fd, bytes, sizeof bytes, 0);
+    const ssize_t n = dsi_link_recv(&c->link, bytes, sizeof bytes);
     l->came = now(l);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         return;
     }
     if (n <= 0) {
-        closed(l, c, n < 0 ? strerror(errno) : "the server closed before the answer's end");
+        closed(l, c,
+               n < 0 ? dsi_link_why(&c->link, errno) : "the server closed before the answer's end");
         return;
     }
     c->answered = true;
@@ -209,13 +205,20 @@ static void receive(loop *l, client *c)
     }
 }
 
+static void receive(loop *l, client *c)
+{
+    do {
+        receive_some(l, c);
+    } while (c->busy && dsi_link_pending(&c->link));
+}
+
 /* ---- sending ---- */
 
 static void push(loop *l, client *c)
 {
     while (c->n_sent < c->text.size) {
         const ssize_t n =
-            send(c->fd, c->text.data + c->n_sent, c->text.size - c->n_sent, MSG_NOSIGNAL);
+            dsi_link_send(&c->link, c->text.data + c->n_sent, c->text.size - c->n_sent);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
             return;
         }
@@ -223,7 +226,7 @@ static void push(loop *l, client *c)
             return; /* an answer before the end of the body: read it */
         }
         if (n < 0) {
-            closed(l, c, strerror(errno));
+            closed(l, c, dsi_link_why(&c->link, errno));
             return;
         }
         c->n_sent += (size_t)n;
@@ -235,8 +238,7 @@ static void reconnect(loop *l, client *c)
     hang_up(c);
     c->reused = false;
     c->n_sent = 0;
-    c->fd = load_connect(l->target);
-    if (c->fd < 0) {
+    if (!load_connect(l->target, &c->link)) {
         end(l, c, strerror(errno));
         return;
     }
@@ -274,7 +276,7 @@ static void begin(loop *l, client *c)
     l->has_due = false;
     load_http_begin(&c->http);
     c->busy = true;
-    c->reused = c->fd >= 0;
+    c->reused = c->link.fd >= 0;
     c->answered = c->done = false;
     c->newest = 0;
     c->n_sent = 0;
@@ -332,8 +334,8 @@ static int64_t set_polls(loop *l)
     for (int64_t i = 0; i < l->o->clients; ++i) {
         const client *c = &l->clients[i];
         const bool sends = c->busy && c->n_sent < c->text.size;
-        l->polls[i] = (struct pollfd){.fd = c->busy ? c->fd : -1,
-                                      .events = (short)(POLLIN | (sends ? POLLOUT : 0))};
+        l->polls[i] = (struct pollfd){.fd = c->busy ? c->link.fd : -1,
+                                      .events = dsi_link_events(&c->link, true, sends)};
         n_busy += c->busy;
     }
     return n_busy;
@@ -345,11 +347,12 @@ static void serve_events(loop *l)
     for (int64_t i = 0; i < l->o->clients && l->status == DS_OK; ++i) {
         client *c = &l->clients[i];
         const short events = l->polls[i].fd >= 0 ? l->polls[i].revents : 0;
-        const int fd = c->fd;
-        if (c->busy && (events & POLLOUT) != 0) {
+        const int fd = c->link.fd;
+        const bool opens = !c->link.ready; /* the handshake goes on with whatever comes */
+        if (c->busy && (opens ? events != 0 : (events & POLLOUT) != 0)) {
             push(l, c);
         }
-        if (c->busy && c->fd == fd && (events & (POLLIN | POLLHUP | POLLERR)) != 0) {
+        if (c->busy && c->link.fd == fd && !opens && (events & (POLLIN | POLLHUP | POLLERR)) != 0) {
             receive(l, c);
         }
         const load_result *r = &l->run->results[c->result];
@@ -386,7 +389,7 @@ static ds_status prepare(loop *l)
                        (long long)l->o->clients);
     }
     for (int64_t i = 0; i < l->o->clients; ++i) {
-        l->clients[i].fd = -1;
+        l->clients[i].link.fd = -1;
         l->clients[i].text = dsi_buf_make(TEXT_CEILING);
     }
     l->body = dsi_buf_make(TEXT_CEILING);

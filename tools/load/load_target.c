@@ -26,13 +26,8 @@ enum {
 ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_target *t)
 {
     const char *p = url;
-    if (strncasecmp(p, "https://", 8) == 0) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "%s %s: https is not built here; name the server's http port, or a "
-                       "proxy on this machine that speaks https to it",
-                       flag, url);
-    }
-    p += strncasecmp(p, "http://", 7) == 0 ? 7 : 0;
+    t->tls = strncasecmp(p, "https://", 8) == 0;
+    p += t->tls ? 8 : strncasecmp(p, "http://", 7) == 0 ? 7 : 0;
     const bool bracket = *p == '[';
     const size_t n_host = bracket ? strcspn(p + 1, "]") : strcspn(p, ":/");
     const char *host = bracket ? p + 1 : p;
@@ -56,12 +51,14 @@ ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_
     if (n_host == 0 || other || no_port || open || n_host >= sizeof t->host ||
         n_port >= sizeof t->port || n_path >= sizeof t->path || (*p != '\0' && *p != '/') ||
         strpbrk(url, " \r\n") != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "%s: expected http://HOST[:PORT][/PATH], found '%s'", flag,
-                       url);
+        return ds_fail(ctx, DS_ERR_ARG, "%s: expected http[s]://HOST[:PORT][/PATH], found '%s'",
+                       flag, url);
     }
     (void)snprintf(t->host, sizeof t->host, "%.*s", (int)n_host, host);
-    (void)snprintf(t->port, sizeof t->port, "%.*s", n_port > 0 ? (int)n_port : 2,
-                   n_port > 0 ? port : "80");
+    (void)snprintf(t->port, sizeof t->port, "%.*s", n_port > 0 ? (int)n_port : 3,
+                   n_port > 0 ? port
+                   : t->tls   ? "443"
+                              : "80");
     (void)snprintf(t->path, sizeof t->path, "%.*s", (int)n_path, p);
     return DS_OK;
 }
@@ -102,13 +99,13 @@ static int try_address(const struct addrinfo *a)
     return -1;
 }
 
-int load_connect(const load_target *target)
+bool load_connect(const load_target *target, dsi_link *link)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     struct addrinfo *found = NULL;
     if (getaddrinfo(target->host, target->port, &hints, &found) != 0) {
         errno = EHOSTUNREACH;
-        return -1;
+        return false;
     }
     int fd = -1;
     for (const struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next) {
@@ -116,8 +113,9 @@ int load_connect(const load_target *target)
     }
     const int error = errno;
     freeaddrinfo(found);
+    dsi_link_open(link, fd, target->trust, target->host);
     errno = error;
-    return fd;
+    return fd >= 0;
 }
 
 /* ---- GET /v1/models ---- */
@@ -128,44 +126,70 @@ static bool take_whole(void *user, const char *text, size_t n)
     return true;
 }
 
-/* Sends the text and reads the answer; false: errno or `why` says it. */
-static bool exchange(int fd, const dsi_buf *text, load_http *http, dsi_buf *body, const char **why)
+typedef struct exchange {
+    dsi_link link;
+    const dsi_buf *text;
+    size_t n_sent;
+    load_http *http;
+    dsi_buf *body;
+    char why[DSI_TLS_ERROR_BYTES];
+} exchange;
+
+static bool fail(exchange *x, const char *why)
+{
+    (void)snprintf(x->why, sizeof x->why, "%s", why);
+    return false;
+}
+
+static bool would_wait(void)
+{
+    return errno == EAGAIN || errno == EINTR;
+}
+
+static bool send_some(exchange *x)
+{
+    const ssize_t n = dsi_link_send(&x->link, x->text->data + x->n_sent, x->text->size - x->n_sent);
+    if (n < 0 && !would_wait()) {
+        return fail(x, dsi_link_why(&x->link, errno));
+    }
+    x->n_sent += n > 0 ? (size_t)n : 0;
+    return true;
+}
+
+static bool receive_some(exchange *x)
 {
     char bytes[4096];
-    size_t n_sent = 0;
-    while (http->place != LOAD_HTTP_DONE) {
-        struct pollfd p = {.fd = fd,
-                           .events = (short)(POLLIN | (n_sent < text->size ? POLLOUT : 0))};
-        const int ready = poll(&p, 1, PATIENCE_MS);
-        if (ready <= 0) {
-            *why = ready == 0 ? "no answer for 30 seconds" : strerror(errno);
-            return false;
-        }
-        if ((p.revents & POLLOUT) != 0) {
-            const ssize_t n = send(fd, text->data + n_sent, text->size - n_sent, MSG_NOSIGNAL);
-            if (n < 0 && errno != EAGAIN) {
-                *why = strerror(errno);
-                return false;
-            }
-            n_sent += n > 0 ? (size_t)n : 0;
-        }
-        if ((p.revents & (POLLIN | POLLHUP | POLLERR)) == 0) {
-            continue;
-        }
-        const ssize_t n = recv(fd, bytes, sizeof bytes, 0);
-        if (n < 0 && errno == EAGAIN) {
-            continue;
-        }
+    do {
+        const ssize_t n = dsi_link_recv(&x->link, bytes, sizeof bytes);
         if (n < 0) {
-            *why = strerror(errno);
-            return false;
+            return would_wait() || fail(x, dsi_link_why(&x->link, errno));
         }
         if (n == 0) {
-            *why = "it closed the connection";
-            return load_http_end(http, take_whole, body);
+            return load_http_end(x->http, take_whole, x->body) ||
+                   fail(x, "it closed the connection");
         }
-        if (!load_http_feed(http, bytes, (size_t)n, take_whole, body)) {
-            *why = http->error;
+        if (!load_http_feed(x->http, bytes, (size_t)n, take_whole, x->body)) {
+            return fail(x, x->http->error);
+        }
+    } while (x->http->place != LOAD_HTTP_DONE && dsi_link_pending(&x->link));
+    return true;
+}
+
+/* Sends the text and reads the answer; false: `why` says it. */
+static bool run_exchange(exchange *x)
+{
+    while (x->http->place != LOAD_HTTP_DONE) {
+        const bool sends = x->n_sent < x->text->size;
+        struct pollfd p = {.fd = x->link.fd, .events = dsi_link_events(&x->link, true, sends)};
+        const int ready = poll(&p, 1, PATIENCE_MS);
+        if (ready <= 0) {
+            return fail(x, ready == 0 ? "no answer for 30 seconds" : strerror(errno));
+        }
+        const bool opens = !x->link.ready;
+        if (sends && (opens || (p.revents & POLLOUT) != 0) && !send_some(x)) {
+            return false;
+        }
+        if (!opens && (p.revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !receive_some(x)) {
             return false;
         }
     }
@@ -174,31 +198,32 @@ static bool exchange(int fd, const dsi_buf *text, load_http *http, dsi_buf *body
 
 static ds_status get_models(ds_ctx *ctx, const load_target *t, load_http *http, dsi_buf *body)
 {
+    const char *scheme = t->tls ? "https" : "http";
     dsi_buf text = dsi_buf_make(1 << 16);
-    const char *why = NULL;
+    exchange x = {.text = &text, .http = http, .body = body};
     dsi_buf_printf(&text, "GET %s/v1/models HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n",
                    t->path, t->host, t->port);
     if (t->key[0] != '\0') {
         dsi_buf_printf(&text, "Authorization: Bearer %s\r\n", t->key);
     }
     dsi_buf_puts(&text, "\r\n");
-    const int fd = load_connect(t);
-    if (fd < 0) {
-        why = strerror(errno);
+    load_http_begin(http);
+    if (load_connect(t, &x.link)) {
+        (void)run_exchange(&x);
     } else {
-        load_http_begin(http);
-        (void)exchange(fd, &text, http, body, &why);
-        (void)close(fd);
+        (void)fail(&x, strerror(errno));
     }
+    dsi_link_close(&x.link);
     dsi_buf_free(&text);
-    if (fd >= 0 && http->place == LOAD_HTTP_DONE) {
-        return http->status == 200
-                   ? DS_OK
-                   : ds_fail(ctx, DS_ERR_PEER, "http://%s:%s%s/v1/models: status %d", t->host,
-                             t->port, t->path, http->status);
+    if (http->place == LOAD_HTTP_DONE) {
+        return http->status == 200 ? DS_OK
+                                   : ds_fail(ctx, DS_ERR_PEER, "%s://%s:%s%s/v1/models: status %d",
+                                             scheme, t->host, t->port, t->path, http->status);
     }
-    return ds_fail(ctx, DS_ERR_PEER, "http://%s:%s: %s", t->host, t->port,
-                   why != NULL ? why : "no answer");
+    const bool nothing = !t->tls && x.n_sent > 0 && http->status == 0;
+    return ds_fail(ctx, DS_ERR_PEER, "%s://%s:%s: %s%s", scheme, t->host, t->port,
+                   x.why[0] != '\0' ? x.why : "no answer",
+                   nothing ? " (does it speak https:// there?)" : "");
 }
 
 /* The model that was named, else the only one. */
@@ -253,13 +278,39 @@ static ds_status read_models(ds_ctx *ctx, const load_options *o, const dsi_buf *
     return status;
 }
 
-ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *target)
+/* Whom https trusts; the flags are of https alone. */
+static ds_status find_trust(ds_ctx *ctx, const load_options *o, load_target *t,
+                            dsi_trust **trust_out)
+{
+    const dsi_trust_params params = {.ca_file = o->cacert,
+                                     .insecure = o->insecure,
+                                     .hint = "--cacert FILE says whom to trust, --insecure trusts "
+                                             "any"};
+    if (!t->tls) {
+        return o->cacert == NULL && !o->insecure
+                   ? DS_OK
+                   : ds_fail(ctx, DS_ERR_ARG,
+                             "--%s goes with an https:// address, and --serve is %s",
+                             o->cacert != NULL ? "cacert" : "insecure", o->url);
+    }
+    if (o->cacert != NULL && o->insecure) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--cacert has no effect beside --insecure, which trusts any certificate");
+    }
+    DS_TRY(dsi_trust_open(ctx, &params, trust_out));
+    t->trust = *trust_out;
+    return DS_OK;
+}
+
+ds_status load_target_find(ds_ctx *ctx, const load_options *o, load_target *target,
+                           dsi_trust **trust_out)
 {
     load_http http = {0};
     dsi_buf body = dsi_buf_make(MODELS_CEILING);
     *target = (load_target){.chat = strcmp(o->endpoint, "chat") == 0};
     DS_TRY(load_target_read(ctx, "--serve", o->url, target));
     DS_TRY(read_key(ctx, o, target));
+    DS_TRY(find_trust(ctx, o, target, trust_out));
     ds_status status = get_models(ctx, target, &http, &body);
     status = status == DS_OK ? read_models(ctx, o, &body, target) : status;
     if (target->chat || target->vocab < 16) {

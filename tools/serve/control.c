@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Behind the first line: each byte asks for a reload. */
@@ -21,10 +22,32 @@ static void *hear_front(void *unused)
     return NULL;
 }
 
-/* The first line: "KEY N", N replicas share this machine. */
+/* "CERT<tab>KEY", bars for the ends of lines. */
+static bool take_tls(serve_options *o, char *text)
+{
+    char *secret = strchr(text, '\t');
+    if (secret == NULL) {
+        return false;
+    }
+    *secret++ = '\0';
+    if (strlen(text) >= sizeof o->control_cert || strlen(secret) >= sizeof o->control_secret) {
+        return false;
+    }
+    (void)snprintf(o->control_cert, sizeof o->control_cert, "%s", text);
+    (void)snprintf(o->control_secret, sizeof o->control_secret, "%s", secret);
+    for (char *at = o->control_cert; (at = strchr(at, '|')) != NULL;) {
+        *at = '\n';
+    }
+    for (char *at = o->control_secret; (at = strchr(at, '|')) != NULL;) {
+        *at = '\n';
+    }
+    return true;
+}
+
+/* The first line: "KEY N", N replicas share this machine; with https "<tab>CERT<tab>KEY" behind. */
 ds_status control_obey(ds_ctx *ctx, serve_options *o)
 {
-    char line[128];
+    char line[2 * DSI_TLS_PEM_BYTES + 128];
     char end = 0;
     size_t n = 0;
     long long beside = 0;
@@ -35,7 +58,12 @@ ds_status control_obey(ds_ctx *ctx, serve_options *o)
         ++n;
     }
     line[n] = '\0';
-    if (sscanf(line, "%63[0-9a-f] %lld%c", o->control_key, &beside, &end) != 2 || beside < 1) {
+    char *tls = strchr(line, '\t');
+    if (tls != NULL) {
+        *tls++ = '\0';
+    }
+    if ((tls != NULL && !take_tls(o, tls)) ||
+        sscanf(line, "%63[0-9a-f] %lld%c", o->control_key, &beside, &end) != 2 || beside < 1) {
         return ds_fail(ctx, DS_ERR_ARG,
                        "--control: expected a line \"KEY N\" on standard input; it "
                        "is for what a front starts");

@@ -52,12 +52,19 @@ static ds_status read_keys(ds_ctx *ctx, const serve_options *o, door *d)
 static ds_status read_tls(ds_ctx *ctx, const serve_options *o, door *d)
 {
     d->cert_file = d->secret_file = dsi_buf_make(KEY_CEILING);
-    if (o->tls_cert == NULL && o->tls_key == NULL) {
+    const bool by_front = o->control && o->control_cert[0] != '\0';
+    if (o->tls_cert == NULL && o->tls_key == NULL && !by_front) {
         return DS_OK;
     }
     if (MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "--tls_cert: the libmicrohttpd of this machine was built without TLS");
+                       "%s: the libmicrohttpd of this machine was built without TLS",
+                       by_front ? "--replica_tls" : "--tls_cert");
+    }
+    if (by_front) {
+        d->tls_cert = o->control_cert;
+        d->tls_key = o->control_secret;
+        return DS_OK;
     }
     DS_TRY(read_flag_file(ctx, "tls_cert", o->tls_cert, &d->cert_file));
     DS_TRY(read_flag_file(ctx, "tls_key", o->tls_key, &d->secret_file));

@@ -63,9 +63,19 @@ static ds_status check_model(ds_ctx *ctx, const dsi_args_spec *spec, int argc, c
 /* Of a server of a model: what only a front heeds. */
 static ds_status refuse_alone(ds_ctx *ctx, const dsi_args_spec *spec, int argc, char **argv)
 {
-    static const char *const of_front[] = {
-        "include",       "exclude",       "ssh_port",       "replica_port",     "upstream_key_file",
-        "probe_seconds", "probe_timeout", "reload_timeout", "replica_restarts", NULL};
+    static const char *const of_front[] = {"include",
+                                           "exclude",
+                                           "ssh_port",
+                                           "replica_port",
+                                           "upstream_key_file",
+                                           "probe_seconds",
+                                           "probe_timeout",
+                                           "reload_timeout",
+                                           "replica_restarts",
+                                           "replica_tls",
+                                           "upstream_cacert",
+                                           "upstream_insecure",
+                                           NULL};
     const char *flag = first_given(ctx, spec, argc, argv, of_front);
     return flag == NULL
                ? DS_OK
@@ -78,7 +88,7 @@ static ds_status check_places(ds_ctx *ctx, const dsi_args_spec *spec, int argc, 
                               const serve_options *o)
 {
     static const char *const of_hosts[] = {"include", "exclude", "ssh_port", NULL};
-    static const char *const of_own[] = {"replica_port", "replica_restarts", NULL};
+    static const char *const of_own[] = {"replica_port", "replica_restarts", "replica_tls", NULL};
     const bool has_own = o->replicas > 0 || o->replica.n > 0 || o->hostfile != NULL;
     const char *hosts = first_given(ctx, spec, argc, argv, of_hosts);
     const char *own = first_given(ctx, spec, argc, argv, of_own);
@@ -100,9 +110,18 @@ static ds_status check_places(ds_ctx *ctx, const dsi_args_spec *spec, int argc, 
                        "--replica or --hostfile",
                        own);
     }
-    return o->upstream_key_file == NULL || o->upstream.n > 0
+    const char *of_upstream = o->upstream_key_file != NULL ? "upstream_key_file"
+                              : o->upstream_cacert != NULL ? "upstream_cacert"
+                              : o->upstream_insecure       ? "upstream_insecure"
+                                                           : NULL;
+    if (of_upstream != NULL && o->upstream.n == 0) {
+        return ds_fail(ctx, DS_ERR_ARG, "--%s goes with --upstream", of_upstream);
+    }
+    return o->upstream_cacert == NULL || !o->upstream_insecure
                ? DS_OK
-               : ds_fail(ctx, DS_ERR_ARG, "--upstream_key_file goes with --upstream");
+               : ds_fail(ctx, DS_ERR_ARG,
+                         "--upstream_cacert has no effect beside --upstream_insecure, which takes "
+                         "any certificate");
 }
 
 /* Of a front's command line: the words that the servers get that it starts, in o->passed. */
@@ -120,9 +139,12 @@ static ds_status pass_flags(ds_ctx *ctx, const dsi_args_spec *spec, int argc, ch
                                       "ssh_port",
                                       "replicas",
                                       "replica_port",
+                                      "replica_tls",
                                       "replica",
                                       "upstream",
                                       "upstream_key_file",
+                                      "upstream_cacert",
+                                      "upstream_insecure",
                                       "probe_seconds",
                                       "probe_timeout",
                                       "reload_timeout",
@@ -172,6 +194,11 @@ ds_status flag_rules_check(ds_ctx *ctx, const dsi_args_spec *spec, int argc, cha
 {
     if ((o->tls_cert == NULL) != (o->tls_key == NULL)) {
         return ds_fail(ctx, DS_ERR_ARG, "--tls_cert and --tls_key go together");
+    }
+    if (o->control && o->tls_cert != NULL) {
+        return ds_fail(ctx, DS_ERR_ARG,
+                       "--tls_cert: the front asks what it starts by http, or with its own "
+                       "--replica_tls; give --tls_cert to the front, for clients");
     }
     if (serve_options_are_front(o)) {
         DS_TRY(check_places(ctx, spec, argc, argv, o));

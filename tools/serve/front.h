@@ -197,6 +197,7 @@ typedef struct choice {
     ds_detokenizer *decoder;
     dsi_buf text;                  /* what was sent, or will be */
     dsi_buf pending;               /* drawn, but may begin a stop string */
+    size_t n_early;                /* its bytes of before min_tokens: none ends a stop string */
     call_reader reader;            /* of an answer that may call tools */
     dsi_buf calls;                 /* the calls, as JSON but for the end of the last */
     dsi_buf arguments;             /* of a call: what was drawn last */

@@ -174,11 +174,18 @@ static void begin(job *j, choice *c, const ds_serve_event *e)
 
 /* ---- stop strings ---- */
 /* The earliest stop string in the pending text; its offset, SIZE_MAX: none. */
-static size_t find_stop(const job *j, const dsi_buf *pending)
+static size_t find_stop(const job *j, const choice *c)
 {
+    const dsi_buf *pending = &c->pending;
     size_t best = SIZE_MAX;
-    for (size_t i = 0; i < j->n_stops && pending->size > 0; ++i) {
-        const char *at = memmem(pending->data, pending->size, j->stops[i], strlen(j->stops[i]));
+    for (size_t i = 0; i < j->n_stops && pending->size > c->n_early; ++i) {
+        const size_t n = strlen(j->stops[i]);
+        const size_t from = c->n_early >= n ? c->n_early + 1 - n : 0;
+        const char *at = memmem(pending->data + from, pending->size - from, j->stops[i], n);
+        while (at != NULL && (size_t)(at - pending->data) + n <= c->n_early) {
+            ++at;
+            at = memmem(at, pending->size - (size_t)(at - pending->data), j->stops[i], n);
+        }
         if (at != NULL && (size_t)(at - pending->data) < best) {
             best = (size_t)(at - pending->data);
         }
@@ -292,6 +299,7 @@ static void send_text(job *j, choice *c, size_t n)
         memmove(c->pending.data, c->pending.data + n, left);
         c->pending.size = left;
         c->pending.data[left] = '\0';
+        c->n_early -= n < c->n_early ? n : c->n_early;
     }
 }
 
@@ -379,7 +387,10 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
                  "the model's vocabulary has no token that goes on in the form that was asked for");
         return;
     }
-    size_t stop = find_stop(j, &c->pending);
+    if (c->n_new <= j->request.min_new_tokens && !j->of_mii) {
+        c->n_early = c->pending.size; /* as vLLM: min_tokens holds for stop strings, too */
+    }
+    size_t stop = find_stop(j, c);
     if (stop == SIZE_MAX && place == DSI_GUIDE_ENDS) {
         stop = c->pending.size;
     }
@@ -389,7 +400,7 @@ void job_take(job *j, choice *c, const ds_serve_event *e, bool *stop_out)
         if (ds_detokenizer_flush(c->decoder, &text, &n) >= 0) {
             dsi_buf_append(&c->pending, text, n);
         }
-        stop = find_stop(j, &c->pending);
+        stop = find_stop(j, c);
     }
     if (stop != SIZE_MAX) {
         send_text(j, c, stop);

@@ -2,6 +2,7 @@
 /* Opens what is served. See open.h. */
 #include "open.h"
 
+#include "base/process_memory.h"
 #include "comm/comm.h"
 #include "common/chat_turns.h"
 #include "common/hub_flag.h"
@@ -206,6 +207,7 @@ ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts
     if (status < 0 || ds_comm_rank(f->comm) > 0) {
         return status;
     }
+    dsi_process_memory_trim(); /* what reading the folder has left: no plan of memory holds it */
     DS_TRY(lora_open(ctx, f));
     ds_serve_get_stats(f->server, &f->metrics.stats);
     const ds_serve_stats *s = &f->metrics.stats;

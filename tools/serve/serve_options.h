@@ -5,6 +5,7 @@
 
 #include "common/args.h"
 #include "common/serve_flags.h"
+#include "io/tls_module.h"
 #include "launch/words.h"
 
 typedef struct serve_options {
@@ -23,7 +24,8 @@ typedef struct serve_options {
     bool no_embeddings, lora_updates;
     serve_flags sizes;
     /* of a front of replicas: see balance/balance.h */
-    const char *hostfile, *include, *exclude, *upstream_key_file;
+    const char *hostfile, *include, *exclude, *upstream_key_file, *upstream_cacert;
+    bool upstream_insecure, replica_tls;
     dsi_arg_list replica, upstream;
     int64_t replicas, replica_port, ssh_port;
     int64_t slots; /* that --deepspeed_config asks of the hosts; 0: those that there are */
@@ -33,6 +35,7 @@ typedef struct serve_options {
     /* of a replica: a front has started it */
     bool control;
     char control_key[64];
+    char control_cert[DSI_TLS_PEM_BYTES], control_secret[DSI_TLS_PEM_BYTES]; /* "": http */
 } serve_options;
 
 /* Errors name the flag. What it fills is freed with serve_options_free, also after an error. */
