@@ -19,6 +19,8 @@ typedef struct half {
     ds_value offset;     /* of a decoder that generates; DS_NONE */
     ds_value first, end; /* of a decoder: what it sees of the source */
     ds_value source;     /* (B,S,C), or DS_NONE: keys and values of it are kept */
+    bool paged;          /* many sequences in a row: bias is of ds_nn_distance_bias, */
+    ds_value cells[2];   /* and these hold keys and values of the layer, of sources too */
 } half;
 
 static ds_value project(ds_nn *nn, const char *name, ds_value x, int64_t n_out, double std)
@@ -72,10 +74,35 @@ static ds_value seen(ds_nn *nn, const half *in, const char *name, ds_value x)
     return in->offset != DS_NONE ? ds_nn_kv_write(nn, name, y, in->offset) : y;
 }
 
-/* softmax(q·kᵀ + bias)·v; scores of all queries and keys are in memory. */
-static ds_value self_attention(ds_nn *nn, const half *in, ds_value x)
+static ds_attention_params heads_in_blocks(const ds_t5_config *c)
+{
+    return (ds_attention_params){
+        .n_heads = c->n_heads, .n_kv_heads = c->n_heads, .head_dim = c->head_dim, .scale = 1.0};
+}
+
+static ds_value self_attention_in_blocks(ds_nn *nn, half *in, ds_value x)
 {
     const ds_t5_config *c = in->config;
+    const ds_attention_params params = heads_in_blocks(c);
+    ds_nn_push(nn, "SelfAttention");
+    const ds_value q = query(nn, c, x);
+    for (int i = 0; i < 2; ++i) {
+        const char *name = i == 0 ? "k" : "v";
+        in->cells[i] = ds_nn_paged_write(nn, name, key_or_value(nn, c, name, x), c->head_dim);
+    }
+    const ds_value y = output(
+        nn, c, ds_nn_paged_attention(nn, q, in->cells[0], in->cells[1], in->bias, false, &params));
+    ds_nn_pop(nn);
+    return y;
+}
+
+/* softmax(q·kᵀ + bias)·v; scores of all queries and keys are in memory. */
+static ds_value self_attention(ds_nn *nn, half *in, ds_value x)
+{
+    const ds_t5_config *c = in->config;
+    if (in->paged) {
+        return self_attention_in_blocks(nn, in, x);
+    }
     ds_nn_push(nn, "SelfAttention");
     const ds_value q = query(nn, c, x);
     const ds_value k = seen(nn, in, "k", x);
@@ -100,9 +127,25 @@ static ds_value of_source(ds_nn *nn, const half *in, const char *name)
                                  : ds_nn_kv_read(nn, name, inner(in->config));
 }
 
-static ds_value cross_attention(ds_nn *nn, const half *in, ds_value x)
+/* Sources lie in other blocks of the cells of the layer's own keys and values. */
+static ds_value cross_attention_in_blocks(ds_nn *nn, const half *in, ds_value x)
 {
     const ds_t5_config *c = in->config;
+    const ds_attention_params params = heads_in_blocks(c);
+    ds_nn_push(nn, "EncDecAttention");
+    const ds_value q = query(nn, c, x);
+    const ds_value y = output(
+        nn, c, ds_nn_paged_attention(nn, q, in->cells[0], in->cells[1], DS_NONE, true, &params));
+    ds_nn_pop(nn);
+    return y;
+}
+
+static ds_value cross_attention(ds_nn *nn, half *in, ds_value x)
+{
+    const ds_t5_config *c = in->config;
+    if (in->paged) {
+        return cross_attention_in_blocks(nn, in, x);
+    }
     const ds_attention_params params = {.n_heads = c->n_heads,
                                         .n_kv_heads = c->n_heads,
                                         .head_dim = c->head_dim,
@@ -119,7 +162,7 @@ static ds_value cross_attention(ds_nn *nn, const half *in, ds_value x)
     return y;
 }
 
-static ds_value feed_forward(ds_nn *nn, const half *in, ds_value x)
+static ds_value feed_forward(ds_nn *nn, half *in, ds_value x)
 {
     const ds_t5_config *c = in->config;
     const double std = width_std(c, c->hidden_size);
@@ -139,8 +182,8 @@ static ds_value feed_forward(ds_nn *nn, const half *in, ds_value x)
 }
 
 /* x + f(norm(x)) in the scope layer.I. */
-static ds_value sublayer(ds_nn *nn, const half *in, int index, ds_value x,
-                         ds_value (*f)(ds_nn *, const half *, ds_value))
+static ds_value sublayer(ds_nn *nn, half *in, int index, ds_value x,
+                         ds_value (*f)(ds_nn *, half *, ds_value))
 {
     ds_nn_push(nn, "layer.%d", index);
     const ds_value y = f(nn, in, norm(nn, in->config, "layer_norm", x));
@@ -148,7 +191,7 @@ static ds_value sublayer(ds_nn *nn, const half *in, int index, ds_value x,
     return ds_nn_add(nn, x, ds_nn_dropout(nn, y, in->config->dropout));
 }
 
-static ds_value layers(ds_nn *nn, const half *in, int64_t n, bool decodes, ds_value x)
+static ds_value layers(ds_nn *nn, half *in, int64_t n, bool decodes, ds_value x)
 {
     const ds_t5_config *c = in->config;
     x = ds_nn_dropout(nn, x, c->dropout);
@@ -164,17 +207,31 @@ static ds_value layers(ds_nn *nn, const half *in, int64_t n, bool decodes, ds_va
     return ds_nn_dropout(nn, norm(nn, c, "final_layer_norm", x), c->dropout);
 }
 
+static ds_relative_params relative_params(const ds_t5_config *c)
+{
+    return (ds_relative_params){.n_heads = c->n_heads,
+                                .n_buckets = c->n_buckets,
+                                .max_distance = c->max_distance,
+                                .init_std = width_std(c, c->hidden_size)};
+}
+
 /* Of the scope of a half. */
 static ds_value bias_of(ds_nn *nn, const ds_t5_config *c, ds_value first, ds_value end,
                         ds_value offset)
 {
-    const ds_relative_params params = {.n_heads = c->n_heads,
-                                       .n_buckets = c->n_buckets,
-                                       .max_distance = c->max_distance,
-                                       .init_std = width_std(c, c->hidden_size)};
+    const ds_relative_params params = relative_params(c);
     ds_nn_push(nn, "block.0.layer.0.SelfAttention");
     const ds_value bias =
         ds_nn_relative_bias(nn, "relative_attention_bias", first, end, offset, &params);
+    ds_nn_pop(nn);
+    return bias;
+}
+
+static ds_value bias_by_distance(ds_nn *nn, const ds_t5_config *c)
+{
+    const ds_relative_params params = relative_params(c);
+    ds_nn_push(nn, "block.0.layer.0.SelfAttention");
+    const ds_value bias = ds_nn_distance_bias(nn, "relative_attention_bias", &params);
     ds_nn_pop(nn);
     return bias;
 }
@@ -200,10 +257,10 @@ static ds_value embed(ds_nn *nn, ds_value table, ds_value ids)
 static ds_value encode(ds_nn *nn, const ds_t5_config *c, ds_value x, ds_value first, ds_value end)
 {
     ds_nn_push(nn, "encoder");
-    const half in = {.config = c,
-                     .bias = bias_of(nn, c, first, end, DS_NONE),
-                     .offset = DS_NONE,
-                     .source = DS_NONE};
+    half in = {.config = c,
+               .bias = bias_of(nn, c, first, end, DS_NONE),
+               .offset = DS_NONE,
+               .source = DS_NONE};
     x = layers(nn, &in, c->n_layers, false, x);
     ds_nn_pop(nn);
     return x;
@@ -237,6 +294,24 @@ static void keep_source(ds_nn *nn, const ds_t5_config *c, ds_value x)
     ds_nn_pop(nn);
 }
 
+/* The same in blocks of the cells of the layer's own keys and values. */
+static void keep_source_in_blocks(ds_nn *nn, const ds_t5_config *c, ds_value x)
+{
+    ds_nn_push(nn, "decoder");
+    for (int64_t layer = 0; layer < c->n_decoder_layers; ++layer) {
+        ds_value kept[2];
+        ds_nn_push(nn, "block.%lld.layer.1.EncDecAttention", (long long)layer);
+        kept[0] = key_or_value(nn, c, "k", x);
+        kept[1] = key_or_value(nn, c, "v", x);
+        ds_nn_pop(nn);
+        ds_nn_push(nn, "block.%lld.layer.0.SelfAttention", (long long)layer);
+        (void)ds_nn_paged_write(nn, "k", kept[0], c->head_dim);
+        (void)ds_nn_paged_write(nn, "v", kept[1], c->head_dim);
+        ds_nn_pop(nn);
+    }
+    ds_nn_pop(nn);
+}
+
 /* The source alone: what the encoder gives, and what a decoder of this generator reads of it. */
 static void trace_source(ds_nn *nn, const ds_t5_config *c)
 {
@@ -245,7 +320,9 @@ static void trace_source(ds_nn *nn, const ds_t5_config *c)
     const ds_value first = input(nn, "first");
     const ds_value x =
         encode(nn, c, embed(nn, table_of(nn, c), ids), first, ds_nn_document_end(nn, first));
-    if (ds_nn_trace(nn)->kv_length > 0) {
+    if (ds_nn_trace(nn)->paged != NULL) {
+        keep_source_in_blocks(nn, c, x);
+    } else if (ds_nn_trace(nn)->kv_length > 0) {
         keep_source(nn, c, x);
     }
     ds_nn_output(nn, "hidden", ds_nn_cast(nn, x, DS_DTYPE_F32));
@@ -262,12 +339,24 @@ static void trace_next(ds_nn *nn, const ds_t5_config *c)
     const ds_value offset =
         ds_nn_input(nn, "kv_offset", DS_DTYPE_I32, ds_shape_1d(ds_nn_trace(nn)->batch));
     ds_nn_push(nn, "decoder");
-    const half in = {.config = c,
-                     .bias = bias_of(nn, c, first, DS_NONE, offset),
-                     .offset = offset,
-                     .first = first,
-                     .end = end,
-                     .source = DS_NONE};
+    half in = {.config = c,
+               .bias = bias_of(nn, c, first, DS_NONE, offset),
+               .offset = offset,
+               .first = first,
+               .end = end,
+               .source = DS_NONE};
+    const ds_value x = layers(nn, &in, c->n_decoder_layers, true, embed(nn, table, ids));
+    ds_nn_pop(nn);
+    head(nn, c, x, table);
+}
+
+/* Tokens of many sequences in a row. */
+static void trace_next_of_many(ds_nn *nn, const ds_t5_config *c)
+{
+    const ds_value ids = input(nn, "input_ids");
+    const ds_value table = table_of(nn, c);
+    ds_nn_push(nn, "decoder");
+    half in = {.config = c, .bias = bias_by_distance(nn, c), .paged = true};
     const ds_value x = layers(nn, &in, c->n_decoder_layers, true, embed(nn, table, ids));
     ds_nn_pop(nn);
     head(nn, c, x, table);
@@ -284,12 +373,12 @@ static void trace_pairs(ds_nn *nn, const ds_t5_config *c)
     const ds_value source = encode(nn, c, embed(nn, table, ids), first, end);
     const ds_value shifted = ds_nn_shift_labels(nn, labels, first, c->start_id, c->pad_id);
     ds_nn_push(nn, "decoder");
-    const half in = {.config = c,
-                     .bias = bias_of(nn, c, first, DS_NONE, DS_NONE),
-                     .offset = DS_NONE,
-                     .first = first,
-                     .end = end,
-                     .source = source};
+    half in = {.config = c,
+               .bias = bias_of(nn, c, first, DS_NONE, DS_NONE),
+               .offset = DS_NONE,
+               .first = first,
+               .end = end,
+               .source = source};
     const ds_value x = layers(nn, &in, c->n_decoder_layers, true, embed(nn, table, shifted));
     ds_nn_pop(nn);
     head(nn, c, x, table);
@@ -303,7 +392,6 @@ static bool is_built(ds_nn *nn)
         : t->preference != NULL  ? "a preference loss"
         : t->sequence_ranks > 1  ? "sequence parallelism: its scores are of all keys"
         : t->head_ranks > 1      ? "tensor parallelism: its scores are of all heads"
-        : t->paged != NULL       ? "a batch of many sequences; ds_generate has one"
         : t->task != DS_TASK_TOKENS && (t->task != DS_TASK_HIDDEN || t->mode != DS_TRACE_GENERATE)
             ? "a task with classes"
             : NULL;
@@ -323,6 +411,8 @@ static void t5_trace(ds_nn *nn, const void *opaque)
         trace_pairs(nn, opaque);
     } else if (t->task == DS_TASK_HIDDEN) {
         trace_source(nn, opaque);
+    } else if (t->paged != NULL) {
+        trace_next_of_many(nn, opaque);
     } else {
         trace_next(nn, opaque);
     }

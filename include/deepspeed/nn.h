@@ -112,7 +112,10 @@ typedef struct ds_task_params {
  * are those of any sequences in a row. The attention of each takes keys and values from the blocks
  * that the inputs say: tables i32 (sequences,table), the blocks of each; sequence i32 (T), each
  * token's, -1: none; slots i32 (T), the position of all blocks' that takes the token's key, -1:
- * none. `last` is i32 (rows): the tokens whose logits are wanted. */
+ * none. `last` is i32 (rows): the tokens whose logits are wanted. Of a model of sources and what
+ * is made of them (ds_model_info.pairs) source_tables i32 (sequences,table) has the blocks of each
+ * one's source, source_last i32 (1,T) its last position; with the task HIDDEN the trace reads one
+ * source, whose keys go to `slots`. */
 typedef struct ds_paged {
     int64_t blocks;    /* of each cell */
     int64_t block;     /* positions of a block */
@@ -411,6 +414,23 @@ DS_API ds_value ds_nn_relative_bias(ds_nn *nn, const char *name, ds_value first,
  * holds, (B,kv_length,C); and what other traces have put into it. */
 DS_API ds_value ds_nn_kv_write(ds_nn *nn, const char *name, ds_value x, ds_value offset);
 DS_API ds_value ds_nn_kv_read(ds_nn *nn, const char *name, int64_t width);
+
+/* GENERATE of many sequences in a row (ds_trace.paged), in parts: for layers whose scores have a
+ * bias of a table, and for those that see a source, whose keys and values lie in blocks of the same
+ * cells. Errors, as of all ds_nn_ functions, in ds_nn_status: ERR_STATE in another trace. */
+/* x (1,T,KV·D) into the scope's cell `name` where the input `slots` i32 (T) says, -1: nowhere → the
+ * cell's next version (blocks,block,C), which all that reads it in this trace must be given. */
+DS_API ds_value ds_nn_paged_write(ds_nn *nn, const char *name, ds_value x, int64_t head_dim);
+/* q (1,T,H·D) over what ds_nn_paged_write gave: of a token's sequence the keys up to its position,
+ * by the inputs `tables` and `positions`. of_source: of its source those up to the input
+ * source_last i32 (1,T), by source_tables i32 (sequences,table). bias: of ds_nn_distance_bias, or
+ * DS_NONE. Of params n_heads, n_kv_heads, head_dim and scale alone; ERR_UNSUPPORTED with others. */
+DS_API ds_value ds_nn_paged_attention(ds_nn *nn, ds_value q, ds_value keys, ds_value values,
+                                      ds_value bias, bool of_source,
+                                      const ds_attention_params *params);
+/* What ds_nn_relative_bias's table gives by the distance of a key before its query, f32 (1,H,1,E):
+ * the last element at 0, the one before it at 1, the first at E - 1 and beyond. */
+DS_API ds_value ds_nn_distance_bias(ds_nn *nn, const char *name, const ds_relative_params *params);
 
 /* What the router's choice is disturbed by in training. */
 typedef enum ds_moe_noise {

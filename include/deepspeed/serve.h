@@ -15,8 +15,11 @@
  *
  * or a batch at a time by put, query and flush, as in DeepSpeed's InferenceEngineV2. Where layers
  * carry a state (ds_serve_needs.states), a sequence of put holds one until its flush: requests that
- * find none left wait for that, and steps meanwhile end without events. A step
- * allocates nothing; submit and put allocate what a sequence needs. One thread calls a server.
+ * find none left wait for that, and steps meanwhile end without events. Of a model of sources and
+ * what is made of them (ds_model_info.pairs) a request's ids are its source, which the encoder
+ * reads whole, and its text begins with start_id; put, a drafter, prompt_logprobs and adapters of
+ * requests are ERR_UNSUPPORTED there, as are ranks and quantized weights. A step allocates nothing;
+ * submit and put allocate what a sequence needs. One thread calls a server.
  */
 #ifndef DEEPSPEED_SERVE_H
 #define DEEPSPEED_SERVE_H
@@ -189,7 +192,8 @@ typedef struct ds_beams {
 typedef struct ds_serve_request {
     const uint32_t *ids; /* the prompt: n >= 1 */
     size_t n;
-    int64_t max_new_tokens;   /* at least 1; prompt and new ones together at most max_length */
+    int64_t max_new_tokens;   /* at least 1; prompt and new ones together at most max_length; of a
+                                 source at most max_length - 1, whatever n */
     int64_t min_new_tokens;   /* default 0; before that no stop id is drawn */
     const uint32_t *stop_ids; /* an id that ends the sequence; it is reported */
     size_t n_stop_ids;

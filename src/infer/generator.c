@@ -210,7 +210,11 @@ static ds_status build_own(ds_generator *g, const ds_generator_params *params)
                : g->pairs ? dsi_pairs_find_inputs(g, &g->pieces[i])
                           : find_inputs(g, &g->pieces[i]));
     }
-    const size_t longest = (size_t)g->pieces[g->n_pieces - 1].length;
+    size_t longest = 0;
+    for (uint32_t i = 0; i < g->n_pieces; ++i) {
+        const size_t own = (size_t)g->pieces[i].length;
+        longest = own > longest ? own : longest;
+    }
     g->ids = malloc(2 * longest * sizeof *g->ids);
     const size_t v = (size_t)g->vocab_size;
     g->room.order = malloc(v * sizeof *g->room.order);

@@ -32,6 +32,7 @@ typedef struct dsi_piece {
     uint32_t first_message, n_messages; /* of the generator's; generator_stages.c */
     int64_t rows; /* of logits or hidden states; of many sequences in a row, as the cells below */
     ds_cell tables, of_token, slots, adapters; /* adapters: NONE without slots for them */
+    ds_cell source_tables, source_last;        /* NONE: the model reads no sources */
 } dsi_piece;
 
 typedef struct dsi_generator_offload dsi_generator_offload; /* generator_offload.c */
@@ -64,7 +65,8 @@ struct ds_generator {
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;
-    uint32_t n_texts; /* of many sequences: the pieces behind these give hidden states */
+    uint32_t n_texts; /* of many sequences: the pieces behind these give hidden states, of pairs
+                         those of one source */
     bool embeds;      /* there are such */
     dsi_slots slots;  /* for adapters of requests */
     dsi_generator_offload *offload; /* of weights; NULL: all are in memory */
@@ -144,6 +146,13 @@ ds_status dsi_pairs_check(const ds_generator *generator, const ds_generator_para
 ds_status dsi_pairs_build_pieces(ds_generator *generator);
 ds_status dsi_pairs_find_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t n);
+/* Of many sequences: the inputs of a piece that reads a source; and reads one of 1 to max_length
+ * ids, whose keys and values go to slots [n] of the blocks, NULL: nowhere. Which piece runs depends
+ * on n and max_length alone, and so do the bits. *rows_out [n][width], borrowed until the next run.
+ */
+ds_status dsi_pairs_find_source_inputs(ds_generator *generator, dsi_piece *piece);
+ds_status dsi_pairs_read_source(ds_generator *generator, const uint32_t *ids, int64_t n,
+                                const int32_t *slots, const float **rows_out);
 /* Whether latent attention keeps keys and values of whole heads: ranks share them, adapters are on
  * the matrix that makes them, and other accelerators' kernels have no heads as wide as what they
  * are made of. */
@@ -162,6 +171,8 @@ typedef struct dsi_paged_batch {
     const int32_t *last;
     const int32_t *adapters; /* slots of tokens, -1: none; not read without slots */
     const int32_t *lengths;  /* of tokens' sequences; not read but where rotary ones are dynamic */
+    const int32_t *source_tables, *source_last; /* of pairs: blocks of the sequences' sources, and
+                                                   the last position of each token's */
     int64_t n, n_last;
     bool embeds; /* hidden states are wanted in the place of logits, n_last at most n */
 } dsi_paged_batch;

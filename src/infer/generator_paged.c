@@ -118,6 +118,17 @@ static ds_status build_embedding(ds_generator *g)
     return add_piece(g, g->budget, g->budget, DS_TASK_HIDDEN);
 }
 
+/* Sources, one at a time and whole: 16, 64, 256 … up to the longest, as a generator's of one
+ * sequence, whatever the budget. */
+static ds_status build_sources(ds_generator *g)
+{
+    enum { SHORTEST = 16, TIMES = 4 };
+    for (int64_t length = SHORTEST; length < g->max_length; length *= TIMES) {
+        DS_TRY(add_piece(g, length, length, DS_TASK_HIDDEN));
+    }
+    return add_piece(g, g->max_length, g->max_length, DS_TASK_HIDDEN);
+}
+
 /* Lengths 1, 2, 4, 8, 16 … up to the budget, the longer ones with few and with all rows, between
  * them with those that ids are drawn from where there are more. */
 ds_status dsi_paged_build_pieces(ds_generator *g)
@@ -137,7 +148,7 @@ ds_status dsi_paged_build_pieces(ds_generator *g)
         length = 2 * length < g->budget ? 2 * length : g->budget;
     }
     g->n_texts = g->n_pieces;
-    DS_TRY(g->embeds ? build_embedding(g) : DS_OK);
+    DS_TRY(g->pairs ? build_sources(g) : g->embeds ? build_embedding(g) : DS_OK);
     return check_memory(g);
 }
 
@@ -145,6 +156,9 @@ ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
 {
     char prefix[48];
     const bool embeds = piece - g->pieces >= g->n_texts;
+    if (embeds && g->pairs) {
+        return dsi_pairs_find_source_inputs(g, piece);
+    }
     (void)snprintf(prefix, sizeof prefix, "%s.%lld.%lld", embeds ? "embed" : "serve",
                    (long long)piece->length, (long long)piece->rows);
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
@@ -155,6 +169,8 @@ ds_status dsi_paged_find_inputs(ds_generator *g, dsi_piece *piece)
     DS_TRY(dsi_generator_input(g, prefix, "last", &piece->last));
     piece->kv_offset = piece->adapters = DS_NONE;
     piece->sequence = dsi_generator_find_input(g, prefix, "length");
+    piece->source_tables = dsi_generator_find_input(g, prefix, "source_tables");
+    piece->source_last = dsi_generator_find_input(g, prefix, "source_last");
     DS_TRY(g->slots.n > 0 ? dsi_generator_input(g, prefix, "adapters", &piece->adapters) : DS_OK);
     return DS_OK;
 }
@@ -185,6 +201,7 @@ ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const flo
         DS_TRY(dsi_paged_lead(g, batch));
     }
     const dsi_piece *piece = choose(g, batch);
+    const size_t table_bytes = (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t);
     const int64_t length = piece->length;
     const int64_t n = batch->n;
     ds_tensor rows;
@@ -199,8 +216,11 @@ ds_status dsi_paged_run(ds_generator *g, const dsi_paged_batch *batch, const flo
         DS_TRY(write_padded(g, piece->adapters, batch->adapters, n, length, -1));
     }
     DS_TRY(write_padded(g, piece->last, batch->last, batch->n_last, piece->rows, 0));
-    DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables,
-                          (size_t)(g->paged.sequences * g->paged.table) * sizeof(int32_t)));
+    DS_TRY(dsi_exec_write(g->exec, piece->tables, 0, batch->tables, table_bytes));
+    if (piece->source_tables != DS_NONE) {
+        DS_TRY(dsi_exec_write(g->exec, piece->source_tables, 0, batch->source_tables, table_bytes));
+        DS_TRY(write_padded(g, piece->source_last, batch->source_last, n, length, 0));
+    }
     const ds_status status = dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD);
     g->lost = status < 0;
     DS_TRY(status);

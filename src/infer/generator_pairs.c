@@ -2,20 +2,21 @@
 /* Generation by models of sources and what is made of them: piece 0 decodes an id, the others read
  * a source whole, and leave in cells what each layer of the decoder sees of it. Called by
  * generator.c. What a source before was longer stays in the cells behind this one's end, which
- * piece 0 is told. */
+ * piece 0 is told. Of many sequences in a row (generator_paged.c) sources go to blocks instead. */
 #include "infer/generator.h"
 
 #include <stdio.h>
 
 ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *params)
 {
+    const bool many = g->paged.blocks > 0;
     const char *what =
-        g->paged.blocks > 0              ? "many sequences at once (ds_serve); ds_generate "
-                                           "has one"
-        : ds_comm_size(params->comm) > 1 ? "ranks that share the layers"
+        ds_comm_size(params->comm) > 1 || g->plan_ranks > 1 ? "ranks that share the layers"
         : params->quantize != DS_DTYPE_NONE || params->gguf != NULL || params->keep_blocks
             ? "quantized weights"
-            : NULL;
+        : many && g->slots.n > 0     ? "adapters of requests; merge one into the model"
+        : many && params->offload_kv ? "keys and values that are away (offload_kv)"
+                                     : NULL;
     return what == NULL ? DS_OK
                         : ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
                                   "%s: generation from a source is not built for %s",
@@ -64,8 +65,8 @@ static ds_status write_ints(ds_generator *g, ds_cell cell, const int32_t *data, 
 }
 
 /* Padding is a document of its own. */
-static ds_status read_source(ds_generator *g, const dsi_piece *piece, const uint32_t *ids,
-                             int64_t n)
+static ds_status write_source(ds_generator *g, const dsi_piece *piece, const uint32_t *ids,
+                              int64_t n)
 {
     const int64_t length = piece->length;
     for (int64_t i = 0; i < length; ++i) {
@@ -79,7 +80,13 @@ static ds_status read_source(ds_generator *g, const dsi_piece *piece, const uint
     for (int64_t i = 0; i < length; ++i) {
         g->ids[i] = i < n ? 0 : (int32_t)n;
     }
-    DS_TRY(write_ints(g, piece->first, g->ids, length));
+    return write_ints(g, piece->first, g->ids, length);
+}
+
+static ds_status read_source(ds_generator *g, const dsi_piece *piece, const uint32_t *ids,
+                             int64_t n)
+{
+    DS_TRY(write_source(g, piece, ids, n));
     DS_TRY(write_ints(g, piece->kv_offset, &(int32_t){0}, 1));
     return dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD);
 }
@@ -97,5 +104,37 @@ ds_status dsi_pairs_prompt(ds_generator *g, const uint32_t *ids, int64_t n)
     DS_TRY(write_ints(g, g->pieces[0].source_end, &(int32_t){(int32_t)n}, 1));
     const uint32_t start = (uint32_t)ds_model_get_info(g->model)->start_id;
     DS_TRY(dsi_generator_run_piece(g, 0, &start, 1, 1));
+    return DS_OK;
+}
+
+ds_status dsi_pairs_find_source_inputs(ds_generator *g, dsi_piece *piece)
+{
+    char prefix[48];
+    (void)snprintf(prefix, sizeof prefix, "embed.%lld.%lld", (long long)piece->length,
+                   (long long)piece->rows);
+    DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
+    DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
+    DS_TRY(dsi_generator_input(g, prefix, "first", &piece->first));
+    return dsi_generator_input(g, prefix, "slots", &piece->slots);
+}
+
+ds_status dsi_pairs_read_source(ds_generator *g, const uint32_t *ids, int64_t n,
+                                const int32_t *slots, const float **rows_out)
+{
+    const dsi_piece *piece = &g->pieces[g->n_texts];
+    ds_tensor rows;
+    while (piece->length < n) {
+        ++piece;
+    }
+    DS_TRY(write_source(g, piece, ids, n));
+    for (int64_t i = 0; i < piece->length; ++i) {
+        g->ids[i] = i < n && slots != NULL ? slots[i] : -1;
+    }
+    DS_TRY(write_ints(g, piece->slots, g->ids, piece->length));
+    const ds_status status = dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD);
+    g->lost = status < 0;
+    DS_TRY(status);
+    DS_TRY(dsi_exec_output(g->exec, piece->id, "hidden", &rows));
+    *rows_out = rows.data;
     return DS_OK;
 }

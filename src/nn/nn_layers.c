@@ -5,7 +5,6 @@
 #include "base/reserved.h"
 #include "nn/nn.h"
 #include "op/ops.h"
-#include "op/paged_cell.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -437,25 +436,6 @@ static bool repeats_heads(const ds_nn *nn, int64_t n_heads, int64_t n_kv_heads)
            ranks % n_kv_heads == 0 && ranks / n_kv_heads <= DS_MAX_IN;
 }
 
-/* k or v of this batch, put into its blocks of the scope's cell; the cell's new version. */
-static ds_value write_paged(ds_nn *nn, const char *name, ds_value x, ds_value slots,
-                            int64_t head_dim)
-{
-    const ds_paged *paged = nn->trace.paged;
-    char path[DSI_NN_PATH_BYTES];
-    dsi_nn_path(nn, name, path, sizeof path);
-    const ds_meta meta = ds_nn_meta(nn, x);
-    const ds_dtype type = paged->kv_type != DS_DTYPE_NONE ? paged->kv_type : meta.dtype;
-    const int64_t width = ds_shape_last(meta.shape) / head_dim * dsi_paged_head(type, head_dim);
-    const dsi_paged_write_attrs attrs = {.head_dim = type == DS_DTYPE_I8 ? head_dim : 0};
-    const ds_cell_info info = {.name = path,
-                               .kind = DS_CELL_KV,
-                               .meta = {type, ds_shape_3d(paged->blocks, paged->block, width)},
-                               .of = DS_NONE};
-    const ds_value in[3] = {dsi_nn_cell(nn, &info), x, slots};
-    return ds_nn_apply(nn, &dsi_op_paged_write, &attrs, in, 3);
-}
-
 /* What attention is told, paged_attention is told too, or it is refused here: an attribute that is
  * new there would be left out in silence. */
 _Static_assert(sizeof(dsi_attention_attrs) == 14 * sizeof(int64_t),
@@ -480,7 +460,6 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
     const ds_value tables =
         ds_nn_input(nn, "tables", DS_DTYPE_I32, ds_shape_2d(paged->sequences, paged->table));
     const ds_value sequence = ds_nn_input(nn, "sequence", DS_DTYPE_I32, ds_shape_1d(n));
-    const ds_value slots = ds_nn_input(nn, "slots", DS_DTYPE_I32, ds_shape_1d(n));
     const ds_value positions = ds_nn_input(nn, "positions", DS_DTYPE_I32, ds_shape_2d(1, n));
     if (k == DS_NONE) {
         unpack(nn, attrs, &q, &k, &v);
@@ -492,8 +471,8 @@ static ds_value attention_paged(ds_nn *nn, ds_value q, ds_value k, ds_value v,
         v = same ? k : repeat_heads(nn, v, attrs->n_kv_heads, times);
         own.n_kv_heads = nn->trace.head_ranks;
     }
-    const ds_value keys = write_paged(nn, "k", k, slots, attrs->head_dim);
-    const ds_value values = v == k ? keys : write_paged(nn, "v", v, slots, attrs->head_dim);
+    const ds_value keys = ds_nn_paged_write(nn, "k", k, attrs->head_dim);
+    const ds_value values = v == k ? keys : ds_nn_paged_write(nn, "v", v, attrs->head_dim);
     const ds_value in[7] = {q, keys, values, tables, sequence, positions, heads};
     dsi_nn_apply_all(nn, &dsi_op_paged_attention, &own, in, heads != DS_NONE ? 7 : 6, made);
     return behind_sinks(nn, params, made);

@@ -717,9 +717,9 @@ typedef struct dsi_paged_attrs {
     int64_t all_heads; /* with `heads`: how many there are in all; else 0 */
 } dsi_paged_attrs;
 /* paged_attention: q (1,T,H·D), k, v (N,P,KV·D) or as paged_write makes them of i8, tables i32
- * (S,M), sequence i32 (T), positions i32 (1,T), [heads i32 (H): which of all heads these are] →
- * y (1,T,H·D), lse f32 (1,H,T) as attention's: causal attention of each token over its own
- * sequence. No gradient. */
+ * (S,M), sequence i32 (T), positions i32 (1,T), [heads i32 (H): which of all heads these are],
+ * [bias f32 (1,H,1,E): what a score gets by distance, nearest last] → y (1,T,H·D), lse f32 (1,H,T)
+ * as attention's: causal attention of each token over its own sequence. No gradient. */
 extern const ds_op dsi_op_paged_attention;
 
 /* ---- slot_adapter.c -------------------------------------------------------------------------- */

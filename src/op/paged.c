@@ -117,6 +117,22 @@ static ds_status check_heads(const ds_infer *call)
     return DS_OK;
 }
 
+/* Of distances E - 1 to 0; farther keys get what the farthest has. */
+static ds_status check_bias(const ds_infer *call)
+{
+    const dsi_paged_attrs *a = call->attrs;
+    if (!dsi_op_has(call, 7)) {
+        return DS_OK;
+    }
+    const ds_meta bias = dsi_op_in(call, 7);
+    if (bias.dtype != DS_DTYPE_F32 || bias.shape.n_dims != 4 || bias.shape.dims[0] != 1 ||
+        bias.shape.dims[1] != a->n_heads || bias.shape.dims[2] != 1 || bias.shape.dims[3] < 1) {
+        return dsi_op_bad(call, 7, "bias", "f32 (1,%lld,1,E)", (long long)a->n_heads);
+    }
+    return a->alibi == 0.0 ? DS_OK
+                           : dsi_op_bad_attr(call, "alibi %g, expected 0 beside bias", a->alibi);
+}
+
 static ds_status paged_attention_infer(ds_infer *call)
 {
     const dsi_paged_attrs *a = call->attrs;
@@ -136,6 +152,7 @@ static ds_status paged_attention_infer(ds_infer *call)
     }
     DS_TRY(dsi_op_need_tokens(call, 0, "q", 4));
     DS_TRY(dsi_op_may(call, 6, "heads", DS_DTYPE_I32, ds_shape_1d(a->n_heads)));
+    DS_TRY(check_bias(call));
     call->out[0] = q;
     call->out[1] =
         dsi_meta_of(dsi_stat_dtype(q.dtype), ds_shape_3d(1, a->n_heads, q.shape.dims[1]));
@@ -191,21 +208,23 @@ const ds_op dsi_op_paged_attention = {
     .op_class = DS_CLASS_ATTENTION,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE(.in = "__h __h __h __ _ __ h", .out = "__h _h_", .split = "h",
+    .place = DSI_PLACE(.in = "__h __h __h __ _ __ h _h__", .out = "__h _h_", .split = "h",
                        .adapt = adapt_heads, .local = heads_local),
     .doc =
         "q (1,T,H·D), k, v (N,P,KV·D): N blocks of P positions, tables i32 (S,M), sequence i32 "
-        "(T), positions i32 (1,T), [heads i32 (H)] → y (1,T,H·D), "
+        "(T), positions i32 (1,T), [heads i32 (H)], [bias f32 (1,H,1,E)] → y (1,T,H·D), "
         "lse f32 (1,H,T): softmax(scale·q·kᵀ)·v over the "
         "keys of the token's own sequence up to its position, those of the window if there is one. "
-        "cap and alibi bend scores as in attention. k and v are as paged_write makes them, of any "
+        "cap and alibi bend scores as in attention; then bias is added, its last element where key "
+        "and query are at one position, the one before it at a distance of 1, its first at E-1 and "
+        "beyond. k and v are as paged_write makes them, of any "
         "float dtype or of i8 with KV·(D+4) bytes a position. Position p of sequence s lies in "
         "block "
         "tables[s][p/P], row p%P. A token of sequence -1 gives 0, and -inf as lse. A sequence, "
         "position or block out of range is an error that names it. heads: which of all_heads these "
         "are, ascending by one.",
     .n_in_min = 6,
-    .n_in_max = 7,
+    .n_in_max = 8,
     .n_out = 2,
     .attrs_bytes = sizeof(dsi_paged_attrs),
     .attrs = paged_attrs,

@@ -15,6 +15,15 @@ ds_status dsi_batch_create(ds_server *s)
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
     b->behind = malloc(2 * rows * sizeof *b->behind);
+    if (s->pairs) {
+        const size_t table = sequences * (size_t)s->generator->paged.table;
+        b->source_tables = calloc(table + tokens + (size_t)s->max_length, sizeof *b->tables);
+        if (b->source_tables == NULL) {
+            return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for tables of sources");
+        }
+        b->source_last = b->source_tables + table;
+        b->source_slots = b->source_last + tokens;
+    }
     if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL ||
         b->behind == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a batch of %lld tokens",
@@ -35,6 +44,7 @@ void dsi_batch_destroy(ds_server *s)
     free(s->batch.ids);
     free(s->batch.last);
     free(s->batch.tables);
+    free(s->batch.source_tables);
     free(s->batch.members);
     free(s->batch.behind);
 }
@@ -42,6 +52,7 @@ void dsi_batch_destroy(ds_server *s)
 void dsi_batch_begin(ds_server *s)
 {
     s->batch.n = s->batch.n_last = s->batch.n_members = s->batch.n_events = 0;
+    s->batch.n_source = 0;
 }
 
 static void add_row(dsi_serve_batch *b, dsi_sequence *q, int64_t behind, int64_t token)
@@ -82,8 +93,14 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
     for (int64_t i = 0; i < q->n_blocks; ++i) {
         table[i] = q->blocks[i];
     }
+    if (q->source != NULL) {
+        dsi_source_table(q, b->source_tables + row * s->generator->paged.table);
+    }
     for (int64_t i = 0; i < n; ++i) {
         const int64_t position = q->n_computed + i;
+        if (q->source != NULL) {
+            b->source_last[b->n] = (int32_t)dsi_source_length(q) - 1;
+        }
         b->ids[b->n] = (int32_t)q->ids[position];
         b->positions[b->n] = (int32_t)position;
         b->of_token[b->n] = (int32_t)row;
@@ -119,6 +136,8 @@ ds_status dsi_batch_run(ds_server *s, bool embeds, const float **rows_out)
                                    .last = b->last,
                                    .adapters = b->adapters,
                                    .lengths = b->lengths,
+                                   .source_tables = b->source_tables,
+                                   .source_last = b->source_last,
                                    .n = b->n,
                                    .n_last = embeds ? b->n : b->n_last,
                                    .embeds = embeds};

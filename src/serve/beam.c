@@ -62,14 +62,16 @@ ds_status dsi_beams_check(const ds_server *s, const ds_serve_request *r)
                        "ds_serve_request: a search by beams takes no temperature, penalties, "
                        "biases, log-probabilities, guide or dry");
     }
-    const int64_t each = ((int64_t)r->n + r->max_new_tokens + s->block - 1) / s->block;
+    const int64_t prompt = s->pairs ? 1 : (int64_t)r->n;
+    const int64_t source = s->pairs ? ((int64_t)r->n + s->block - 1) / s->block : 0;
+    const int64_t each = (prompt + r->max_new_tokens + s->block - 1) / s->block;
     if ((int64_t)(1 + r->n_stop_ids) * b->n > s->vocab_size ||
-        each * b->n > s->generator->paged.blocks) {
+        each * b->n + source > s->generator->paged.blocks) {
         return ds_fail(s->ctx, DS_ERR_LIMIT,
                        "%lld beams of %lld positions need %lld blocks of the %lld that there are, "
                        "and %lld ids of the vocabulary of %lld",
-                       (long long)b->n, (long long)r->n + (long long)r->max_new_tokens,
-                       (long long)(each * b->n), (long long)s->generator->paged.blocks,
+                       (long long)b->n, (long long)prompt + (long long)r->max_new_tokens,
+                       (long long)(each * b->n + source), (long long)s->generator->paged.blocks,
                        (long long)((int64_t)(1 + r->n_stop_ids) * b->n), (long long)s->vocab_size);
     }
     return DS_OK;
@@ -102,7 +104,7 @@ static void destroy_group(dsi_beam_group *g)
 static ds_status make_sequence(ds_server *s, dsi_beam_group *g, const ds_serve_request *r,
                                dsi_sequence **to)
 {
-    DS_TRY(dsi_sequence_create(s, g->uid, r->ids, r->n, (int64_t)r->n + r->max_new_tokens, to));
+    DS_TRY(dsi_sequence_of_request(s, g->uid, r, to));
     dsi_sequence *q = *to;
     dsi_serve_adapter_begin(s, q, r->adapter);
     q->request.max_new_tokens = r->max_new_tokens;
@@ -162,7 +164,7 @@ ds_status dsi_beams_submit(ds_server *s, const ds_serve_request *r)
     }
     g->beams = *r->beams;
     g->uid = s->last_uid + 1;
-    g->n_prompt = (int64_t)r->n;
+    g->n_prompt = s->pairs ? 1 : (int64_t)r->n;
     g->n_keep = (r->n_stop_ids > 1 ? 1 + (int64_t)r->n_stop_ids : 2) * g->beams.n;
     g->n_keep = g->n_keep < s->vocab_size ? g->n_keep : s->vocab_size;
     const ds_status status = fill_group(s, g, r);
@@ -335,7 +337,7 @@ static void fork_from(ds_server *s, const dsi_sequence *from, uint32_t id, dsi_s
 /* A place among those that run, or without its blocks among those that wait. */
 static void enter(ds_server *s, dsi_sequence *q)
 {
-    if (s->running.n < s->max_sequences && dsi_sequence_take_state(s, q)) {
+    if (s->running.n < s->max_sequences && dsi_sequence_take_state(s, q) && dsi_source_hold(s, q)) {
         dsi_sequences_insert(&s->running, q);
     } else {
         dsi_sequence_drop_blocks(s, q);

@@ -63,6 +63,24 @@ ds_status ds_serve_embed(ds_server *s, const uint32_t *ids, size_t n, ds_pool po
     return DS_OK;
 }
 
+/* Of a model that reads sources its encoder's rows, which take no blocks: the first that waits. */
+static ds_status read_document(ds_server *s)
+{
+    dsi_sequence *q = s->embedding.first;
+    const float *row = NULL;
+    dsi_batch_begin(s);
+    DS_TRY(dsi_pairs_read_source(s->generator, q->ids, q->n_ids, NULL, &row));
+    for (int64_t i = 0; i < q->n_ids; ++i) {
+        dsi_pool_add(q->pool, q->pooled, s->width, i, row + i * s->width);
+    }
+    q->n_computed = s->batch.n = q->n_ids;
+    s->n_embedding += 1;
+    s->stats.n_prompt_tokens += q->n_prompt;
+    s->stats.n_steps += 1;
+    s->stats.n_tokens += q->n_ids;
+    return DS_OK;
+}
+
 /* Blocks that were computed already serve where only the last row counts. */
 static int64_t match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
 {
@@ -97,7 +115,8 @@ static bool begin(ds_server *s, dsi_sequence *q)
 bool dsi_embed_waits(const ds_server *s)
 {
     int64_t shared = 0;
-    return s->embedding.n > 0 && s->n_embedding == 0 && !has_room(s, s->embedding.first, &shared);
+    return !s->pairs && s->embedding.n > 0 && s->n_embedding == 0 &&
+           !has_room(s, s->embedding.first, &shared);
 }
 
 static void make_batch(ds_server *s)
@@ -134,6 +153,11 @@ static void end(ds_server *s, dsi_sequence *q, ds_serve_event *event)
 ds_status dsi_embed_step(ds_server *s, ds_serve_event *events, size_t *n_out)
 {
     const float *row = NULL;
+    if (s->pairs) {
+        DS_TRY(read_document(s));
+        end(s, s->embedding.first, &events[(*n_out)++]);
+        return DS_OK;
+    }
     make_batch(s);
     if (s->batch.n == 0) {
         return DS_OK;

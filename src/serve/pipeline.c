@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTH = 1024, LONGEST = 8192, TEXT_CEILING = 64 << 20 };
+enum { LENGTH = 1024, LONGEST = 8192, SOURCE = 512, TEXT_CEILING = 64 << 20 };
 
 /* One prompt and what comes of it. */
 typedef struct text {
@@ -89,9 +89,10 @@ static ds_status open_all(ds_pipeline *p, const ds_pipeline_params *params)
     DS_TRY(ds_tokenizer_open(p->ctx, tokenizer != NULL ? tokenizer : params->model, &p->tokenizer));
     DS_TRY(ds_tokenizer_scratch_create(p->tokenizer, 0, &p->scratch));
     DS_TRY(find_stops(p));
+    const int64_t longest = ds_model_get_info(p->model)->pairs ? SOURCE : LONGEST;
     const int64_t most = ds_model_get_info(p->model)->max_positions;
     serve.source.model = p->model;
-    serve.source.max_length = most > 0 && most < LONGEST ? most : LONGEST;
+    serve.source.max_length = most > 0 && most < longest ? most : longest;
     if (params->config != NULL) {
         DS_TRY(ds_serve_configure(p->ctx, params->config, &serve));
         DS_TRY(ds_generator_copy(p->ctx, params->config, &serve.source, params->model));
@@ -147,7 +148,8 @@ static ds_status set_request(ds_pipeline *p, const ds_text_options *o, size_t i)
     ds_serve_request *r = &p->texts[i].request;
     const int64_t own = p->sizes.max_length;
     const int64_t most = o->max_length > 0 ? o->max_length : LENGTH < own ? LENGTH : own;
-    const int64_t room = most - (int64_t)r->n;
+    /* a source takes no positions of the text, which begins with an id of its own */
+    const int64_t room = most - (ds_model_get_info(p->model)->pairs ? 1 : (int64_t)r->n);
     if (most > own || room < 1) {
         return ds_fail(p->ctx, DS_ERR_LIMIT,
                        "prompt %zu has %zu tokens: max_length %" PRId64

@@ -34,6 +34,7 @@ void dsi_sequence_destroy(dsi_sequence **sequence)
 {
     dsi_sequence *q = *sequence;
     if (q != NULL && q->group == NULL) {
+        dsi_source_leave(q);
         free(q->ids);
         free(q->blocks);
         dsi_sequence_destroy(&q->shadow);
@@ -154,6 +155,7 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
     while (q->n_blocks > 0) {
         dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
     }
+    dsi_source_release(s, q);
     if (q->state >= 0) {
         s->free_states[s->n_free_states++] = q->state;
         q->state = -1;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a server; batches by put, query and flush. See serve.h. */
 #include "base/reserved.h"
+#include "serve/serve_plan.h"
 #include "serve/server.h"
 #include "serve/turns.h"
 
@@ -31,6 +32,12 @@ static ds_status refuse_drafts(const ds_server *s, const char *field, const char
                    field, what);
 }
 
+int64_t dsi_serve_longest_text(const ds_model *model, int64_t max_length, int64_t block)
+{
+    const bool pairs = model != NULL && ds_model_get_info(model)->pairs;
+    return (pairs ? 2 : 1) * ((max_length + block - 1) / block * block);
+}
+
 /* Fills the sizes; *tokens_out: positions of all sequences. */
 static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *tokens_out)
 {
@@ -44,7 +51,16 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
                                   : p->source.max_length;
     s->max_draft = p->max_draft;
     s->carries = model != NULL && ds_model_get_info(model)->carries;
-    s->cache = !p->no_prefix_cache && !s->carries; /* blocks alone do not make up a begin */
+    s->pairs = model != NULL && ds_model_get_info(model)->pairs;
+    /* blocks alone do not make up a begin */
+    s->cache = !p->no_prefix_cache && !s->carries && !s->pairs;
+    if (s->pairs && p->draft != NULL) {
+        return ds_fail(
+            s->ctx, DS_ERR_UNSUPPORTED,
+            "ds_serve_params: draft: %s reads sources, which a draft model would have to "
+            "read too: not built; max_draft alone is",
+            ds_model_get_info(model)->architecture);
+    }
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
     if (s->block % BLOCK != 0) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -81,7 +97,7 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_batch_tokens", s->max_batch_tokens, s->max_sequences, MOST_TOKENS));
     DS_TRY(bound(s->ctx, "source.max_length", s->max_length, 2, INT32_MAX / 4));
-    const int64_t whole = (s->max_length + s->block - 1) / s->block * s->block;
+    const int64_t whole = dsi_serve_longest_text(model, s->max_length, s->block);
     *tokens_out = or_default(p->kv_tokens, 4 * whole);
     DS_TRY(bound(s->ctx, "kv_tokens", *tokens_out, whole, INT32_MAX / 2));
     if (*tokens_out % s->block != 0) {
@@ -152,6 +168,12 @@ ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
     if (ds_model_get_info(own.source.model)->carries) {
         return refuse_drafts(s, "draft", "the drafter");
     }
+    if (ds_model_get_info(own.source.model)->pairs) {
+        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_serve_params: draft: %s reads sources, which are no begins of the "
+                       "model's texts",
+                       ds_model_get_info(own.source.model)->architecture);
+    }
     const int64_t most = ds_model_get_info(own.source.model)->max_positions;
     own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;
     *own_out = own;
@@ -181,6 +203,11 @@ static ds_status create_lead(ds_server *s, const ds_serve_params *params)
             s->ctx, DS_LOG_JOB,
             "the model has layers of linear attention, whose state is not kept: no prefix cache, "
             "each prompt is computed from its first token on");
+    }
+    if (s->pairs && !params->no_prefix_cache) {
+        ds_log(s->ctx, DS_LOG_JOB,
+               "the model reads sources: no prefix cache; texts of one source share it while one "
+               "of them runs");
     }
     DS_TRY(dsi_batch_create(s));
     DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
@@ -307,6 +334,11 @@ static ds_status check_put(const ds_server *s, size_t n, const uint64_t *uids, c
     int64_t tokens = 0;
     int64_t blocks = 0;
     int64_t tracked = s->put.n;
+    if (s->pairs) {
+        return ds_fail(
+            s->ctx, DS_ERR_UNSUPPORTED,
+            "ds_serve_put: the model reads sources: put is not built with it, submit is");
+    }
     if (n == 0 || n > (size_t)s->max_sequences) {
         return ds_fail(s->ctx, DS_ERR_LIMIT, "ds_serve_put: %zu sequences, 1 to %lld are possible",
                        n, (long long)s->max_sequences);
@@ -404,7 +436,8 @@ void ds_serve_query(const ds_server *s, uint64_t uid, int64_t max_tokens, int64_
 {
     const dsi_sequence fresh = {0};
     const dsi_sequence *q = dsi_sequences_find(&s->put, uid);
-    if (q == NULL && (s->put.n >= s->max_tracked || (s->carries && s->n_free_states == 0))) {
+    if (s->pairs ||
+        (q == NULL && (s->put.n >= s->max_tracked || (s->carries && s->n_free_states == 0)))) {
         *n_tokens_out = *n_blocks_out = 0;
         return;
     }

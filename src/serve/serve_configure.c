@@ -66,13 +66,16 @@ static ds_status size_cache(ds_ctx *ctx, const ds_config_values *values, ds_serv
     }
     if (in->allocates != 0) {
         params->kv_tokens = in->kv_size * block;
-        if (params->source.max_length > params->kv_tokens) { /* no longer text could end */
-            params->source.max_length = params->kv_tokens;
+        const bool pairs = ds_model_get_info(params->source.model)->pairs;
+        const int64_t most = pairs ? in->kv_size / 2 * block : params->kv_tokens;
+        if (params->source.max_length > most && most > 0) { /* no longer text could end */
+            params->source.max_length = most;
         }
         return DS_OK;
     }
-    return fill_memory(ctx, values, params,
-                       (params->source.max_length + block - 1) / block * block);
+    return fill_memory(
+        ctx, values, params,
+        dsi_serve_longest_text(params->source.model, params->source.max_length, block));
 }
 
 ds_status ds_serve_configure(ds_ctx *ctx, const ds_config *config, ds_serve_params *params)

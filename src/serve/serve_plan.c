@@ -65,11 +65,11 @@ static ds_status add_drafter(const ds_server *s, const ds_serve_params *params, 
     return DS_OK;
 }
 
-/* Seconds of one run of the shortest piece with these many tokens and logits. */
-static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_t tokens,
-                            int64_t rows, double *seconds_out)
+/* Seconds of one run of the shortest piece from `piece` on with these many tokens and logits. */
+static ds_status time_piece_from(const ds_server *s, const dsi_piece *piece,
+                                 const dsi_device *device, int64_t tokens, int64_t rows,
+                                 double *seconds_out)
 {
-    const dsi_piece *piece = s->generator->pieces;
     const uint32_t n_ranks = s->generator->plan_ranks > 1 ? s->generator->plan_ranks : 1;
     dsi_sim_step *steps = NULL;
     dsi_timeline *timeline = NULL;
@@ -90,6 +90,24 @@ static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_
     return status;
 }
 
+static ds_status time_piece(const ds_server *s, const dsi_device *device, int64_t tokens,
+                            int64_t rows, double *seconds_out)
+{
+    return time_piece_from(s, s->generator->pieces, device, tokens, rows, seconds_out);
+}
+
+/* Of as many tokens of prompts as a batch has; sources are read one by one, the longest here. */
+static ds_status time_prompt(const ds_server *s, const dsi_device *device, double *seconds_out)
+{
+    const ds_generator *g = s->generator;
+    if (!s->pairs) {
+        return time_piece(s, device, s->max_batch_tokens, 1, seconds_out);
+    }
+    DS_TRY(time_piece_from(s, &g->pieces[g->n_texts], device, s->max_length, 1, seconds_out));
+    *seconds_out *= (double)s->max_batch_tokens / (double)s->max_length;
+    return DS_OK;
+}
+
 ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t n_ranks,
                             const dsi_device *device, ds_serve_needs *needs_out,
                             dsi_serve_times *times_out)
@@ -106,8 +124,7 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t
         status = status < 0
                      ? status
                      : time_piece(&s, device, s.max_sequences, s.max_sequences, &times_out->all);
-        status =
-            status < 0 ? status : time_piece(&s, device, s.max_batch_tokens, 1, &times_out->prompt);
+        status = status < 0 ? status : time_prompt(&s, device, &times_out->prompt);
     }
     ds_generator_destroy(&s.generator);
     return status;

@@ -20,4 +20,7 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t
                             const dsi_device *device, ds_serve_needs *needs_out,
                             dsi_serve_times *times_out);
 
+/* Positions of whole blocks that the longest text takes, of pairs with its source. */
+int64_t dsi_serve_longest_text(const ds_model *model, int64_t max_length, int64_t block);
+
 #endif

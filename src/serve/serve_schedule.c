@@ -17,6 +17,24 @@
 #include <string.h>
 
 /* ---- submit ---- */
+/* A source and what is made of it, which begins with an id that is not drawn. */
+static ds_status check_pair(ds_server *s, const ds_serve_request *r)
+{
+    if (r->prompt_logprobs) {
+        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_serve_request: prompt_logprobs: the model's prompts are sources, whose "
+                       "ids have no chances");
+    }
+    if (r->n > (size_t)s->max_length || r->max_new_tokens > s->max_length - 1) {
+        return ds_fail(s->ctx, DS_ERR_LIMIT,
+                       "the source has %zu tokens and a text of %lld is asked for; at most %lld "
+                       "and %lld are possible",
+                       r->n, (long long)r->max_new_tokens, (long long)s->max_length,
+                       (long long)s->max_length - 1);
+    }
+    return DS_OK;
+}
+
 static ds_status check_request(ds_server *s, const ds_serve_request *r)
 {
     if (r->n == 0 || r->max_new_tokens < 1 || r->min_new_tokens < 0) {
@@ -25,7 +43,9 @@ static ds_status check_request(ds_server *s, const ds_serve_request *r)
                        "expected at least 1, 1 and 0",
                        r->n, (long long)r->max_new_tokens, (long long)r->min_new_tokens);
     }
-    if (r->n > (size_t)s->max_length || r->max_new_tokens > s->max_length - (int64_t)r->n) {
+    DS_TRY(s->pairs ? check_pair(s, r) : DS_OK);
+    if (!s->pairs &&
+        (r->n > (size_t)s->max_length || r->max_new_tokens > s->max_length - (int64_t)r->n)) {
         return ds_fail(s->ctx, DS_ERR_LIMIT,
                        "the prompt has %zu tokens and %lld more are asked for; together at most "
                        "%lld are possible",
@@ -66,8 +86,7 @@ ds_status ds_serve_submit(ds_server *s, const ds_serve_request *r, uint64_t *uid
         return DS_OK;
     }
     dsi_sequence *q = NULL;
-    DS_TRY(dsi_sequence_create(s, s->last_uid + 1, r->ids, r->n, (int64_t)r->n + r->max_new_tokens,
-                               &q));
+    DS_TRY(dsi_sequence_of_request(s, s->last_uid + 1, r, &q));
     q->request = *r;
     q->request.ids = NULL;
     q->request.bias = NULL;
@@ -227,6 +246,13 @@ static void add_pieces(ds_server *s)
     }
 }
 
+/* Sources are read whole, before the batch: as many in a step as are one, or a budget. */
+static bool may_read(const ds_server *s, const dsi_sequence *q)
+{
+    const int64_t n = dsi_source_to_read(q);
+    return n == 0 || s->batch.n_source == 0 || s->batch.n_source + n <= s->max_batch_tokens;
+}
+
 /* Whether the first that waits may run: there are blocks for all its ids and one more. */
 static bool admit(ds_server *s)
 {
@@ -237,17 +263,19 @@ static bool admit(ds_server *s)
         return false;
     }
     const int64_t shared = dsi_sequence_match(s, q, &n_free);
-    const int64_t own = (q->n_ids + s->block) / s->block - shared;
-    if ((own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) ||
-        !dsi_sequence_take_state(s, q)) {
+    const int64_t own = (q->n_ids + s->block) / s->block - shared + dsi_source_lacks(q);
+    const int64_t reads = dsi_source_to_read(q);
+    if (!may_read(s, q) || (own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) ||
+        !dsi_sequence_take_state(s, q) || !dsi_source_hold(s, q)) {
         return false;
     }
+    s->batch.n_source += reads;
     dsi_sequences_remove(&s->waiting, q);
     dsi_sequences_insert(&s->running, q);
     dsi_sequence_share(s, q, shared);
     if (q->n_cached < 0) {
         q->n_cached = q->n_computed;
-        s->stats.n_prompt_tokens += q->n_prompt;
+        s->stats.n_prompt_tokens += s->pairs ? dsi_source_length(q) : q->n_prompt;
         s->stats.n_cached_tokens += q->n_cached;
     }
     add_piece(s, q);
@@ -354,6 +382,7 @@ ds_status ds_serve_step(ds_server *s, ds_serve_event *events, size_t *n_out)
     if (s->batch.n == 0) {
         return dsi_paged_beat(s->generator);
     }
+    DS_TRY(dsi_sources_read(s));
     DS_TRY(dsi_batch_run(s, false, &logits));
     dsi_draw(s, logits, events);
     for (int64_t i = 0; i < s->batch.n_last;) {

@@ -10,6 +10,7 @@
 #include <deepspeed/serve.h>
 
 typedef struct dsi_beam_group dsi_beam_group; /* beam.c */
+typedef struct dsi_source dsi_source;         /* serve_source.c */
 
 /* A sequence: of put, or of a request. In one list of the server's, by `next`. */
 typedef struct dsi_sequence {
@@ -32,6 +33,9 @@ typedef struct dsi_sequence {
         state; /* its row of tables and of what layers carry; -1: none, or rows are of a batch */
     uint64_t begin; /* the serial before its first block */
     bool of_put;
+    dsi_source *source;          /* of pairs: ids are what is made of it; NULL: of others, or put */
+    ds_server *server;           /* of a source */
+    bool holds_source;           /* it runs: the source has blocks */
     dsi_beam_group *group;       /* which owns it; NULL: none */
     struct dsi_beam_next *nexts; /* of a group: the likeliest ids behind it */
     double score;
@@ -56,11 +60,14 @@ typedef struct dsi_sequences {
 typedef struct dsi_serve_batch {
     int32_t *ids, *positions, *of_token, *slots, *adapters, *lengths; /* [budget] */
     int32_t *tables;                                                  /* [sequences][table] */
-    int32_t *last;                                                    /* [rows] */
-    dsi_sequence **members; /* [sequences], in order of their rows */
-    dsi_sequence **wanting; /* [rows]: whose logits row i is, */
-    int64_t *behind;        /* [rows]: and behind how many of its ids, */
-    int64_t *event;         /* [rows]: and which event is of it; -1: it scores an id of a prompt */
+    int32_t *source_tables, *source_last; /* likewise, [budget]; of pairs, as the next */
+    int32_t *source_slots;                /* [max_length] */
+    int64_t n_source;                     /* ids of sources that this step reads */
+    int32_t *last;                        /* [rows] */
+    dsi_sequence **members;               /* [sequences], in order of their rows */
+    dsi_sequence **wanting;               /* [rows]: whose logits row i is, */
+    int64_t *behind;                      /* [rows]: and behind how many of its ids, */
+    int64_t *event; /* [rows]: and which event is of it; -1: it scores an id of a prompt */
     int64_t n_events;
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
@@ -87,7 +94,9 @@ struct ds_server {
     bool carries;         /* a state goes on from token to token: see dsi_sequence_take_state */
     int32_t *free_states; /* [max_sequences], the last n_free_states of use first */
     int64_t n_free_states;
-    bool follows; /* a rank above 0: ds_serve_follow alone */
+    bool pairs;          /* requests' ids are sources of what is made of them */
+    dsi_source *sources; /* of all sequences */
+    bool follows;        /* a rank above 0: ds_serve_follow alone */
     uint64_t last_uid;
     dsi_sequences waiting, running, put; /* by arrival */
     dsi_serve_slot *slots;               /* [n_slots], for adapters */
@@ -138,6 +147,24 @@ int64_t dsi_sequence_length_at(const dsi_sequence *sequence, int64_t position);
 int64_t dsi_sequence_grown(const ds_server *server, const dsi_sequence *sequence);
 /* After a run: registers blocks that became full. */
 void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
+
+/* ---- serve_source.c: nothing to do, read or lack for sequences without one ---- */
+/* A sequence of the request's prompt, or of its source and the id that decoders begin with. */
+ds_status dsi_sequence_of_request(ds_server *server, uint64_t uid, const ds_serve_request *request,
+                                  dsi_sequence **sequence_out);
+/* The sequence, which ends, has it no more. */
+void dsi_source_leave(dsi_sequence *sequence);
+int64_t dsi_source_length(const dsi_sequence *sequence);
+/* Blocks that holding it takes. */
+int64_t dsi_source_lacks(const dsi_sequence *sequence);
+/* Ids that have to be read for it then. */
+int64_t dsi_source_to_read(const dsi_sequence *sequence);
+/* Its blocks, all or none, until the release of the last that holds it. */
+bool dsi_source_hold(ds_server *server, dsi_sequence *sequence);
+void dsi_source_release(ds_server *server, dsi_sequence *sequence);
+void dsi_source_table(const dsi_sequence *sequence, int32_t *table);
+/* Those of running sequences that were not read. */
+ds_status dsi_sources_read(ds_server *server);
 
 /* ---- serve.c ---- */
 /* Errors: ERR_STATE on a rank that follows. */

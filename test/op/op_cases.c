@@ -1000,6 +1000,17 @@ const op_case op_cases[] = {
      ATTRS(dsi_paged_attrs, .n_heads = 6, .n_kv_heads = 2, .head_dim = 8, .scale = 0.35,
            .alibi = 8.0, .alibi_rounded = 1, .all_heads = 12),
      .loose = 2},
+    {&dsi_op_paged_attention, "biases by distance",
+     "act[1,70,48] act[3,64,16] act[3,64,16] i32[1,3]<3 "
+     "i32[70]<1 i32[1,70]p - f32[1,6,1,20]",
+     ATTRS(dsi_paged_attrs, .n_heads = 6, .n_kv_heads = 2, .head_dim = 8, .scale = 0.35),
+     .loose = 2},
+    {&dsi_op_paged_attention, "biases of all distances, capped",
+     "act[1,19,64] act[5,64,32] act[5,64,32] i32[3,4]<5 "
+     "i32[19]<3 i32[1,19]<256 - f32[1,4,1,300]",
+     ATTRS(dsi_paged_attrs, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25,
+           .cap = 0.7, .window = 67),
+     .loose = 2},
     {&dsi_op_slot_adapter, "odd", "act[1,7,33] act[1,7,19] act[3,19,5] act[3,5,33] i32[7]<3",
      .loose = 2},
     {&dsi_op_slot_adapter, "wide", "act[1,5,200] act[1,5,77] act[2,77,80] act[2,80,200] i32[5]<2",

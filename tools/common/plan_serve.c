@@ -304,7 +304,8 @@ static int64_t room(const serve_run *r, const ds_serve_needs *n)
     const uint64_t most = n->keys_values == 0 ? (uint64_t)n->kv_tokens
                           : r->memory > rest  ? (r->memory - rest) / n->position / 64 * 64
                                               : 0;
-    return most >= (uint64_t)n->max_length ? (int64_t)most : 0;
+    const int64_t text = dsi_serve_longest_text(r->model, n->max_length, 64);
+    return most >= (uint64_t)text ? (int64_t)most : 0;
 }
 
 /* Fewer positions, keys and values in int8, blocks for weights, and all of them: each that fits. */
@@ -322,6 +323,9 @@ static ds_status find_changes(serve_run *r, change *changes, uint32_t *n_out)
                 continue; /* it was asked for */
             }
             p.kv_type = DS_DTYPE_I8;
+        }
+        if (t > 0 && ds_model_get_info(r->model)->pairs) {
+            continue; /* not built for them */
         }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
@@ -378,7 +382,7 @@ static ds_status find_offload(const serve_run *r, change *changes, uint32_t *n_o
         return DS_OK;
     }
     DS_TRY(plan_away(r, p, 0, &none));
-    p.source.offload_kv = !fits(r, none.total);
+    p.source.offload_kv = !fits(r, none.total) && !ds_model_get_info(r->model)->pairs;
     DS_TRY(p.source.offload_kv ? plan_away(r, p, 0, &none) : DS_OK);
     if (!fits(r, none.total)) {
         return DS_OK;
@@ -461,7 +465,7 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                        mib(n->states), (double)n->states / 1024.0 / (double)n->max_sequences);
     }
     (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
-                 "%lld positions a text, %lld texts and %lld tokens a batch\n\n"
+                 "%lld positions a text%s, %lld texts and %lld tokens a batch\n\n"
                  "memory, MiB\n"
                  "  weights             %12.2f\n"
                  "  keys and values     %12.2f  %lld positions of %.2f KiB, %s\n"
@@ -472,6 +476,7 @@ static void print_text(const serve_run *r, const change *changes, uint32_t n_cha
                  ds_model_get_info(r->model)->architecture, (double)n->parameters * 1e-6,
                  ds_dtype_name(n->dtype), type != NULL ? ", linear layers in " : "",
                  type != NULL ? type : "", ranks, (long long)n->max_length,
+                 ds_model_get_info(r->model)->pairs ? ", as many of its source" : "",
                  (long long)n->max_sequences, (long long)n->max_batch_tokens, mib(n->weights),
                  mib(n->keys_values), (long long)n->kv_tokens, (double)n->position / 1024.0,
                  ds_dtype_name(n->kv_type), states, mib(n->batch), mib(n->process), mib(n->total),

@@ -6,9 +6,11 @@
 
 void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
 {
-    enum { LONGEST = 8192 };
-    const int64_t model_most = ds_model_get_info(params->source.model)->max_positions;
-    const int64_t otherwise = model_most > 0 && model_most < LONGEST ? model_most : LONGEST;
+    enum { LONGEST = 8192, SOURCE = 512 };
+    const ds_model_info *info = ds_model_get_info(params->source.model);
+    const int64_t most = info->pairs ? SOURCE : LONGEST;
+    const int64_t model_most = info->max_positions;
+    const int64_t otherwise = model_most > 0 && model_most < most ? model_most : most;
     params->source.dtype = flags->dtype != NULL ? ds_dtype_from_name(flags->dtype) : DS_DTYPE_NONE;
     params->source.max_length = flags->max_length > 0 ? flags->max_length : otherwise;
     params->source.config = offload_flags_infer(&flags->offload) ? NULL : flags->offload.config;

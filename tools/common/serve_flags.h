@@ -33,7 +33,8 @@ typedef struct serve_flags {
      .def = "0",                                                                                   \
      .max = 1e9,                                                                                   \
      .given_out = &(f)->shaped,                                                                    \
-     .doc = "Positions of a text, prompt included; default: the model's, at most 8192."},          \
+     .doc = "Positions of a text, prompt included; default: the model's, at most 8192. Of T5 "     \
+            "those of a source, and of what is made of it; default: 512."},                        \
         {.name = "max_sequences",                                                                  \
          .type = DSI_ARG_INT,                                                                      \
          .out = &(f)->max_sequences,                                                               \
@@ -59,7 +60,8 @@ typedef struct serve_flags {
          .def = "0",                                                                               \
          .max = 1e9,                                                                               \
          .given_out = &(f)->sized,                                                                 \
-         .doc = "Positions that all texts have together; default: four times --max_length."},      \
+         .doc = "Positions that all texts have together; default: four times --max_length, of "    \
+                "T5, whose sources take some too, eight times."},                                  \
         {.name = "kv_type",                                                                        \
          .type = DSI_ARG_TEXT,                                                                     \
          .out = &(f)->kv_type,                                                                     \

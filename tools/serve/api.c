@@ -457,8 +457,14 @@ static bool fit(api_reader *r)
         if (c->n_ids == 0) {
             return api_fail(r->e, MHD_HTTP_BAD_REQUEST, NULL, param, "the prompt has no token");
         }
-        longest = (int64_t)c->n_ids > longest ? (int64_t)c->n_ids : longest;
-        shortest = (int64_t)c->n_ids < shortest ? (int64_t)c->n_ids : shortest;
+        if (f->pairs && (int64_t)c->n_ids > f->max_length) {
+            return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "context_length_exceeded", param,
+                            "the prompt has %zu tokens; this server reads sources of up to %lld",
+                            c->n_ids, (long long)f->max_length);
+        }
+        const int64_t own = front_positions(f, c->n_ids);
+        longest = own > longest ? own : longest;
+        shortest = own < shortest ? own : shortest;
         if (ds_detokenizer_create(f->tokenizer, DS_DECODE_SKIP_SPECIAL, &c->decoder) < 0) {
             return api_fail(r->e, MHD_HTTP_INTERNAL_SERVER_ERROR, NULL, "", "no memory");
         }
@@ -521,6 +527,11 @@ static bool check_together(api_reader *r, json_t *body)
     j->request.n_prompt_top = j->n_ranked;
     if (r->echo && j->request.n_top > j->n_ranked) {
         j->request.n_prompt_top = j->request.n_top;
+    }
+    if (r->f->pairs && j->request.prompt_logprobs) {
+        return api_unsupported(r, r->echo && j->logprobs ? "echo" : "prompt_logprobs",
+                               "log-probabilities of prompts: this model's are sources, which it "
+                               "reads as a whole");
     }
     j->own_stops = json_array_size(r->stop_ids) > 0;
     return true;

@@ -45,8 +45,9 @@ static void submit(engine *e, job *j)
         ds_serve_request r = j->request;
         r.ids = c->ids;
         r.n = c->n_ids;
-        if (j->most_together > 0 && r.max_new_tokens > j->most_together - (int64_t)r.n) {
-            r.max_new_tokens = j->most_together - (int64_t)r.n;
+        const int64_t positions = front_positions(f, r.n);
+        if (j->most_together > 0 && r.max_new_tokens > j->most_together - positions) {
+            r.max_new_tokens = j->most_together - positions;
         }
         r.adapter = r.adapter != 0 ? lora_slot_now(f, r.adapter) : 0;
         /* the first of several is the one that the seed gives alone */

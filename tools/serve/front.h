@@ -51,6 +51,7 @@ typedef struct served {
     ds_server *server;
     ds_encoder *encoder;
     sentence_form sentence;
+    bool pairs;
     int64_t number; /* over ranks: of those that were loaded; the first is 0 */
     int64_t max_length, vocab_size, width;
     uint64_t tokenizer, stops;        /* digests of its files and ids; 0: --tokenizer has them */
@@ -97,6 +98,7 @@ struct front {
     const serve_options *options;
     ds_server *server;      /* NULL: the model is an encoder, */
     ds_encoder *encoder;    /* which gives vectors alone */
+    bool pairs;             /* prompts are sources: they take no positions of a text */
     sentence_form sentence; /* how */
     int64_t width;          /* of vectors; 0: there are none */
     const ds_tokenizer *tokenizer;
@@ -249,6 +251,12 @@ struct job {
     dsi_buf echoed;   /* members of a response that repeat the request */
     unsigned status;
 };
+
+/* Positions that a prompt of n ids takes in its text: of a source the id that texts begin with. */
+static inline int64_t front_positions(const front *f, size_t n)
+{
+    return f->pairs ? 1 : (int64_t)n;
+}
 
 /* Frees when nobody holds it any more. With the lock. */
 void job_release(job *j);

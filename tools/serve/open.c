@@ -7,8 +7,10 @@
 #include "common/chat_turns.h"
 #include "common/hub_flag.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
 
@@ -165,12 +167,32 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
     return DS_OK;
 }
 
+/* Whether a model of sources and what is made of them is there for its encoder's vectors alone: a
+ * folder of sentence-transformers, or one without a decoder. */
+static bool is_half(const serve_options *o)
+{
+    char path[PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/modules.json", o->model);
+    if (access(path, F_OK) == 0) {
+        return true;
+    }
+    (void)snprintf(path, sizeof path, "%s/config.json", o->model);
+    json_t *config = json_load_file(path, 0, NULL);
+    const char *name =
+        json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const bool encodes = name != NULL && strcmp(name, "T5EncoderModel") == 0;
+    json_decref(config);
+    return encodes;
+}
+
 ds_status open_server(ds_ctx *ctx, const serve_options *o, front *f, const parts *p)
 {
     ds_status status = ds_comm_agree(f->comm, ctx, open_sentence(ctx, o, f, p));
-    if (status >= 0 && ds_model_get_info(p->model)->encoder) {
+    const ds_model_info *info = ds_model_get_info(p->model);
+    if (status >= 0 && info->encoder && (!info->pairs || is_half(o))) {
         return open_encoder(ctx, o, f, p);
     }
+    f->pairs = info->pairs;
     const ds_generator_params draft = {
         .model = p->draft,
         .weights = p->draft_folder,

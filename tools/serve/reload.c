@@ -88,6 +88,9 @@ const char *reload_differs(const front *f, const served *s)
 {
     return (s->server == NULL) != (f->server == NULL)
                ? "one of them is an encoder; start another server for it"
+           : s->pairs != f->pairs
+               ? "one of them makes texts of sources, the other one goes on with prompts; start "
+                 "another server for it"
            : s->tokenizer != f->tokenizer_digest
                ? "its tokenizer or chat template is another one than that in force; start another "
                  "server for it"

@@ -38,6 +38,7 @@ static void keep_served(loaded *l, ds_ctx *ctx, const front *f)
     l->base = (served){.ctx = ctx,
                        .server = f->server,
                        .encoder = f->encoder,
+                       .pairs = f->pairs,
                        .sentence = f->sentence,
                        .max_length = f->max_length,
                        .vocab_size = f->vocab_size,

@@ -15,13 +15,15 @@ typedef struct paged_shape {
     int64_t d, group, q_stride, kv_stride;                   /* elements a token */
     int64_t kv_head;                                         /* elements of a head in the cells */
     ds_dtype kv_type;
-    bool bends; /* scores are capped or biased before the softmax */
+    int64_t n_distances; /* that have a bias of their own; 0: none has */
+    bool bends;          /* scores are capped or biased before the softmax */
 } paged_shape;
 
 static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
 {
     const dsi_paged_attrs *a = sig->attrs;
     const ds_dtype kv_type = sig->in[1].dtype;
+    const bool has_bias = sig->n_in > 7 && sig->in[7].dtype != DS_DTYPE_NONE;
     return (paged_shape){.a = a,
                          .n_tokens = sig->in[0].shape.dims[1],
                          .n_blocks = sig->in[1].shape.dims[0],
@@ -34,12 +36,14 @@ static inline paged_shape paged_shape_of(const ds_kernel_sig *sig)
                          .kv_stride = sig->in[1].shape.dims[2],
                          .kv_head = dsi_paged_head(kv_type, a->head_dim),
                          .kv_type = kv_type,
-                         .bends = a->cap > 0.0 || a->alibi > 0.0};
+                         .n_distances = has_bias ? sig->in[7].shape.dims[3] : 0,
+                         .bends = a->cap > 0.0 || a->alibi > 0.0 || has_bias};
 }
 
 /* The integers of a call. */
 typedef struct paged_data {
     const int32_t *tables, *sequence, *positions;
+    const float *bias;        /* [head][n_distances], the nearest last; NULL: none */
     int64_t head0, all_heads; /* the first head's number among all, and how many those are */
 } paged_data;
 
@@ -47,7 +51,9 @@ static inline paged_data paged_data_of(const ds_kernel_call *call)
 {
     const dsi_paged_attrs *a = call->sig->attrs;
     const bool has_heads = call->sig->n_in > 6 && call->in[6].meta.dtype != DS_DTYPE_NONE;
-    return (paged_data){.tables = call->in[3].data,
+    const bool has_bias = call->sig->n_in > 7 && call->in[7].meta.dtype != DS_DTYPE_NONE;
+    return (paged_data){.bias = has_bias ? call->in[7].data : NULL,
+                        .tables = call->in[3].data,
                         .sequence = call->in[4].data,
                         .positions = call->in[5].data,
                         .head0 = has_heads ? ((const int32_t *)call->in[6].data)[0] : 0,
@@ -58,6 +64,12 @@ static inline paged_data paged_data_of(const ds_kernel_call *call)
 static inline double paged_slope(const paged_shape *s, const paged_data *x, int64_t h)
 {
     return s->a->alibi > 0.0 ? dsi_alibi_slope(s->a->alibi, x->all_heads, x->head0 + h) : 0.0;
+}
+
+/* Where the bias of a distance is among a head's. */
+static inline int64_t paged_bias_at(const paged_shape *s, int64_t distance)
+{
+    return distance < s->n_distances ? s->n_distances - 1 - distance : 0;
 }
 
 /* The scale of a head of an i8 cell, whose codes these are. */

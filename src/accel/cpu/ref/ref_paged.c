@@ -119,6 +119,9 @@ static real attend(const ds_kernel_call *call, const paged_shape *s, int64_t t, 
             dot += ref_get(&call->in[0], q_at + c) * cell_get(s, &call->in[1], k_at, c);
         }
         p[j] = score_of(s, dot, slope, j, x.positions[t]);
+        p[j] += s->n_distances == 0
+                    ? R(0.0)
+                    : (real)x.bias[h * s->n_distances + paged_bias_at(s, x.positions[t] - j)];
         top = p[j] > top ? p[j] : top;
     }
     for (int64_t j = first; j < last; ++j) {

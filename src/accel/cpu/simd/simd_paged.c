@@ -103,6 +103,16 @@ static attn_bend bend_of(const paged_job *job, int64_t h)
                           a->alibi_rounded != 0);
 }
 
+/* What the scores of the first n keys of a block get, whose first is `distance` before the query.
+ */
+static void add_biases(const paged_shape *s, const float *bias, int64_t distance, int64_t n,
+                       float *scores)
+{
+    for (int64_t j = 0; j < n; ++j) {
+        scores[j] += bias[paged_bias_at(s, distance - j)];
+    }
+}
+
 /* Of scores in the softmax: where they were bent, the scale is in them. */
 static float factor_of(const paged_shape *s)
 {
@@ -164,6 +174,10 @@ DSI_INLINE void attend_block(const paged_task *t, int64_t k0, int64_t end, ds_dt
         if (s->bends) {
             const attn_bend bend = bend_of(job, t->h0 + row / t->run.n);
             bend_scores(&bend, job->scores, s->a->alibi_rounded != 0 ? k0 : k0 - position);
+        }
+        if (s->n_distances > 0) {
+            const int64_t h = t->h0 + row / t->run.n;
+            add_biases(s, job->x.bias + h * s->n_distances, position - k0, last, job->scores);
         }
         const float alpha =
             soften(job->scores, first, last, factor, &job->top[row], &job->sum[row]);
