@@ -14,7 +14,7 @@ cat > t5.json <<END
 END
 awk 'BEGIN {for (i = 0; i < 80; ++i) printf "{\"prompt\": \"the fox %d goes\", \"completion\": \"up and down %d\"}\n", i, i * 7 % 80}' > pairs.jsonl
 "$build/ds_train" --model_config t5.json --tokenizer bytes --data pairs.jsonl --seq_length 48 --micro_batch 8 --max_steps 20 \
-    --learning_rate 1e-2 --output out > log 2>&1 || { cat log; echo "training"; exit 1; }
+    --learning_rate 1e-2 --output t5 > log 2>&1 || { cat log; echo "training"; exit 1; }
 for ((i = 0; i < ${2:-1}; ++i)); do
-    python3 "$source/test/tools/serve_random.py" "$build/ds_serve" out - - 40 $((${3:-32} + i)) || exit 1
+    python3 "$source/test/tools/serve_random.py" "$build/ds_serve" t5 - - 40 $((${3:-32} + i)) || exit 1
 done
