@@ -419,7 +419,8 @@ DS_API ds_value ds_nn_kv_read(ds_nn *nn, const char *name, int64_t width);
  * bias of a table, and for those that see a source, whose keys and values lie in blocks of the same
  * cells. Errors, as of all ds_nn_ functions, in ds_nn_status: ERR_STATE in another trace. */
 /* x (1,T,KV·D) into the scope's cell `name` where the input `slots` i32 (T) says, -1: nowhere → the
- * cell's next version (blocks,block,C), which all that reads it in this trace must be given. */
+ * cell's next version (blocks,block,C), which all that reads it in this trace must be given.
+ * Errors: ERR_ARG where x is not whole heads. */
 DS_API ds_value ds_nn_paged_write(ds_nn *nn, const char *name, ds_value x, int64_t head_dim);
 /* q (1,T,H·D) over what ds_nn_paged_write gave: of a token's sequence the keys up to its position,
  * by the inputs `tables` and `positions`. of_source: of its source those up to the input

@@ -22,6 +22,11 @@ ds_value ds_nn_paged_write(ds_nn *nn, const char *name, ds_value x, int64_t head
     if (!is_paged(nn, "ds_nn_paged_write")) {
         return DS_NONE;
     }
+    if (head_dim < 1 || ds_shape_last(ds_nn_meta(nn, x).shape) % head_dim != 0) {
+        ds_nn_fail(nn, DS_ERR_ARG, "ds_nn_paged_write: heads of %lld do not make up x",
+                   (long long)head_dim);
+        return DS_NONE;
+    }
     const ds_paged *paged = nn->trace.paged;
     char path[DSI_NN_PATH_BYTES];
     dsi_nn_path(nn, name, path, sizeof path);

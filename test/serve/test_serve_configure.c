@@ -118,14 +118,15 @@ static size_t likeliest(const float *logits, int64_t n)
 }
 
 /* Greedy: the text is the bytes of the ids that put gives. */
-static void writes_texts(void **state)
+static void writes_texts_of(void **state, const char *name,
+                            void (*open_case)(ds_ctx *, const char *, parity_case *))
 {
     enum { NEW = 9 };
     static const char *const prompts[] = {"ab", "\x01\x02\x03", "ab"};
     parity_case p;
     ds_pipeline *pipeline = NULL;
     const ds_text_response *r = NULL;
-    parity_open(*state, "llama3", &p);
+    open_case(*state, name, &p);
     ds_config *config = load(*state, "{\"dtype\": \"fp32\", \"max_out_tokens\": 40}");
     const ds_pipeline_params params = {.model = p.folder, .tokenizer = "bytes", .config = config};
     const ds_text_options options = {.greedy = true, .max_new_tokens = NEW};
@@ -176,6 +177,12 @@ static void writes_texts(void **state)
     ds_pipeline_destroy(&pipeline);
     ds_config_destroy(&config);
     parity_close(&p);
+}
+
+static void writes_texts(void **state)
+{
+    writes_texts_of(state, "llama3", parity_open);
+    writes_texts_of(state, "t5_untied", parity_open_pairs); /* what is made of sources */
 }
 
 /* The tokenizer and the copy that a file asks for. */

@@ -8,6 +8,7 @@
 #include "common/scratch.h"
 #include "common/serve_crowd.h"
 
+#include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/serve.h>
@@ -166,21 +167,29 @@ static void texts_like_transformers(void **state)
 }
 
 /* ---- against a generator ---- */
-static void ids_of_a_generator(void **state)
+enum { SOURCES = 8, MADE = 40 };
+
+/* Ids of random sources, greedy and drawn, with an adapter of the model or without (NULL). */
+static void ids_with(ds_ctx *ctx, const char *adapter_folder, uint32_t made[SOURCES][MADE])
 {
-    enum { N = 12, MADE = 40 };
-    ds_ctx *ctx = *state;
     parity_case p;
     uint32_t ids[MOST_IDS];
-    uint32_t made[MADE];
     uint64_t seed = 3;
+    ds_adapter *adapter = NULL;
     ds_generator *generator = NULL;
     parity_open_pairs(ctx, "t5_untied", &p);
+    if (adapter_folder != NULL) {
+        char path[PARITY_PATH];
+        golden_path(path, sizeof path, "%s", adapter_folder);
+        CHECK_OK(ctx, ds_adapter_open(ctx, path, &adapter));
+        CHECK_OK(ctx, ds_adapter_fit(adapter, &p.model));
+    }
     const ds_generator_params params = {
-        .model = p.model, .weights = p.folder, .max_length = LONGEST};
+        .model = p.model, .weights = p.folder, .max_length = LONGEST, .adapter = adapter};
     CHECK_OK(ctx, ds_generator_create(ctx, &params, &generator));
-    ds_server *server = open_server(ctx, &p, (ds_serve_params){.max_sequences = 2});
-    for (int k = 0; k < N; ++k) {
+    ds_server *server =
+        open_server(ctx, &p, (ds_serve_params){.max_sequences = 2, .source = {.adapter = adapter}});
+    for (int k = 0; k < SOURCES; ++k) {
         const size_t n = 1 + crowd_below(&seed, MOST_IDS);
         ds_serve_event events[2];
         size_t n_events = 0;
@@ -192,7 +201,7 @@ static void ids_of_a_generator(void **state)
         }
         CHECK_OK(ctx, ds_generator_prompt(generator, ids, n));
         for (int i = 0; i < MADE; ++i) {
-            CHECK_OK(ctx, ds_generator_next(generator, &sampling, &made[i]));
+            CHECK_OK(ctx, ds_generator_next(generator, &sampling, &made[k][i]));
         }
         const ds_serve_request r = {
             .ids = ids, .n = n, .max_new_tokens = MADE, .sampling = sampling};
@@ -200,13 +209,23 @@ static void ids_of_a_generator(void **state)
         while (got < MADE) {
             CHECK_OK(ctx, ds_serve_step(server, events, &n_events));
             for (size_t e = 0; e < n_events; ++e) {
-                assert_int_equal(events[e].id, made[got++]);
+                assert_int_equal(events[e].id, made[k][got++]);
             }
         }
     }
     ds_serve_destroy(&server);
     ds_generator_destroy(&generator);
+    ds_adapter_destroy(&adapter);
     parity_close(&p);
+}
+
+static void ids_of_a_generator(void **state)
+{
+    uint32_t plain[SOURCES][MADE];
+    uint32_t adapted[SOURCES][MADE];
+    ids_with(*state, NULL, plain);
+    ids_with(*state, "adapter/t5_all/start", adapted);
+    assert_memory_not_equal(plain, adapted, sizeof plain);
 }
 
 /* ---- bit identity ---- */

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random requests of ds_serve: alone on one server, then all at once on another one with other limits, guesses, cache, neighbours that
-vanish and adapters that come and go: the same answers to the bit, whole and as streams.
+vanish and adapters that come and go: the same answers to the bit, whole and as streams. A model of sources (T5) has no adapters: - and -.
 Usage: serve_random.py PROGRAM MODEL LORA1 LORA2 [REQUESTS [SEED]]"""
 import atexit
 import base64
@@ -18,6 +18,9 @@ import threading
 import time
 
 PROGRAM, MODEL, *LORAS = sys.argv[1:5]
+PAIRS = LORAS == ["-", "-"]
+NAMES = "m" if PAIRS else "mmab"
+LORA_FLAGS = [] if PAIRS else ["--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates"]
 N = int(sys.argv[5]) if len(sys.argv) > 5 else 60
 SEED = int(sys.argv[6]) if len(sys.argv) > 6 else 1
 WORDS = "the quick brown fox jumps over lazy dog zigzag goes up and down 1 2 , . \n \" * : \u00e9 \u4e16".split(" ")
@@ -35,8 +38,7 @@ def fail(*what):
 class Server:
     def __init__(self, *flags):
         self.process = subprocess.Popen([PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
-                                         "--max_length", "448", "--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3",
-                                         "--max_lora_rank", "4", "--lora_updates", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                         "--max_length", "448", *LORA_FLAGS, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", self.process.stdout.readline())
         if not found:
@@ -79,7 +81,7 @@ def sampling(rng, body):
 
 def text_request(rng):
     chat = rng.random() < 0.3
-    body = dict(model=rng.choice("mmab"), max_tokens=rng.randint(1, 60), temperature=0)
+    body = dict(model=rng.choice(NAMES), max_tokens=rng.randint(1, 60), temperature=0)
     if chat:
         body["messages"] = [dict(role=r, content=prompt(rng, 30)) for r in rng.choice((("user",), ("system", "user"), ("user", "assistant", "user")))]
     else:
@@ -110,7 +112,7 @@ def text_request(rng):
         body.update(rng.choice(FORMS))
     elif rng.random() < 0.2:
         body.update(dict(logprobs=True, top_logprobs=rng.randint(0, 5)) if chat else dict(logprobs=rng.randint(0, 5)))
-    if not chat and rng.random() < 0.1:
+    if not chat and rng.random() < 0.1 and not (PAIRS and "logprobs" in body):
         body["echo"] = True
     return "chat/completions" if chat else "completions", body
 
@@ -193,7 +195,7 @@ def vanish(s, rng, over):
     """A client that goes before its answer is there, again and again."""
     while not over.is_set():
         c = socket.create_connection(("127.0.0.1", s.port))
-        body = json.dumps(dict(model=rng.choice("mab"), prompt=prompt(rng), max_tokens=80, stream=rng.random() < 0.5)).encode()
+        body = json.dumps(dict(model=rng.choice(NAMES), prompt=prompt(rng), max_tokens=80, stream=rng.random() < 0.5)).encode()
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body[:rng.choice((len(body), len(body), 9))])
         time.sleep(rng.uniform(0, 0.1))
         c.close()
@@ -238,7 +240,7 @@ def main():
     alone.end()
     flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "2048", "8192")), "--max_sequences",
              rng.choice(("4", "7", "16"))]
-    flags += rng.choice((["--draft", "3"], ["--draft_model", MODEL, "--draft", "2"], []))
+    flags += rng.choice((["--draft", "3"], ["--draft", "2"] if PAIRS else ["--draft_model", MODEL, "--draft", "2"], []))
     flags += rng.choice((["--no_prefix_cache"], [], []))
     flags += ["--threads", rng.choice(("1", "2"))]
     crowd = Server(*flags, *dtype, *kv)
@@ -271,7 +273,7 @@ def main():
         elif plain(json.loads(text)) != plain(want[i]):
             wrong.append((body, plain(json.loads(text)), plain(want[i])))
 
-    noise = [threading.Thread(target=vanish, args=(crowd, random.Random(SEED + 1), over)), threading.Thread(target=swap, args=(crowd, random.Random(SEED + 2), over))]
+    noise = [threading.Thread(target=f, args=(crowd, random.Random(SEED + 1 + i), over)) for i, f in enumerate((vanish,) if PAIRS else (vanish, swap))]
     threads = [threading.Thread(target=work) for _ in range(12)]
     for t in noise + threads:
         t.start()
