@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Random requests of ds_serve, alone and in a crowd: RUNS of 40 (default 100). Usage: serve_random.sh BUILD
+# Random requests of ds_serve, alone and in a crowd, for TEST_SECONDS (default 3600). Usage: serve_random.sh BUILD
 set -euo pipefail
-exec bash "$(dirname "$0")/../tools/test_serve_random.sh" "$1" "${RUNS:-100}" "${SEED:-$RANDOM}"
+exec bash "$(dirname "$0")/../tools/test_serve_random.sh" "$1" 1 "${SEED:-$RANDOM}" "${TEST_SECONDS:-3600}"
