@@ -104,7 +104,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         while first == FIRST or time.time() - begun < SECONDS:
             made = subprocess.run((os.path.join(BUILD, "guide_random"), "40", "1", str(first)), capture_output=True, text=True, check=True).stdout
-            schemas = [row["schema"] for row in map(json.loads, made.splitlines()) if "schema" in row]
+            schemas = [row["schema"] for row in map(json.loads, made.split("\n")[:-1]) if "schema" in row]
             list(pool.map(lambda p: one(server, random.Random(first * 1000 + p[0]), p[1]), enumerate(schemas)))
             first += 40
     server.process.terminate()
