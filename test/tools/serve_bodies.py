@@ -302,6 +302,8 @@ def fixed(s):
             ("/v1/chat/completions", dict(chat, chat_template_kwargs={"": 1}), None),
             ("/v1/chat/completions", dict(chat, chat_template_kwargs={"k" * 60 + str(i): 1 for i in range(40)}), None),
             ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice="none", parallel_tool_calls=False), {"tools", "parallel_tool_calls"}),
+            ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice="none", response_format={"type": "json_object"}), {"tools"}),
+            ("/v1/chat/completions", dict(chat, tools=[TOOL], response_format={"type": "json_object"}), None),
             ("/v1/chat/completions", dict(chat, tools=[3], tool_choice="none"), None),
             ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f", "zz": 1}}), None),
             ("/v1/chat/completions", dict(chat, messages=after()), set()),

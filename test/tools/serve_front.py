@@ -127,7 +127,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if mode == "torn":  # within a frame
                 self.wfile.write(b"1c\r\ndata: {\"choices\": [{\"text\": \r\n")
                 self.wfile.flush()
-            if mode in ("half", "torn"):
+            if mode == "told":  # all but the connection's end
+                self.frame(b"[DONE]")
+            if mode in ("half", "torn", "told"):
                 self.connection.shutdown(2)
                 self.close_connection = True
                 return
@@ -315,6 +317,11 @@ def losses():
         status, got = f.frames(model="m", prompt="x")
         expect(status == 200 and len(got) == 2 and json.loads(got[0])["n"] == 1 and json.loads(got[1])["error"]["code"] == "replica_lost", mode, got)
         expect(len(a.seen) + len(b.seen) + len(c.seen) == n + 1)
+    a.mode = b.mode = c.mode = "told"
+    until(lambda: f.states() == ["up"] * 3, f.states())
+    expect(f.frames(model="m", prompt="x")[1][1:] == ["[DONE]"], "a stream that was whole")
+    a.mode = b.mode = c.mode = "half"
+    until(lambda: f.states() == ["up"] * 3, f.states())
     status, text, _ = f.ask("POST", "/v1/responses", dict(model="m", input="x", stream=True))
     expect("event: error\ndata: " in text and json.loads(text.split("data: ")[-1])["type"] == "error", text)
     f.end()

@@ -516,6 +516,23 @@ def secure():
         expect(bad.returncode == 2 and "--tls_" in bad.stderr, flags, bad)
 
 
+def one_port():
+    """Two servers do not share a port: the second is refused; one comes behind one that has ended at once."""
+    s = Server()
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=60)  # which its end closes
+    c.request("GET", "/health")
+    c.getresponse().read()
+    again = [PROGRAM, "--model", MODEL, "--port", str(s.port)]
+    bad = subprocess.run(again, capture_output=True, text=True, check=False, timeout=60)
+    expect(bad.returncode == 1 and "it is taken" in bad.stderr, bad)
+    s.end()
+    next_one = subprocess.Popen(again, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    expect(next_one.stdout.readline().endswith(f":{s.port}\n"), "the port is free")
+    next_one.send_signal(signal.SIGTERM)
+    expect(next_one.wait(60) == 0)
+    c.close()
+
+
 def keys_and_limits():
     with open("keys", "w", encoding="utf-8") as f:
         f.write("first\nsecond\n")
@@ -896,6 +913,7 @@ def main():
         Server().end()
     tools()
     secure()
+    one_port()
     keys_and_limits()
     bad = subprocess.run([PROGRAM, "--model", MODEL, "--kv_tokens", "64"], capture_output=True, text=True, check=False)
     expect(bad.returncode == 2 and "kv_tokens" in bad.stderr, bad)

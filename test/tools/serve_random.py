@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import math
+import os
 import random
 import re
 import signal
@@ -31,13 +32,33 @@ FORMS = (dict(structured_outputs={"regex": "[a-f]{3,9}( [0-9]+)?"}), dict(struct
              "required": ["a"]}}}))
 
 
+TEMPLATE = ("{% if tools %}<tools>{% for t in tools %}{{ t.function.name }} {% endfor %}<tool_call></tool_call>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+            "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{{ m.tool_call_id or '' }}\n{% endfor %}<assistant>")
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]}}}
+         for name in ("look", "walk_to")]
+
+
+def make_tokenizer():
+    """Bytes, with a template that has a place for tools."""
+    os.makedirs("tagged", exist_ok=True)
+    whole = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {b: chr(b) for b in whole} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in whole)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    with open("tagged/tokenizer.json", "w", encoding="utf-8") as f:
+        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": None,
+                   "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
+                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": {letters[b]: b for b in range(256)}, "merges": []}}, f)
+    with open("tagged/tokenizer_config.json", "w", encoding="utf-8") as f:
+        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}, f)
+
+
 def fail(*what):
     raise SystemExit(f"FAILED (seed {SEED}): {what}")
 
 
 class Server:
     def __init__(self, *flags):
-        self.process = subprocess.Popen([PROGRAM, "--model", MODEL, "--served_model_name", "m", "--chat_template", "chatml", "--port", "0",
+        self.process = subprocess.Popen([PROGRAM, "--model", MODEL, "--served_model_name", "m", "--tokenizer", "tagged", "--port", "0",
                                          "--max_length", "448", *LORA_FLAGS, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)
         found = re.fullmatch(r"serving m on http://127.0.0.1:(\d+)\n", self.process.stdout.readline())
@@ -108,12 +129,33 @@ def text_request(rng):
             body[name] = value
     if "dry_multiplier" in body and rng.random() < 0.5:
         body.update(dry_base=rng.uniform(1, 2), dry_allowed_length=rng.randint(1, 4), dry_penalty_last_n=rng.choice((-1, 5, 50)))
-    if rng.random() < 0.2:
+    if chat and rng.random() < 0.3:
+        body["messages"] = [dict(role="user", content=prompt(rng, 5))]
+        body.update(tools=TOOLS, tool_choice=rng.choice(("auto", "required", {"type": "function", "function": {"name": "look"}})), max_tokens=rng.choice((20, 100)))
+        body.update(rng.choice(({}, {"parallel_tool_calls": False}, {"parallel_tool_calls": True})))
+        if "min_tokens" in body:
+            body["min_tokens"] = min(body["min_tokens"], body["max_tokens"])
+        if rng.random() < 0.3:
+            body.update(logprobs=True, top_logprobs=rng.randint(0, 3))
+        if rng.random() < 0.3:
+            body["messages"] += [{"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {
+                "name": "look", "arguments": '{"b":"x"}'}}]}, {"role": "tool", "tool_call_id": "c", "content": prompt(rng, 5)}]
+        if "stop_token_ids" in body:
+            body.pop("min_tokens", None)  # a form may have no other id there
+    elif rng.random() < 0.25:
         body.update(rng.choice(FORMS))
+        if "stop_token_ids" in body:
+            body.pop("min_tokens", None)
+        if rng.random() < 0.3:
+            body.update(dict(logprobs=True, top_logprobs=rng.randint(0, 5)) if chat else dict(logprobs=rng.randint(0, 5)))
     elif rng.random() < 0.2:
         body.update(dict(logprobs=True, top_logprobs=rng.randint(0, 5)) if chat else dict(logprobs=rng.randint(0, 5)))
     if not chat and rng.random() < 0.1 and not (PAIRS and "logprobs" in body):
         body["echo"] = True
+    if not PAIRS and rng.random() < 0.05:
+        body["prompt_logprobs"] = rng.randint(0, 3)
+    elif not chat and rng.random() < 0.05:
+        body["best_of"] = body.get("n", 1) + rng.randint(0, 2)
     return "chat/completions" if chat else "completions", body
 
 
@@ -143,16 +185,35 @@ def check_alone(kind, body, got):
     if [c["index"] for c in got["choices"]] != list(range(n)):
         fail("choices", body, got)
     for c in got["choices"]:
-        text = c["message"]["content"] if kind.startswith("chat") else c["text"]
+        text = (c["message"]["content"] or "") if kind.startswith("chat") else c["text"]
+        calls = c["message"].get("tool_calls", []) if kind.startswith("chat") else []
+        check_calls(body, c, calls)
         for stop in [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop", []):
-            if "echo" not in body and stop in text:
+            if "echo" not in body and "min_tokens" not in body and stop in text:
                 fail("a stop string", body, got)
-        if c["finish_reason"] not in ("stop", "length"):
+        if c["finish_reason"] not in (("stop", "length", "tool_calls") if "tools" in body else ("stop", "length")):
             fail("finish", body, got)
         if c["finish_reason"] == "stop" and "response_format" in body and "stop" not in body and "stop_token_ids" not in body:
-            json.loads(text)
-    if got["usage"]["completion_tokens"] > n * body["max_tokens"] and "use_beam_search" not in body:
+            try:
+                json.loads(text if "echo" not in body else text[text.index("{"):] if isinstance(body["prompt"], str) else "{}")
+            except ValueError:
+                fail("no JSON", body, got)
+    made = n // body.get("n", 1) * max(body.get("n", 1), body.get("best_of", 1))
+    if got["usage"]["completion_tokens"] > made * body["max_tokens"] and "use_beam_search" not in body:
         fail("usage", body, got)
+
+
+def check_calls(body, c, calls):
+    """Calls are of the request's tools, whole unless the length or a stop ended them."""
+    if calls and "tools" not in body or (c["finish_reason"] == "tool_calls") != bool(calls) and c["finish_reason"] == "tool_calls":
+        fail("calls", body, c)
+    if len({x["id"] for x in calls}) != len(calls) or len(calls) > 1 and body.get("parallel_tool_calls") is False:
+        fail("calls", body, c)
+    if c["finish_reason"] == "tool_calls":
+        for x in calls:
+            value = json.loads(x["function"]["arguments"])
+            if x["function"]["name"] not in ("look", "walk_to") or value["b"] not in ("x", "y") or not set(value) <= {"a", "b"} or not isinstance(value.get("a", 0), int):
+                fail("a call", body, c)
 
 
 def likelihoods(lp):
@@ -165,11 +226,14 @@ def whole(kind, frames):
     out = {}
     for f in frames:
         for c in f["choices"]:
-            mine = out.setdefault(c["index"], {"text": "", "finish_reason": None, "logprobs": []})
+            mine = out.setdefault(c["index"], {"text": "", "finish_reason": None, "logprobs": [], "calls": []})
             mine["text"] += c["delta"].get("content") or "" if kind.startswith("chat") else c["text"]
             mine["finish_reason"] = c["finish_reason"] or mine["finish_reason"]
-            lp = c.get("logprobs")
-            mine["logprobs"] += likelihoods(lp)
+            mine["logprobs"] += likelihoods(c.get("logprobs"))
+            for x in c["delta"].get("tool_calls", []) if kind.startswith("chat") else ():
+                if x["index"] == len(mine["calls"]):
+                    mine["calls"].append([x["function"]["name"], ""])
+                mine["calls"][x["index"]][1] += x["function"]["arguments"]
     return [out[i] for i in sorted(out)]
 
 
@@ -177,15 +241,18 @@ def parts(kind, got):
     """The same of an answer."""
     out = []
     for c in got["choices"]:
-        lp = c.get("logprobs")
+        calls = c["message"].get("tool_calls", []) if kind.startswith("chat") else []
         out.append({"text": c["message"]["content"] or "" if kind.startswith("chat") else c["text"], "finish_reason": c["finish_reason"],
-                    "logprobs": likelihoods(lp)})
+                    "logprobs": likelihoods(c.get("logprobs")), "calls": [[x["function"]["name"], x["function"]["arguments"]] for x in calls]})
     return out
 
 
 def plain(got):
     """Without what may differ."""
     got = {k: v for k, v in got.items() if k not in ("id", "created")}
+    for c in got.get("choices", []):
+        for x in c.get("message", {}).get("tool_calls", []):
+            x["id"] = ""
     if "usage" in got:
         got["usage"] = {k: v for k, v in got["usage"].items() if k != "prompt_tokens_details"}
     return got
@@ -226,6 +293,7 @@ def swap(s, rng, over):
 
 def main():
     rng = random.Random(SEED)
+    make_tokenizer()
     kv = rng.choice(((), (), ("--kv_type", "f32"), ("--kv_type", "bf16"), ("--kv_type", "f16"), ("--kv_type", "int8")))
     dtype = ("--dtype", rng.choice(("f32", "bf16")))
     requests = [(vector_request if rng.random() < 0.25 else text_request)(rng) for _ in range(N)]
@@ -262,12 +330,16 @@ def main():
     def one():
         stream, i = streams.pop(), todo.pop()
         kind, body = requests[i]
-        stream = stream and kind != "embeddings" and "use_beam_search" not in body
-        status, text = crowd.ask("/v1/" + kind, dict(body, stream=True) if stream else body)
+        stream = stream and kind != "embeddings" and not {"use_beam_search", "prompt_logprobs", "best_of"} & set(body)
+        usage = i % 2 == 1
+        status, text = crowd.ask("/v1/" + kind, dict(body, stream=True, stream_options={"include_usage": usage}) if stream else body)
         if status != 200:
             wrong.append((body, text))
         elif stream:
             frames = [json.loads(f.removeprefix("data: ")) for f in text.split("\n\n")[:-2]]
+            last = frames.pop() if usage else None
+            if not text.endswith("data: [DONE]\n\n") or usage and (last["choices"] or plain(last)["usage"] != plain(want[i])["usage"]):
+                wrong.append((body, "usage", text[-600:], want[i]["usage"]))
             if whole(kind, frames) != parts(kind, want[i]):
                 wrong.append((body, whole(kind, frames), parts(kind, want[i])))
         elif plain(json.loads(text)) != plain(want[i]):

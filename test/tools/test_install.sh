@@ -58,12 +58,12 @@ parts=$(find "$scratch/cuda" -type f -printf '%f\n' 2> /dev/null || true)
 wanted=$([ ! -e "$build/libdeepspeed_cuda.so" ] || echo libdeepspeed_cuda.so)
 [ "$parts" = "$wanted" ] || { echo "FAILED: the component cuda has \"$parts\", expected \"$wanted\""; exit 1; }
 grep -q 'CPACK_DEBIAN_CUDA_PACKAGE_NAME "libdeepspeed-cuda"' "$build/CPackConfig.cmake"
-# An installed tool, found by way of PATH, loads the modules that carry ranks over a network.
+# An installed tool, found by way of PATH, loads the modules that carry ranks over a network, and that of https.
 report=$(cd / && PATH=$scratch/usr/bin:$PATH && ds_report)
-for module in ucx:UCX mpi_openmpi:"Open MPI" mpi_mpich:MPICH; do
-    [ ! -e "$build/libdeepspeed_${module%%:*}.so" ] || grep -qE "ranks: ${module#*:} .* \[OKAY\]" <<< "$report" || {
+for module in ucx:UCX mpi_openmpi:"Open MPI" mpi_mpich:MPICH tls:GnuTLS; do
+    [ ! -e "$build/libdeepspeed_${module%%:*}.so" ] || grep -qE ": ${module#*:} .* \[OKAY\]" <<< "$report" || {
         echo "FAILED: an installed ds_report does not load ${module#*:}"
-        grep 'ranks:' <<< "$report"
+        grep -E '^(ranks|https)' <<< "$report"
         exit 1
     }
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Random requests of ds_serve alone and in a crowd, vectors, beams and adapters among them: serve_random.py.
-# Usage: test_serve_random.sh BUILD [RUNS [SEED]] (the long test takes other seeds each time)
+# Usage: test_serve_random.sh BUILD [RUNS [SEED [SECONDS]]] (the long test takes other seeds each time, for so long)
 set -u
 build=$(realpath "$1")
 [ -x "$build/ds_serve" ] || { echo "ds_serve is not built: libmicrohttpd-dev is missing"; exit 77; }
@@ -17,6 +17,6 @@ for n in 1 2; do
     "$build/ds_train" --model out --lora 4 --tokenizer bytes --data "lora$n.txt" --seq_length 64 --micro_batch 4 --max_steps 8 \
         --learning_rate 2e-2 --output "lora$n" > log 2>&1 || fail "training an adapter"
 done
-for ((i = 0; i < ${2:-1}; ++i)); do
+for ((i = 0; i < ${2:-1} || SECONDS < ${4:-0}; ++i)); do
     python3 "$source/test/tools/serve_random.py" "$build/ds_serve" out lora1 lora2 40 $((${3:-32} + i)) || exit 1
 done

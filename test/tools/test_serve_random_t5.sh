@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Random requests of ds_serve on T5 alone and in a crowd, vectors and beams among them: serve_random.py.
-# Usage: test_serve_random_t5.sh BUILD [RUNS [SEED]] (the long test takes other seeds each time)
+# Usage: test_serve_random_t5.sh BUILD [RUNS [SEED [SECONDS]]] (the long test takes other seeds each time, for so long)
 set -u
 build=$(realpath "$1")
 [ -x "$build/ds_serve" ] || { echo "ds_serve is not built: libmicrohttpd-dev is missing"; exit 77; }
@@ -15,6 +15,6 @@ END
 awk 'BEGIN {for (i = 0; i < 80; ++i) printf "{\"prompt\": \"the fox %d goes\", \"completion\": \"up and down %d\"}\n", i, i * 7 % 80}' > pairs.jsonl
 "$build/ds_train" --model_config t5.json --tokenizer bytes --data pairs.jsonl --seq_length 48 --micro_batch 8 --max_steps 20 \
     --learning_rate 1e-2 --output t5 > log 2>&1 || { cat log; echo "training"; exit 1; }
-for ((i = 0; i < ${2:-1}; ++i)); do
+for ((i = 0; i < ${2:-1} || SECONDS < ${4:-0}; ++i)); do
     python3 "$source/test/tools/serve_random.py" "$build/ds_serve" t5 - - 40 $((${3:-32} + i)) || exit 1
 done

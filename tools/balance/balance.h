@@ -194,7 +194,8 @@ struct ask {
     bool tried[BALANCE_MOST];
     int n_lost;   /* replicas that it was lost on */
     bool begun;   /* bytes of an answer that will be passed on came */
-    bool streams; /* that answer is a stream */
+    bool streams; /* that answer is a stream, */
+    bool ended;   /* whose last frame came, if not its connection's end */
     bool suspended, gone, done;
     unsigned status;
     char type[128], ignored[1024], request_id[128];

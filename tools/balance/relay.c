@@ -120,6 +120,20 @@ static size_t end_of_frames(const dsi_buf *out, size_t from)
     return from;
 }
 
+/* Whether a line of whole frames, n bytes, is the last that a stream has. */
+static bool has_end(const char *text, size_t n)
+{
+    static const char *const ends[] = {"data: [DONE]", "event: response.completed",
+                                       "event: response.incomplete"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        const char *at = memmem(text, n, ends[i], strlen(ends[i]));
+        if (at != NULL && (at == text || at[-1] == '\n')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool take_body(void *user, const char *text, size_t n)
 {
     ask *a = user;
@@ -128,7 +142,9 @@ static bool take_body(void *user, const char *text, size_t n)
     a->begun = a->begun || a->streams; /* of another one nothing is passed on before it is whole */
     dsi_buf_append(&a->out, text, n);
     if (a->streams && !a->out.failed) {
-        a->n_whole = end_of_frames(&a->out, a->n_whole);
+        const size_t before = a->n_whole;
+        a->n_whole = end_of_frames(&a->out, before);
+        a->ended = a->ended || has_end(a->out.data + before, a->n_whole - before);
     }
     return !a->out.failed;
 }
@@ -174,6 +190,7 @@ void ask_send(ask *a, size_t k)
     r->n_taken += 1;
     dsi_buf_clear(&a->out);
     a->n_whole = 0;
+    a->ended = false;
     a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
     put_request(a, r);
     a->call.take = take_body;
@@ -225,6 +242,12 @@ void ask_lost(ask *a, const char *why)
     r->probe_due = 0; /* see at once what it has */
     if (a->visit != NULL) {
         visit_lost(a, why);
+        return;
+    }
+    if (a->ended) { /* all of it is there */
+        ask_leave(a);
+        a->done = true;
+        ask_wake(a);
         return;
     }
     if (!a->begun && a->n_lost < MOST_LOST && has_another(a)) {

@@ -34,7 +34,8 @@ ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_
     p = host + n_host + (bracket && host[n_host] == ']');
     size_t n_port = 0;
     const char *port = p;
-    if (*p == ':') {
+    const bool colon = *p == ':';
+    if (colon) {
         port = p + 1;
         n_port = strspn(port, "0123456789");
         p = port + n_port;
@@ -42,7 +43,7 @@ ds_status load_target_read(ds_ctx *ctx, const char *flag, const char *url, load_
     const bool no_port =
         n_port > 0 && n_port < sizeof t->port && (atoi(port) < 1 || atoi(port) > 65535);
     const bool open = bracket && host[n_host] != ']';
-    const bool other = n_port == 0 && p == port && strncmp(p, "//", 2) == 0; /* a scheme */
+    const bool other = colon && n_port == 0; /* a scheme, or half of one */
     size_t n_path = strlen(p);
     while (n_path > 0 && p[n_path - 1] == '/') {
         --n_path;

@@ -146,10 +146,10 @@ bool api_take_tools(api_reader *r)
         return (!c.forced || api_wrong(r, "tool_choice", "tools beside it")) &&
                (r->parallel == NULL || api_wrong(r, "parallel_tool_calls", "tools beside it"));
     }
-    if (r->f->calls == NULL) {
+    if (r->f->calls == NULL && !c.none) {
         return api_unsupported(r, "tools", "the model's chat template has no place for tools");
     }
-    if (r->j->guide != NULL) {
+    if (r->j->guide != NULL && !c.none) {
         return api_unsupported(r, "tools",
                                "not possible beside response_format and "
                                "structured_outputs");

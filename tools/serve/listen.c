@@ -79,8 +79,8 @@ ds_status listen_start(ds_ctx *ctx, door *d)
         MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)o->timeout_seconds,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_URI_LOG_CALLBACK,
-        door_begin, d, MHD_OPTION_NOTIFY_COMPLETED, door_end, d, MHD_OPTION_LISTENING_ADDRESS_REUSE,
-        1u, MHD_OPTION_ARRAY, tls ? &secure[0] : &secure[2], MHD_OPTION_END);
+        door_begin, d, MHD_OPTION_NOTIFY_COMPLETED, door_end, d, MHD_OPTION_ARRAY,
+        tls ? &secure[0] : &secure[2], MHD_OPTION_END);
     const bool bad_pair = d->daemon == NULL && tls && may_listen(address);
     freeaddrinfo(address);
     if (bad_pair) {
