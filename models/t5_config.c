@@ -86,18 +86,10 @@ static ds_status resolve_mlp(const ds_reader *reader, ds_t5_config *c)
  * null in sdpa, what is true in eager, which goes by masks alone. */
 static ds_status check_causal(const ds_reader *reader)
 {
-    static const char *const keys[] = {"attn_implementation", "_attn_implementation"};
     const json_t *value = json_object_get(reader->json, "is_causal");
-    int n_eager = 0;
-    int n_other = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
-        const json_t *name = json_object_get(reader->json, keys[i]);
-        const bool eager = json_is_string(name) && strcmp(json_string_value(name), "eager") == 0;
-        n_eager += eager;
-        n_other += name != NULL && !eager;
-    }
-    return value == NULL || (json_is_null(value) && n_eager == 0) ||
-                   (!ds_field_is_falsy(value) && n_eager > 0 && n_other == 0)
+    const ds_eager eager = ds_field_eager(reader);
+    return value == NULL || (json_is_null(value) && eager == DS_EAGER_NOT) ||
+                   (!ds_field_is_falsy(value) && eager == DS_EAGER)
                ? DS_OK
                : ds_field_bad(reader, "is_causal", "null, or true with eager attention");
 }

@@ -102,6 +102,20 @@ static ds_status read_stage(dsi_deepspeed *d)
     return DS_OK;
 }
 
+/* A file of as many ranks as the optimizer's; of stage 3 they may be those of a group (MiCS). */
+static ds_status check_ranks(const dsi_deepspeed *d, const dsi_torch_file *file)
+{
+    const dsi_pickle *count = dsi_pickle_get(file->root, "dp_world_size");
+    int64_t n = 0;
+    return d->stage == 3 || count == NULL ||
+                   (dsi_pickle_whole(count, &n) && n == (int64_t)d->n_ranks)
+               ? DS_OK
+               : ds_fail(d->ctx, DS_ERR_FORMAT,
+                         "%s: dp_world_size says %lld ranks, the folder has files of %u; are they "
+                         "of one save?",
+                         file->path, (long long)n, d->n_ranks);
+}
+
 static ds_status open_models(dsi_deepspeed *d, uint32_t mp)
 {
     static const char *const whole[] = {"mp_rank_%02u_model_states.pt", NULL};
@@ -111,6 +125,7 @@ static ds_status open_models(dsi_deepspeed *d, uint32_t mp)
         dsi_torch_file *file = &d->models[d->n_models];
         DS_TRY(d->stage == 3 ? open_file(d, parts, d->n_models, mp, file)
                              : open_file(d, whole, mp, 0, file));
+        DS_TRY(check_ranks(d, file));
     }
     return DS_OK;
 }

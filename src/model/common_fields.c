@@ -9,9 +9,11 @@
 
 #define COMPOSITE "a model of several parts has its own model_type, which is not known"
 
-enum { OF_DECODERS = 2 }; /* rows, the first */
-static const ds_field common[] = {
+static const ds_field causal[] = {
     DS_FIELD_REFUSE("is_causal", "true", "attention to later positions"),
+};
+enum { OF_DECODERS = 1 }; /* rows, the first */
+static const ds_field common[] = {
     DS_FIELD_REFUSE("return_dict", "true", "transformers' models of this family fail with it"),
     DS_FIELD_REFUSE("per_layer_config", "null {}", "layers have one configuration"),
     DS_FIELD_REFUSE("mlp_layer_types", NULL, "the feed-forward layers are dense"),
@@ -128,6 +130,35 @@ const char *ds_field_layer_type(const ds_reader *reader, int64_t layer)
                                             : type;
 }
 
+ds_eager ds_field_eager(const ds_reader *reader)
+{
+    static const char *const keys[] = {"attn_implementation", "_attn_implementation"};
+    int n_eager = 0;
+    int n_other = 0;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+        const json_t *name = json_object_get(reader->json, keys[i]);
+        const bool eager = json_is_string(name) && strcmp(json_string_value(name), "eager") == 0;
+        n_eager += eager;
+        n_other += name != NULL && !eager;
+    }
+    return n_eager == 0 ? DS_EAGER_NOT : n_other == 0 ? DS_EAGER : DS_EAGER_UNCLEAR;
+}
+
+/* What is true for Python makes a causal mask; sdpa takes no other value than true itself, which
+ * the eager attention does not see, and that of these classes neither. */
+static ds_status check_causal(const ds_reader *reader)
+{
+    static const char *const own[] = {"bloom", "falcon", "mpt", "stablelm"};
+    const char *type = json_string_value(json_object_get(reader->json, "model_type"));
+    bool unseen = ds_field_eager(reader) == DS_EAGER;
+    for (size_t i = 0; i < sizeof own / sizeof own[0] && type != NULL; ++i) {
+        unseen = unseen || strcmp(type, own[i]) == 0;
+    }
+    return unseen && !ds_field_is_falsy(json_object_get(reader->json, "is_causal"))
+               ? DS_OK
+               : ds_fields_read(reader, causal, 1, NULL);
+}
+
 /* The attention that returns its weights is the eager one. */
 static ds_status check_attentions(const ds_reader *reader)
 {
@@ -148,6 +179,7 @@ ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, const
     const size_t skipped = reader->encoder ? OF_DECODERS : 0;
     DS_TRY(
         ds_fields_read(reader, common + skipped, sizeof common / sizeof common[0] - skipped, NULL));
+    DS_TRY(reader->encoder ? DS_OK : check_causal(reader));
     const bool read_so = is_quantized_by(reader, quantized) || is_quantized_by(reader, "gptq") ||
                          is_quantized_by(reader, "awq") ||
                          is_quantized_by(reader, "compressed-tensors") ||

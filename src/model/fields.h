@@ -77,6 +77,10 @@ ds_status ds_field_bad(const ds_reader *reader, const char *key, const char *exp
 /* What Python's `if value` takes for false: absent, null, false, 0, "", [] and {}. */
 bool ds_field_is_falsy(const json_t *value);
 
+/* Whether the file asks for eager attention; UNCLEAR: its two keys differ. */
+typedef enum ds_eager { DS_EAGER_NOT, DS_EAGER, DS_EAGER_UNCLEAR } ds_eager;
+ds_eager ds_field_eager(const ds_reader *reader);
+
 /* What every class knows: keys that are refused, dtypes, labels, layer_types. other: the type
  * of layer that the family has beside full_attention, or NULL. quantized: the quant_method of
  * weights that the family reads, or NULL. */

@@ -129,6 +129,15 @@ static void refuses_damaged_stages_and_experts(void **state)
     forms_copy(folder, "experts1", dir);
     forms_replace(path, "deepspeed_experts.1", "deepspeed_experts.7", 19);
     forms_fail_to_open(*state, dir, DS_ERR_FORMAT, "param_slice_mappings has 0 elements of");
+    forms_copy(folder, "experts1", dir);
+    char other[512];
+    size_t n = 0;
+    (void)snprintf(other, sizeof other, "%s/experts2/global_step3/mp_rank_00_model_states.pt",
+                   folder);
+    char *data = scratch_read(other, &n); /* of another save, on more ranks */
+    scratch_write(path, data, n);
+    free(data);
+    forms_fail_to_open(*state, dir, DS_ERR_FORMAT, "dp_world_size says 4 ranks");
     forms_copy(folder, "experts2", dir);
     forms_replace(path, "deepspeed_experts.", "deepspeed_exparts.", 18);
     forms_fail_to_open(*state, dir, DS_ERR_FORMAT, "param_slice_mappings has 0 elements of");
