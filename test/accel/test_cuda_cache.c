@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -84,6 +85,7 @@ static void start(rank *r)
     if (r->pid > 0) {
         return;
     }
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nobody waiting */
     const int out = open(r->output, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     (void)dup2(out, STDERR_FILENO);
     (void)setenv("DS_CUDA_CACHE", r->cache, 1);
