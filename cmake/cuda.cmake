@@ -22,9 +22,21 @@ elseif(DS_SANITIZE MATCHES "address")
   target_compile_definitions(ds_cuda_kernels PRIVATE DSC_ASAN=1)
 endif()
 
+# What custom operators' sources include, as text.
+set(DS_CUDA_DEVICE ${PROJECT_SOURCE_DIR}/src/accel/cuda/custom_device.cuh)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${DS_CUDA_DEVICE})
+file(READ ${DS_CUDA_DEVICE} bytes HEX)
+string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}") # ASCII alone
+string(REGEX REPLACE "0x0a," "0x0a,\n" bytes "${bytes}")
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda/device_header.c @ONLY CONTENT [[/* Made by cmake/cuda.cmake. */
+#include "accel/cuda/driver/nvrtc.h"
+const char dsc_device_header[] = {@bytes@0};
+]])
+
 # A module is linked against nothing of the library; what it needs of shapes it has itself.
 function(ds_cuda_module target)
-  add_library(${target} MODULE ${DS_CUDA_GLUE} ${DS_CUDA_DRIVER} ${ARGN} ${PROJECT_SOURCE_DIR}/src/base/tensor.c
+  add_library(${target} MODULE ${DS_CUDA_GLUE} ${DS_CUDA_DRIVER} ${ARGN} ${PROJECT_BINARY_DIR}/cuda/device_header.c
+    ${PROJECT_SOURCE_DIR}/src/base/tensor.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks_k.c)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME deepspeed_cuda)
@@ -87,7 +99,7 @@ else()
 endif()
 
 add_library(ds_cuda_standin SHARED ${DS_CUDA_STANDIN} $<TARGET_OBJECTS:ds_cuda_kernels>)
-target_link_libraries(ds_cuda_standin PRIVATE ds_flags Threads::Threads m)
+target_link_libraries(ds_cuda_standin PRIVATE ds_flags Threads::Threads ${CMAKE_DL_LIBS} m)
 target_include_directories(ds_cuda_standin PRIVATE ${PROJECT_SOURCE_DIR}/test)
 set_target_properties(ds_cuda_standin PROPERTIES OUTPUT_NAME cuda SOVERSION 1
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)
@@ -110,3 +122,5 @@ ds_cuda_library(lt cublasLt 13)
 ds_cuda_library(nccl nccl 2)
 ds_cuda_library(nvml nvidia-ml 1)
 ds_cuda_library(cufile cufile 0)
+ds_cuda_library(nvrtc nvrtc 13)
+target_compile_definitions(ds_cuda_standin_nvrtc PRIVATE DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

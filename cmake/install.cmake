@@ -53,7 +53,7 @@ set(CPACK_DEBIAN_UNSPECIFIED_PACKAGE_SUGGESTS libdeepspeed-cuda)
 set(CPACK_COMPONENT_UNSPECIFIED_DESCRIPTION "DeepSpeed in C: the library, its tools and their pages")
 set(CPACK_DEBIAN_CUDA_PACKAGE_NAME libdeepspeed-cuda)
 set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "deepspeed-native (= ${PROJECT_VERSION})")
-set(CPACK_DEBIAN_CUDA_PACKAGE_SUGGESTS "libcublas-13-0, libnccl2")
+set(CPACK_DEBIAN_CUDA_PACKAGE_SUGGESTS "libcublas-13-0, libnccl2, cuda-nvrtc-13-0")
 set(CPACK_COMPONENT_CUDA_DESCRIPTION "the accelerator cuda of deepspeed-native
  Needs NVIDIA's driver (libcuda.so.1), which ds_report looks for.")
 include(CPack)

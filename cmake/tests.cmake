@@ -73,6 +73,10 @@ foreach(source ${DS_TEST_PROGRAMS})
     add_dependencies(${name} ds_cuda_standin ds_cuda_test_module)
   endif()
 endforeach()
+target_sources(nvrtc_compile PRIVATE ${PROJECT_SOURCE_DIR}/src/accel/cuda/driver/nvrtc.c
+  ${PROJECT_SOURCE_DIR}/src/accel/cuda/driver/library_load.c ${PROJECT_SOURCE_DIR}/src/accel/cuda/driver/custom_source.c
+  ${PROJECT_BINARY_DIR}/cuda/device_header.c)
+target_link_libraries(nvrtc_compile PRIVATE ${CMAKE_DL_LIBS})
 # Shell tests: test/<layer>/test_*.sh get the folder of built programs as their argument.
 file(GLOB_RECURSE DS_SHELL_TESTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/test/test_*.sh)
 foreach(source ${DS_SHELL_TESTS})

@@ -41,8 +41,9 @@ typedef struct options {
 
 static const char about[] =
     "Reports what this machine has (processor, memory, disks, compilers, MPI, CUDA) and what this "
-    "installation can do with it: operators by instruction set, and each backend, with the reason "
-    "where one cannot be used. With --runs: the page of a run of ds_train, or of several side by "
+    "installation can do with it: operators by instruction set, what is compiled at first use, and "
+    "each backend, with the reason where one cannot be used. With --runs: the page of a run of "
+    "ds_train, or of several side by "
     "side.";
 
 static void row(const char *name, const char *format, ...) DS_PRINTF(2, 3);
@@ -100,7 +101,9 @@ static void report_operators(void)
         }
     }
     heading("Native operator report");
-    (void)printf("Operators are built with the library; nothing is compiled on first use.\n");
+    (void)printf(
+        "Operators are built with the library; of custom ones CUDA source is compiled on first "
+        "use.\n");
     (void)printf("%-22s %-10s %s\n", "instruction set", "kernels", "usable here");
     for (uint32_t level = 0; level < DSI_ISA_LEVELS; ++level) {
         (void)printf("%-22s %-10u %s\n", dsi_isa_level_name(level), n_kernels[level],

@@ -22,9 +22,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 6u /* 4: pin, probe; 5: groups; 6: disks */
+#define DS_ACCEL_VERSION 7u /* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v6"
+#define DS_ACCEL_SYMBOL "ds_accel_v7"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -61,6 +61,11 @@ typedef struct ds_accel_kernels {
     /* Optional; default: those of the processor. The bits that kernels may need: of the processor,
      * which `cpu` are, and of DS_ISA_OWN. Any thread. */
     ds_isa (*has)(ds_isa cpu);
+    /* Optional; default: nothing need be done. What a step's kernel, which choose gave, needs of
+     * the device before its first launch, such as to be compiled: when memory is allocated, for
+     * each step of a plan. Errors end that. */
+    ds_status (*prepare)(ds_accel_device *device, ds_ctx *ctx, const ds_kernel *kernel,
+                         const ds_kernel_sig *sig);
 } ds_accel_kernels;
 
 /* A stream runs what is queued on it one after another, concurrently with the host and other
@@ -226,6 +231,8 @@ typedef struct ds_accel_library {
                      uint32_t n_tasks);
     /* The processor's kernel, which computes where the host can read and write. */
     const ds_kernel *(*cpu_kernel)(const ds_kernel_sig *sig, ds_isa has);
+    /* A line for people: a warning, or one of a compiler's log. */
+    void (*log)(ds_ctx *ctx, const char *line);
 } ds_accel_library;
 
 /* Called once, when the object is loaded; it stays until the process ends, and so does what is

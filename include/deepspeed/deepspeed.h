@@ -12,6 +12,7 @@
 #include <deepspeed/comm.h>
 #include <deepspeed/config.h>
 #include <deepspeed/context.h>
+#include <deepspeed/cuda_kernel.h>
 #include <deepspeed/data.h>
 #include <deepspeed/distillation.h>
 #include <deepspeed/elasticity.h>

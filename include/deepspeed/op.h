@@ -161,7 +161,10 @@ struct ds_op {
     ds_op_again again;          /* default COSTLY */
     const ds_place_rule *place; /* NULL: runs on whole inputs on every rank, or on each
                                    data-parallel rank's own samples; see place.h */
-    DS_RESERVED(8);
+    const struct ds_cuda_kernel *const *cuda; /* of a custom op, for the accelerator `cuda`:
+                                                 NULL-terminated, best first; NULL: none. See
+                                                 cuda_kernel.h */
+    DS_RESERVED(7);
 };
 
 /* A built-in operator by name. For the gradient rule of a custom one: "add", "sub", "mul", "div",

@@ -72,10 +72,16 @@ static ds_status fail(ds_ctx *ctx, ds_status status, const char *text)
     return ds_fail(ctx, status, "%s", text);
 }
 
+static void log_line(ds_ctx *ctx, const char *line)
+{
+    ds_log(ctx, DS_LOG_WARN, "%s", line);
+}
+
 static const ds_accel_library library = {.version = DS_ACCEL_VERSION,
                                          .fail = fail,
                                          .parallel = ds_parallel,
-                                         .cpu_kernel = dsi_cpu_kernel_choose};
+                                         .cpu_kernel = dsi_cpu_kernel_choose,
+                                         .log = log_line};
 
 /* The table of an object that is loaded, and stays so: plans point into it. */
 static ds_status table_of(ds_ctx *ctx, void *object, const char *path, const ds_accel **accel_out)

@@ -260,6 +260,21 @@ static ds_status reserve_groups(const dsi_exec *exec)
     return DS_OK;
 }
 
+/* What the accelerator makes at first use. */
+static ds_status prepare_kernels(const dsi_exec *exec)
+{
+    const ds_accel_kernels *kernels = exec->accel->kernels;
+    for (uint32_t i = 0; i < exec->n_plans && kernels->prepare != NULL; ++i) {
+        const dsi_loaded *l = &exec->plans[i];
+        for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
+            const ds_kernel *kernel = l->plan->steps[s].kernel;
+            DS_TRY(kernel != NULL ? kernels->prepare(exec->device, exec->ctx, kernel, &l->sigs[s])
+                                  : DS_OK);
+        }
+    }
+    return DS_OK;
+}
+
 ds_status dsi_exec_allocate(dsi_exec *exec)
 {
     size_t cell_bytes = 0;
@@ -300,6 +315,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     DS_TRY(allocate_copies(exec));
     DS_TRY(allocate_reals(exec));
     DS_TRY(dsi_exec_open_streams(exec));
+    DS_TRY(prepare_kernels(exec));
     return dsi_exec_capture(exec);
 }
 

@@ -4,6 +4,8 @@
 
 #include "base/reserved.h"
 
+#include <deepspeed/cuda_kernel.h>
+
 #include <string.h>
 
 static ds_status bad(ds_ctx *ctx, const ds_op *op, const char *field, const char *why)
@@ -142,6 +144,38 @@ static ds_status check_place(ds_ctx *ctx, const ds_op *op, bool custom)
     return DS_OK;
 }
 
+/* ---- kernels for cuda ------------------------------------------------------------------------ */
+
+static bool is_identifier(const char *text)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789";
+    return text[0] != '\0' && !(text[0] >= '0' && text[0] <= '9') &&
+           text[strspn(text, letters)] == '\0';
+}
+
+static ds_status check_cuda(ds_ctx *ctx, const ds_op *op, const ds_cuda_kernel *row)
+{
+    uint32_t n = 0;
+    if (row->version != DS_OP_VERSION) {
+        return bad(ctx, op, "cuda.version", "a kernel is built for another version");
+    }
+    if (row->name == NULL || row->name[0] == '\0') {
+        return bad(ctx, op, "cuda.name", "a kernel has none");
+    }
+    if ((row->source == NULL) == (row->file == NULL)) {
+        return bad(ctx, op, "cuda.source", "a kernel has either source or file");
+    }
+    while (row->functions != NULL && n <= DS_CUDA_FUNCTIONS && row->functions[n] != NULL) {
+        if (!is_identifier(row->functions[n++])) {
+            return bad(ctx, op, "cuda.functions", "not the name of a function");
+        }
+    }
+    if (n == 0 || n > DS_CUDA_FUNCTIONS) {
+        return bad(ctx, op, "cuda.functions", "a kernel has 1 to 8");
+    }
+    return row->launch != NULL ? DS_OK : bad(ctx, op, "cuda.launch", "a kernel has none");
+}
+
 /* ---- all facts ------------------------------------------------------------------------------- */
 
 ds_status dsi_op_check(ds_ctx *ctx, const ds_op *op)
@@ -163,6 +197,9 @@ ds_status dsi_op_check(ds_ctx *ctx, const ds_op *op)
     }
     if ((uint32_t)op->again > DS_AGAIN_COSTLY) {
         return bad(ctx, op, "again", "not a value of ds_op_again");
+    }
+    for (uint32_t i = 0; op->cuda != NULL && op->cuda[i] != NULL; ++i) {
+        DS_TRY(check_cuda(ctx, op, op->cuda[i]));
     }
     return op->place != NULL ? check_place(ctx, op, custom) : DS_OK;
 }

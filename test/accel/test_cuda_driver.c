@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_api.h, lt_api.h, nccl_api.h and cufile_api.h against NVIDIA's own headers and its library
- * of stubs, where a toolkit is installed: names, numbers and sizes. */
+/* driver_api.h, lt_api.h, nccl_api.h, cufile_api.h and nvrtc_api.h against NVIDIA's own headers and
+ * its library of stubs, where a toolkit is installed: names, numbers and sizes. */
 #ifdef DS_CUDA_HEADER
 
 #include "accel/cuda/driver/driver_api.h"
@@ -128,6 +128,41 @@ SAME(sizeof(dsc_lt_algo), sizeof(cublasLtMatmulAlgo_t));
 SAME(sizeof(dsc_lt_result), sizeof(cublasLtMatmulHeuristicResult_t));
 SAME(offsetof(dsc_lt_result, work_bytes), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 SAME(offsetof(dsc_lt_result, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+#endif
+
+#if __has_include(<nvrtc.h>)
+#include "accel/cuda/driver/nvrtc_api.h"
+#include <nvrtc.h>
+SAME(DSC_NVRTC_SUCCESS, NVRTC_SUCCESS);
+SAME(DSC_NVRTC_OUT_OF_MEMORY, NVRTC_ERROR_OUT_OF_MEMORY);
+SAME(DSC_NVRTC_PROGRAM_CREATION_FAILURE, NVRTC_ERROR_PROGRAM_CREATION_FAILURE);
+SAME(DSC_NVRTC_INVALID_INPUT, NVRTC_ERROR_INVALID_INPUT);
+SAME(DSC_NVRTC_INVALID_PROGRAM, NVRTC_ERROR_INVALID_PROGRAM);
+SAME(DSC_NVRTC_INVALID_OPTION, NVRTC_ERROR_INVALID_OPTION);
+SAME(DSC_NVRTC_COMPILATION, NVRTC_ERROR_COMPILATION);
+SAME(DSC_NVRTC_BUILTIN_OPERATION_FAILURE, NVRTC_ERROR_BUILTIN_OPERATION_FAILURE);
+SAME(DSC_NVRTC_INTERNAL_ERROR, NVRTC_ERROR_INTERNAL_ERROR);
+SAME(sizeof(dsc_nvrtc_program), sizeof(nvrtcProgram));
+/* Parameters, of which ours have the same types but for the result. */
+_Static_assert(_Generic(&nvrtcCreateProgram,
+                        nvrtcResult (*)(nvrtcProgram *, const char *, const char *, int,
+                                        const char *const *, const char *const *) : 1),
+               "nvrtcCreateProgram");
+_Static_assert(_Generic(&nvrtcCompileProgram,
+                        nvrtcResult (*)(nvrtcProgram, int, const char *const *) : 1),
+               "nvrtcCompileProgram");
+_Static_assert(_Generic(&nvrtcGetCUBINSize, nvrtcResult (*)(nvrtcProgram, size_t *) : 1),
+               "nvrtcGetCUBINSize");
+_Static_assert(_Generic(&nvrtcGetCUBIN, nvrtcResult (*)(nvrtcProgram, char *) : 1),
+               "nvrtcGetCUBIN");
+_Static_assert(_Generic(&nvrtcGetProgramLogSize, nvrtcResult (*)(nvrtcProgram, size_t *) : 1),
+               "nvrtcGetProgramLogSize");
+_Static_assert(_Generic(&nvrtcGetProgramLog, nvrtcResult (*)(nvrtcProgram, char *) : 1),
+               "nvrtcGetProgramLog");
+_Static_assert(_Generic(&nvrtcDestroyProgram, nvrtcResult (*)(nvrtcProgram *) : 1),
+               "nvrtcDestroyProgram");
+_Static_assert(_Generic(&nvrtcGetSupportedArchs, nvrtcResult (*)(int *) : 1),
+               "nvrtcGetSupportedArchs");
 #endif
 
 #if __has_include(<nccl.h>)

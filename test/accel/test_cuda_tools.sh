@@ -18,7 +18,7 @@ trap 'rm -rf "$nowhere"' EXIT
 with=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin")
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUDA_STANDIN=seed=3,turn=100 ./ds_accel_test cuda --rounds 1
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUBLASLT_STANDIN=none ./ds_accel_test cuda --rounds 1
-check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer; products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; disks: cuFile 1.14; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
+check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer; custom operators: compiled at first use by NVRTC 13.0, cached in .*/deepspeed_native/cuda \([0-9]+ entries, [0-9]+ KiB\); products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; disks: cuFile 1.14; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
 check 0 "^disks: .* passed$" "${with[@]}" DS_CUFILE_STANDIN=short=1 ./ds_accel_test cuda --rounds 1
 mkdir "$nowhere/without_cufile" # all stand-ins but that one
 ln -s "$build"/standin/*.so* "$nowhere/without_cufile/"
@@ -28,6 +28,19 @@ if ! ldconfig -p | grep -q libcufile.so.0; then
     check 0 "^disks: .* not checked: aio.use_gds: there is no cuFile .*the package libcufile of NVIDIA's CUDA toolkit" "${with_less[@]}" ./ds_accel_test cuda --rounds 1
     check 0 "; disks: none \(aio.use_gds\); there is no cuFile " "${with_less[@]}" ./ds_report
 fi
+# Custom operators: what is compiled at first use, where it is kept, and what is missing.
+mkdir "$nowhere/without_nvrtc"
+ln -s "$build"/standin/*.so* "$nowhere/without_nvrtc/"
+rm "$nowhere"/without_nvrtc/libnvrtc.so*
+: > "$nowhere/without_nvrtc/libnvrtc.so.13" # nothing, ahead of the system's
+: > "$nowhere/without_nvrtc/libnvrtc.so.12"
+cache=(env DS_CUDA_CACHE="$nowhere/cache")
+check 0 "^step 100  loss" "${with[@]}" "${cache[@]}" ./10_cuda_operator cuda
+check 0 "cached in $nowhere/cache \(2 entries, [1-9][0-9]* KiB\)" "${with[@]}" "${cache[@]}" ./ds_report
+check 0 "^step 100  loss" ./10_cuda_operator cpu
+with_less=(env DS_MODULE_PATH="$nowhere/without_nvrtc" LD_LIBRARY_PATH="$nowhere/without_nvrtc")
+check 0 "; custom operators: not those with CUDA source; there is no NVRTC .*nvidia-cuda-nvrtc of PyPI, has libnvrtc.so.13; " "${with_less[@]}" ./ds_report
+check 1 "operator softplus: its kernel plain for cuda is source that NVRTC compiles: there is no NVRTC" "${with_less[@]}" ./10_cuda_operator cuda
 cat > "$nowhere/config.json" << 'CONFIG'
 {"model_type":"gpt2","vocab_size":97,"n_positions":64,"n_embd":32,"n_layer":2,"n_head":4}
 CONFIG

@@ -18,7 +18,8 @@ bool standin_load(const char *build, standin_calls *calls_out)
         symbols[i] = dlsym(object, names[i]);
     }
     static const char *const libraries[] = {"libcublasLt.so.13", "libnccl.so.2",
-                                            "libnvidia-ml.so.1", "libcufile.so.0"};
+                                            "libnvidia-ml.so.1", "libcufile.so.0",
+                                            "libnvrtc.so.13"};
     for (size_t i = 0; i < sizeof libraries / sizeof libraries[0] && object != NULL; ++i) {
         (void)snprintf(path, sizeof path, "%s/standin/%s", build, libraries[i]);
         object = dlopen(path, RTLD_NOW | RTLD_GLOBAL);

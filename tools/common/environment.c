@@ -42,6 +42,7 @@ static const variable variables[] = {
     {.name = "DS_ACCELERATOR", .words = "cpu|cuda", .ranks = OWN}, /* of the launcher */
     {.name = "DS_MPI", .words = "openmpi|mpich", .ranks = OWN},    /* how a rank finds the module */
     {.name = "DS_MODULE_PATH", .folder = true, .ranks = OWN},
+    {.name = "DS_CUDA_CACHE_SECONDS", .max = 86400, .ranks = OWN},
     {.name = "DS_RENDEZVOUS", .words = "launcher", .ranks = OWN}, /* rank 0's */
 };
 

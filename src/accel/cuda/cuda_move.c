@@ -97,7 +97,7 @@ static ds_status concat_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-static ds_status move_whole(const ds_kernel_call *call, const ds_tensor *from)
+ds_status dsc_copy_whole(const ds_kernel_call *call, const ds_tensor *from)
 {
     const dsc_move_args args = {.from = from->data,
                                 .to = call->out[0].data,
@@ -109,7 +109,7 @@ static ds_status move_whole(const ds_kernel_call *call, const ds_tensor *from)
 
 static ds_status view_run(const ds_kernel_call *call)
 {
-    return move_whole(call, &call->in[0]);
+    return dsc_copy_whole(call, &call->in[0]);
 }
 
 static bool is_same(const ds_kernel_sig *sig)
@@ -119,7 +119,7 @@ static bool is_same(const ds_kernel_sig *sig)
 
 static ds_status store_run(const ds_kernel_call *call)
 {
-    return move_whole(call, &call->in[1]);
+    return dsc_copy_whole(call, &call->in[1]);
 }
 
 static ds_status take_rows_run(const ds_kernel_call *call)

@@ -71,6 +71,14 @@
     X(unit_sums)                                                                                   \
     X(unit_norms)                                                                                  \
     X(unit_matrix)                                                                                 \
+    X(magnitude_sums)                                                                              \
+    X(column_totals)                                                                               \
+    X(mark_columns)                                                                                \
+    X(list_columns)                                                                                \
+    X(weigh_columns)                                                                               \
+    X(take_columns)                                                                                \
+    X(put_columns)                                                                                 \
+    X(postpone)                                                                                    \
     X(muon)                                                                                        \
     XA(tree_sum)                                                                                   \
     X(tree_sum_whole)

@@ -1,10 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices, contexts and modules of the stand-in. See standin.h. */
+#include "accel/standin/device_table.h"
 #include "accel/standin/standin.h"
 
+#include <dlfcn.h>
+#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 standin standin_all = {
     .lock = PTHREAD_MUTEX_INITIALIZER, .turn_bytes = 4096, .major = 9, .host_waits = true};
@@ -12,8 +17,14 @@ standin standin_all = {
 struct CUctx_st {
     int unused;
 };
+enum { MOST_OWN = 8, NAME_BYTES = 128 };
+/* Of the kernels of kernels/, or of an object that the stand-in of NVRTC has made. */
 struct CUmod_st {
-    int unused;
+    void *object; /* NULL: of kernels/ */
+    uint32_t n;
+    char names[MOST_OWN][NAME_BYTES];
+    dsc_host_row rows[MOST_OWN];
+    struct CUfunc_st functions[MOST_OWN];
 };
 static struct CUctx_st context;
 static struct CUmod_st module;
@@ -117,6 +128,7 @@ static const struct {
                {DSC_CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"},
                {DSC_CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
                {DSC_CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"},
+               {DSC_CU_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE"},
                {DSC_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
                {DSC_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
                {DSC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
@@ -141,6 +153,16 @@ dsc_cu_result cuGetErrorName(dsc_cu_result result, const char **text_out)
 dsc_cu_result cuGetErrorString(dsc_cu_result result, const char **text_out)
 {
     return cuGetErrorName(result, text_out);
+}
+
+/* NVIDIA's NVRTC asks a driver that it finds for this function, which no reference describes, and
+ * does without what there is not. */
+STANDIN_API dsc_cu_result cuGetExportTable(const void **table_out, const void *id);
+dsc_cu_result cuGetExportTable(const void **table_out, const void *id)
+{
+    (void)id;
+    *table_out = NULL;
+    return DSC_CU_NOT_FOUND;
 }
 
 dsc_cu_result cuDeviceGetCount(int *n_out)
@@ -221,33 +243,115 @@ static bool is_image(const void *image)
     return memcmp(image, fat, sizeof fat) == 0 || strcmp(image, "host layer") == 0;
 }
 
+/* A shared object for this machine, by its headers; 0: it is none. Its sections' table is its end.
+ */
+static size_t object_bytes(const void *image)
+{
+    Elf64_Ehdr h;
+    if (memcmp(image, ELFMAG, SELFMAG) != 0) {
+        return 0;
+    }
+    memcpy(&h, image, sizeof h);
+    return h.e_type == ET_DYN && h.e_machine != EM_CUDA
+               ? (size_t)h.e_shoff + (size_t)h.e_shnum * h.e_shentsize
+               : 0;
+}
+
+static struct CUmod_st *load_object(const void *image, size_t bytes)
+{
+    static const standin_device device = {.here = dsc_here,
+                                          .syncthreads = __syncthreads,
+                                          .syncwarp = __syncwarp,
+                                          .shfl_xor = dsc_shfl_xor_f32,
+                                          .shfl = dsc_shfl_f32};
+    const char *temporary = getenv("TMPDIR");
+    char path[512];
+    void (*bind)(const standin_device *) = NULL;
+    void *symbol = NULL;
+    struct CUmod_st *m = calloc(1, sizeof *m);
+    struct rlimit limit; /* a full disk is the program's, in tests */
+    (void)getrlimit(RLIMIT_FSIZE, &limit);
+    (void)setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit.rlim_max, limit.rlim_max});
+    (void)snprintf(path, sizeof path, "%s/standin_module_XXXXXX",
+                   temporary != NULL ? temporary : "/tmp");
+    const int file = mkstemp(path); /* two objects of one name would be one */
+    if (m != NULL && file >= 0 && write(file, image, bytes) == (ssize_t)bytes) {
+        m->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        symbol = m->object != NULL ? dlsym(m->object, "standin_bind") : NULL;
+    }
+    (void)setrlimit(RLIMIT_FSIZE, &limit);
+    memcpy(&bind, &symbol, sizeof bind);
+    if (file >= 0) {
+        (void)close(file);
+        (void)unlink(path);
+    }
+    if (bind == NULL) {
+        free(m);
+        return NULL;
+    }
+    bind(&device);
+    return m;
+}
+
 dsc_cu_result cuModuleLoadData(dsc_cu_module *module_out, const void *image)
 {
     const dsc_cu_result entered = standin_enter();
-    const bool right = entered == DSC_CU_SUCCESS && is_image(image);
-    if (right) {
-        *module_out = &module;
+    if (entered != DSC_CU_SUCCESS) {
+        return standin_leave(entered);
     }
-    return standin_leave(entered != DSC_CU_SUCCESS ? entered
-                         : right                   ? DSC_CU_SUCCESS
-                                                   : DSC_CU_INVALID_IMAGE);
+    const size_t bytes = object_bytes(image);
+    struct CUmod_st *made = bytes > 0         ? load_object(image, bytes)
+                            : is_image(image) ? &module
+                                              : NULL;
+    if (made != NULL) {
+        *module_out = made;
+    }
+    return standin_leave(made != NULL ? DSC_CU_SUCCESS : DSC_CU_INVALID_IMAGE);
 }
 
 dsc_cu_result cuModuleUnload(dsc_cu_module which)
 {
-    return which == &module ? DSC_CU_SUCCESS : DSC_CU_INVALID_HANDLE;
+    if (which != &module && which != NULL) {
+        (void)dlclose(which->object);
+        free(which);
+    }
+    return which != NULL ? DSC_CU_SUCCESS : DSC_CU_INVALID_HANDLE;
+}
+
+static dsc_cu_result own_function(dsc_cu_function *function_out, struct CUmod_st *m,
+                                  const char *name)
+{
+    char symbol_name[NAME_BYTES + 32];
+    (void)snprintf(symbol_name, sizeof symbol_name, "standin_kernel_%s", name);
+    void *symbol = m->n < MOST_OWN ? dlsym(m->object, symbol_name) : NULL;
+    if (symbol == NULL) {
+        return DSC_CU_NOT_FOUND;
+    }
+    const uint32_t i = m->n++;
+    (void)snprintf(m->names[i], NAME_BYTES, "%s", name);
+    m->rows[i].name = m->names[i];
+    memcpy(&m->rows[i].run, &symbol, sizeof symbol);
+    m->functions[i].row = &m->rows[i];
+    *function_out = &m->functions[i];
+    return DSC_CU_SUCCESS;
 }
 
 dsc_cu_result cuModuleGetFunction(dsc_cu_function *function_out, dsc_cu_module which,
                                   const char *name)
 {
     static struct CUfunc_st functions[DSC_FN_COUNT];
-    for (uint32_t f = 0; f < DSC_FN_COUNT && which == &module; ++f) {
+    if (which == NULL) {
+        return DSC_CU_INVALID_HANDLE;
+    }
+    if (which->object != NULL) {
+        return own_function(function_out, which, name);
+    }
+    for (uint32_t f = 0; f < DSC_FN_COUNT; ++f) {
         if (strcmp(dsc_host_table[f].name, name) == 0) {
             functions[f].row = &dsc_host_table[f];
             *function_out = &functions[f];
             return DSC_CU_SUCCESS;
         }
     }
-    return which == &module ? DSC_CU_NOT_FOUND : DSC_CU_INVALID_HANDLE;
+    return DSC_CU_NOT_FOUND;
 }

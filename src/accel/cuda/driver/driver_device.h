@@ -12,6 +12,9 @@
  *     lt_*.c            products by cuBLASLt (lt.h)
  *     group_*.c         collectives by NCCL (group.h)
  *     disk_cufile.c     files by cuFile (disk.h)
+ *     custom*.c         custom operators, compiled at first use (custom_kernel.h)
+ *     nvrtc.c           by NVRTC (nvrtc.h)
+ *     image_cache.c     and kept in a folder (image_cache.h)
  *
  * Invariants:
  *  1. every call from outside makes the device's context current on its thread (dsc_enter);
@@ -42,6 +45,7 @@ struct ds_accel_device {
     struct dsc_health *health;  /* NULL: nobody watches it */
     struct cublasLtContext *lt; /* NULL: cuBLASLt is not there, or has nothing for this device */
     bool has_disks;             /* cuFile's driver is open */
+    struct dsc_custom *customs; /* kernels of custom operators */
     struct {
         void *base; /* NULL: free */
         size_t bytes;

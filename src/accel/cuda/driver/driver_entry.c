@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The accelerator `cuda`: its tables, and a device from open to close. See driver_device.h. */
+#include "accel/cuda/driver/custom_kernel.h"
 #include "accel/cuda/driver/disk.h"
 #include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/group.h"
@@ -136,6 +137,7 @@ static void close_device(ds_accel_device **device_inout)
     if (device->context != NULL) {
         (void)device->cu->set_current(device->context);
         dsc_disk_close(device);
+        dsc_custom_close(device);
         for (uint32_t i = 0; device->modules != NULL && i < dsc_n_images; ++i) {
             if (device->modules[i] != NULL) {
                 (void)device->cu->module_unload(device->modules[i]);
@@ -200,11 +202,14 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
 static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa has)
 {
     (void)has; /* the kernels need nothing of the processor */
+    if (sig->op->cuda != NULL) {
+        return dsc_custom_kernel(sig);
+    }
     const ds_kernel *product = dsc_lt_kernel(sig);
     return product != NULL ? product : dsc_kernel_at(sig, 0);
 }
 
-static const ds_accel_kernels kernels = {.choose = choose};
+static const ds_accel_kernels kernels = {.choose = choose, .prepare = dsc_custom_prepare};
 
 static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .name = "cuda",
@@ -219,9 +224,9 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .groups = &dsc_groups,
                               .disks = &dsc_disks};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v6(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v7(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v6(const ds_accel_library *given)
+const ds_accel *ds_accel_v7(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libcuda, loaded by name, and what it finds. See driver_device.h. */
+#include "accel/cuda/driver/custom_kernel.h"
 #include "accel/cuda/driver/disk.h"
 #include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/group.h"
@@ -168,13 +169,16 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     char collectives[700];
     char driver_text[700];
     char disks[700];
+    char custom[1000];
     dsc_health_say_driver(driver_text, sizeof driver_text);
     dsc_lt_say(products, sizeof products);
     dsc_nccl_say(collectives, sizeof collectives);
     dsc_disk_say(disks, sizeof disks);
-    (void)snprintf(text_out, n, "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s\n%s\n%s\n%s\n",
+    dsc_custom_say(custom, sizeof custom);
+    (void)snprintf(text_out, n,
+                   "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s\n%s\n%s\n%s\n%s\n",
                    version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "",
-                   driver_text, dsc_image_archs, products, collectives, disks);
+                   driver_text, dsc_image_archs, custom, products, collectives, disks);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);
