@@ -27,6 +27,7 @@ OPERATORS = {  # whose cases run the barriers of a file
     "attention_mma.cu": "attention",
     "attention_mma_backward.cu": "attention_backward",
     "lamb.cu": "lamb_sums lamb",
+    "columns.cu": "choose_columns",
     "muon.cu": "unit_matrix",
     "kernel_bins.h": "sum_squares lamb_sums unit_matrix",
     "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
