@@ -94,6 +94,8 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(lamb)                                                                                        \
     X(muon)                                                                                        \
     X(rows)                                                                                        \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
     X(attention)                                                                                   \
     X(cross_entropy)                                                                               \
     X(embedding)                                                                                   \

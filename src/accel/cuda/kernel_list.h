@@ -39,6 +39,22 @@
     X(rope_table)                                                                                  \
     X(linear_mma_bf16)                                                                             \
     X(linear_mma_f16)                                                                              \
+    XA(route)                                                                                      \
+    XA(route_backward)                                                                             \
+    X(group_take)                                                                                  \
+    X(group_count)                                                                                 \
+    X(group_sum)                                                                                   \
+    X(group_place)                                                                                 \
+    X(kept_weights)                                                                                \
+    X(group_sizes)                                                                                 \
+    X(expert_segments)                                                                             \
+    XA(spread_rows)                                                                                \
+    XA(combine_rows)                                                                               \
+    XA(combine_rows_dw)                                                                            \
+    XA(grouped_linear)                                                                             \
+    X(grouped_linear_mma_bf16)                                                                     \
+    X(grouped_linear_mma_f16)                                                                      \
+    XA(grouped_linear_dw)                                                                          \
     XA(softmax)                                                                                    \
     XA(softmax_backward)                                                                           \
     XA(rope)                                                                                       \
