@@ -97,6 +97,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(attention)                                                                                   \
+    X(paged)                                                                                       \
     X(cross_entropy)                                                                               \
     X(embedding)                                                                                   \
     X(gradnorm)                                                                                    \

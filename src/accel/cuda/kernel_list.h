@@ -74,6 +74,15 @@
     X(attention_mma_dkv_64_f16)                                                                    \
     X(attention_mma_dkv_128_bf16)                                                                  \
     X(attention_mma_dkv_128_f16)                                                                   \
+    X(paged_write)                                                                                 \
+    XA(paged_write_codes)                                                                          \
+    XA(paged_attention)                                                                            \
+    XA(paged_attention_codes)                                                                      \
+    XA(paged_attention_other)                                                                      \
+    X(paged_mma_64_bf16)                                                                           \
+    X(paged_mma_64_f16)                                                                            \
+    X(paged_mma_128_bf16)                                                                          \
+    X(paged_mma_128_f16)                                                                           \
     X(adam)                                                                                        \
     X(ademamix)                                                                                    \
     X(sgd)                                                                                         \
