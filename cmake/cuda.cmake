@@ -25,6 +25,7 @@ endif()
 # A module is linked against nothing of the library; what it needs of shapes it has itself.
 function(ds_cuda_module target)
   add_library(${target} MODULE ${DS_CUDA_GLUE} ${DS_CUDA_DRIVER} ${ARGN} ${PROJECT_SOURCE_DIR}/src/base/tensor.c
+    ${PROJECT_SOURCE_DIR}/src/base/dynamic_map.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks_k.c)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME deepspeed_cuda)

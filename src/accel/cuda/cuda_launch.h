@@ -90,6 +90,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(elementwise)                                                                                 \
     X(activation)                                                                                  \
     X(linear)                                                                                      \
+    X(quantized)                                                                                   \
     X(optimizer)                                                                                   \
     X(lamb)                                                                                        \
     X(muon)                                                                                        \

@@ -55,6 +55,19 @@
     X(grouped_linear_mma_bf16)                                                                     \
     X(grouped_linear_mma_f16)                                                                      \
     XA(grouped_linear_dw)                                                                          \
+    XA(linear_packed)                                                                              \
+    X(linear_packed_mma_bf16)                                                                      \
+    X(linear_packed_mma_f16)                                                                       \
+    XA(block_round)                                                                                \
+    X(block_linear_q8_0)                                                                           \
+    X(block_linear_q4_0)                                                                           \
+    X(block_linear_q4_1)                                                                           \
+    X(block_linear_q5_0)                                                                           \
+    X(block_linear_q5_1)                                                                           \
+    X(block_linear_q4_k)                                                                           \
+    X(block_linear_q5_k)                                                                           \
+    X(block_linear_q6_k)                                                                           \
+    X(embedding_blocks)                                                                            \
     XA(softmax)                                                                                    \
     XA(softmax_backward)                                                                           \
     XA(rope)                                                                                       \
