@@ -95,6 +95,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(lamb)                                                                                        \
     X(muon)                                                                                        \
     X(rows)                                                                                        \
+    X(reduce)                                                                                      \
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(attention)                                                                                   \

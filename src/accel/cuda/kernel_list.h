@@ -68,6 +68,12 @@
     X(block_linear_q5_k)                                                                           \
     X(block_linear_q6_k)                                                                           \
     X(embedding_blocks)                                                                            \
+    XA(sum_last)                                                                                   \
+    XA(sum_rows)                                                                                   \
+    XA(max_last)                                                                                   \
+    XA(max_last_backward)                                                                          \
+    X(expand)                                                                                      \
+    XA(bmm)                                                                                        \
     XA(softmax)                                                                                    \
     XA(softmax_backward)                                                                           \
     XA(rope)                                                                                       \
