@@ -21,10 +21,18 @@ CUDA = "src/accel/cuda"
 OPERATORS = {  # whose cases run the barriers of a file
     "norm.cu": "layer_norm_backward rms_norm_backward",
     "gradnorm.cu": "sum_squares sum_parts abs_max max_of clip_factor",
-    "linear.cu": "linear",
+    "linear_tile.h": "linear",
     "linear_dw.cu": "linear_dw",
+    "linear_dw_tile.h": "linear_dw",
+    "route.cu": "route route_backward",
+    "group.cu": "group_rows",
+    "block_linear.cu": "linear",
+    "reduce.cu": "sum_rows",
+    "bmm.cu": "bmm",
     "attention.cu": "attention attention_backward",
-    "attention_mma.cu": "attention",
+    "attention_walk.h": "attention attention_backward",
+    "attention_forward.h": "attention",
+    "paged_attention.cu": "paged_attention",
     "attention_mma_backward.cu": "attention_backward",
     "lamb.cu": "lamb_sums lamb",
     "muon.cu": "unit_matrix",
@@ -32,7 +40,10 @@ OPERATORS = {  # whose cases run the barriers of a file
     "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
 }
 LABELS = {  # of whose cases, where all take too long: these have several tiles of rows and of keys
-    "attention_mma.cu": "head of 128",
+    "attention_walk.h": "head of 128",
+    "attention_forward.h": "head of 128",
+    "paged_attention.cu": "small blocks",
+    "block_linear.cu": "q",
     "attention_mma_backward.cu": "head of 128",
 }
 SANITIZED = re.compile(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c|src/base/pool\.c))$")
