@@ -96,6 +96,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(muon)                                                                                        \
     X(rows)                                                                                        \
     X(reduce)                                                                                      \
+    X(select)                                                                                      \
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(attention)                                                                                   \

@@ -26,6 +26,7 @@
     XA(embedding)                                                                                  \
     XA(embedding_dw)                                                                               \
     XA(dropout)                                                                                    \
+    XA(noise)                                                                                      \
     X(squares)                                                                                     \
     X(squares_join)                                                                                \
     X(sum_parts)                                                                                   \
@@ -74,6 +75,16 @@
     XA(max_last_backward)                                                                          \
     X(expand)                                                                                      \
     XA(bmm)                                                                                        \
+    X(compare)                                                                                     \
+    X(where)                                                                                       \
+    X(band)                                                                                        \
+    X(document_end)                                                                                \
+    X(filled_end)                                                                                  \
+    X(shift_labels)                                                                                \
+    X(row_numbers)                                                                                 \
+    X(count_targets)                                                                               \
+    X(constants)                                                                                   \
+    X(rng_ahead)                                                                                   \
     XA(softmax)                                                                                    \
     XA(softmax_backward)                                                                           \
     XA(rope)                                                                                       \

@@ -179,14 +179,19 @@ DSC_INLINE void mma_tile_of(const dsc_linear_args *a, int act, const dsc_packed 
         multiply(act, xs[now], ws[now], row0, column0, sums);
         __syncthreads();
     }
-    DSC_UNROLL
-    for (uint32_t i = 0; i < 32; ++i) {
-        const uint32_t m = i / 16;
-        const uint32_t n = i / 4 % 4;
-        const int64_t row = first_row + row0 + 16 * m + lane / 4 + i % 4 / 2 * 8;
-        const int64_t column = first_column + column0 + 8 * n + lane % 4 * 2 + i % 2;
-        if (row < a->rows && column < a->n_out) {
-            finish(a, row, column, sums[m][n][i % 4]);
+    for (uint32_t g = 0; g < 8; ++g) { /* chosen, for registers have no index */
+        float four[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        DSC_UNROLL
+        for (uint32_t i = 0; i < 32; ++i) {
+            four[i % 4] = g == i / 4 ? sums[i / 16][i / 4 % 4][i % 4] : four[i % 4];
+        }
+        DSC_UNROLL
+        for (uint32_t i = 0; i < 4; ++i) {
+            const int64_t row = first_row + row0 + 16 * (g / 4) + lane / 4 + i / 2 * 8;
+            const int64_t column = first_column + column0 + 8 * (g % 4) + lane % 4 * 2 + i % 2;
+            if (row < a->rows && column < a->n_out) {
+                finish(a, row, column, four[i]);
+            }
         }
     }
 }
