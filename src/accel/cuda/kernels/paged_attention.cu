@@ -3,48 +3,10 @@
  * codes, scores with a cap or with biases of positions. A warp has a token's head, 32 keys at a
  * time from the first that it sees on, as attention.cu has them: a token has the same bits beside
  * any others, and those of that kernel. */
+#include "accel/cuda/kernels/attention_bend.h"
 #include "accel/cuda/kernels/paged_span.h"
 
 enum { CHANNELS = DSC_MOST_PAGED_HEAD_DIM / 32 };
-
-/* What scores are made of beside q·k, of one head. */
-typedef struct bend {
-    float scale, cap, slope;
-    int32_t rounded;
-    int64_t position;
-} bend;
-
-/* Head `head` of n (op/alibi.h). */
-DSC_INLINE double slope_of(double most, int64_t n, int64_t head)
-{
-    int64_t p = 1;
-    while (p * 2 <= n) {
-        p *= 2;
-    }
-    return head < p ? exp2(-most * (double)(head + 1) / (double)p)
-                    : exp2(-most * (double)(2 * (head - p) + 1) / (double)(2 * p));
-}
-
-DSC_INLINE float round_to_bf16(double x)
-{
-    return dsc_from_bf16(dsc_to_bf16((float)x));
-}
-
-DSC_INLINE float score_of(const bend *b, float product, int64_t key)
-{
-    float score = product * b->scale;
-    if (b->cap > 0.0f) {
-        score = b->cap * tanhf(score / b->cap);
-    }
-    if (b->rounded != 0) {
-        const double bias =
-            (double)round_to_bf16((double)b->slope) * (double)round_to_bf16((double)key);
-        score = score + b->scale * round_to_bf16(bias);
-    } else if (b->slope != 0.0f) {
-        score = score + b->slope * (float)(key - b->position);
-    }
-    return score;
-}
 
 /* Element of key `key` of a sequence's table, kv head kv. */
 DSC_INLINE int64_t paged_key(const dsc_paged_args *a, const int32_t *table, int64_t key, int64_t kv)
@@ -128,9 +90,10 @@ DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int6
     const int32_t *table = a->tables + (is_one ? a->sequence[t] * a->n_table : 0);
     const int64_t head = h + (a->heads != NULL ? a->heads[0] : 0);
     const int64_t n_heads = a->heads != NULL ? a->all_heads : a->n_heads;
+    const int32_t rounded = a->alibi > 0.0 ? a->alibi_rounded : 0;
     const bend b = {a->scale, a->cap,
-                    a->alibi > 0.0 ? (float)slope_of(a->alibi, n_heads, head) : 0.0f,
-                    a->alibi > 0.0 ? a->alibi_rounded : 0, position};
+                    a->alibi > 0.0 ? (float)slope_of(a->alibi, n_heads, head) : 0.0f, rounded,
+                    rounded != 0 ? 0 : position};
     float sums[CHANNELS] = {0.0f};
     float top = -INFINITY;
     float sum = 0.0f;
@@ -145,8 +108,9 @@ DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int6
         const int64_t n = position + 1 - j0 < 32 ? position + 1 - j0 : 32;
         float score = -INFINITY;
         if (lane < n) {
-            score =
-                score_of(&b, dot_key(a, kv_type, q, paged_key(a, table, j0 + lane, kv)), j0 + lane);
+            float turn;
+            score = bend_score(&b, dot_key(a, kv_type, q, paged_key(a, table, j0 + lane, kv)),
+                               j0 + lane, &turn);
         }
         const float block_top = dsc_warp_max(score);
         const float next = block_top > top ? block_top : top;
