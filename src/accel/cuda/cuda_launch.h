@@ -101,6 +101,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(experts)                                                                                     \
     X(attention)                                                                                   \
     X(paged)                                                                                       \
+    X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \
     X(embedding)                                                                                   \
     X(gradnorm)                                                                                    \

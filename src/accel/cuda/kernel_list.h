@@ -113,6 +113,10 @@
     X(paged_mma_64_f16)                                                                            \
     X(paged_mma_128_bf16)                                                                          \
     X(paged_mma_128_f16)                                                                           \
+    XA(attention_sinks)                                                                            \
+    XA(attention_sinks_dy)                                                                         \
+    X(sum_sinks)                                                                                   \
+    XA(slot_adapter)                                                                               \
     X(adam)                                                                                        \
     X(ademamix)                                                                                    \
     X(sgd)                                                                                         \
