@@ -823,6 +823,7 @@ const op_case op_cases[] = {
     {&dsi_op_mean_all, "odd", "act[7,33]"},
     {&dsi_op_sum_last, "odd", "act[3,7,33]"},
     {&dsi_op_sum_rows, "odd", "act[3,7,33]"},
+    {&dsi_op_sum_rows, "wide", "act[11,230]"},
     {&dsi_op_fill, "odd", "act[3,33] stat[]", .flags = OP_EXACT},
     {&dsi_op_expand_last, "odd", "stat[3,7] act[3,7,33]", .flags = OP_EXACT},
     {&dsi_op_expand_rows, "odd", "stat[33] act[3,7,33]", .flags = OP_EXACT},

@@ -93,9 +93,8 @@ DSC_INLINE void keep_groups(const dsc_route_args *a, choice *c)
                 c->group[g] > c->group[own] || (c->group[g] == c->group[own] && g < own);
             before += g != own && is_before ? 1 : 0;
         }
-        c->left[e] = before < a->top_groups ? 1.0f : 0.0f;
+        c->left[e] = before < a->top_groups ? 1.0f : 0.0f; /* the lane's own, as in largest_left */
     }
-    __syncwarp();
 }
 
 DSC_INLINE void choose_from(const dsc_route_args *a, int act, int64_t token, choice *c)
