@@ -126,7 +126,6 @@ DSC_INLINE void route_token(const dsc_route_args *a, int act, int64_t token, cho
             for (int64_t e = lane; e < a->n_experts; e += 32) {
                 c->chance[e] = dsc_get(a->noisy, act, token * a->n_experts + e);
             }
-            __syncwarp();
         }
         const int64_t best = largest_left(c, a->n_experts);
         sum += c->score[best];
