@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles src/accel/cuda/kernels with nvcc and compares what ptxas says with a committed table.
 
-Usage: cuda_resources.py check|update [NVCC]
+Usage: cuda_resources.py check|update [--nvcc NVCC] [--jobs N] [SOURCE.cu …]
 
-For sm_80, sm_90a and sm_100: registers a thread, bytes of shared memory a block, bytes spilled. check:
-nothing spills that did not, shared memory is as it was, and with the table's nvcc no kernel needs more
-registers. update: writes the table. Exit status: 0 as in the table, 1 not, 2 wrong usage, 77 no nvcc.
+For sm_80, sm_90a and sm_100: registers a thread, bytes of shared memory a block, bytes spilled, bytes of stack
+(arrays that are not in registers; rows without it are older than the column). check: nothing spills that did not
+or has a larger stack, shared memory is as it was, and with the table's nvcc no kernel needs more registers.
+update: writes the table. With SOURCEs of these alone. Exit status: 0 as in the table, 1 not, 2 wrong usage, 77 no
+nvcc.
 """
+import argparse
 import concurrent.futures
 import os
 import pathlib
@@ -24,6 +27,7 @@ FLAGS = ["-std=c++17", "-fmad=false", "-Xptxas", "-v", "-cubin", "-I", str(ROOT 
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
+STACK = re.compile(r"(\d+) bytes stack frame")
 SMEM = re.compile(r"(\d+) bytes smem")
 
 
@@ -42,25 +46,25 @@ def compile_one(nvcc: str, source: pathlib.Path, arch: str, folder: str) -> dict
     done = subprocess.run([nvcc, f"-arch={arch}", *FLAGS, "-o", str(out), str(source)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{source.name} for {arch}:\n{done.stderr}")
-    rows, name, spill = {}, None, 0
+    rows, name, spill, stack = {}, None, 0, 0
     for line in done.stderr.splitlines():
         if match := ENTRY.search(line):
             name = match.group(1)
         elif match := SPILL.search(line):
             spill = int(match.group(1)) + int(match.group(2))
+            stack = int(STACK.search(line).group(1))
         elif (match := USED.search(line)) and name is not None:
             shared = SMEM.search(line)
-            rows[(name, arch)] = (int(match.group(1)), int(shared.group(1)) if shared else 0, spill)
+            rows[(name, arch)] = (int(match.group(1)), int(shared.group(1)) if shared else 0, spill, stack)
             name = None
     return rows
 
 
-def measure(nvcc: str) -> dict:
-    sources = sorted((ROOT / "src/accel/cuda/kernels").glob("*.cu"))
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(compile_one, nvcc, source, arch, folder) for source in sources for arch in ARCHS]
+def measure(nvcc: str, sources: list, jobs: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        runs = [pool.submit(compile_one, nvcc, source, arch, folder) for source in sources for arch in ARCHS]
         rows = {}
-        for job in jobs:
+        for job in runs:
             rows.update(job.result())
     return rows
 
@@ -75,8 +79,8 @@ def listed() -> set:
 
 
 def write(rows: dict, version: str) -> None:
-    lines = [f"# nvcc {version}; scripts/cuda_resources.py update\n", "# kernel arch registers shared spilled\n"]
-    lines += [f"{name} {arch} {a} {b} {c}\n" for (name, arch), (a, b, c) in sorted(rows.items())]
+    lines = [f"# nvcc {version}; scripts/cuda_resources.py update\n", "# kernel arch registers shared spilled stack\n"]
+    lines += [f"{name} {arch} {' '.join(map(str, numbers))}\n" for (name, arch), numbers in sorted(rows.items())]
     TABLE.write_text("".join(lines))
 
 
@@ -89,15 +93,18 @@ def read() -> tuple[dict, str]:
     return rows, lines[0].split()[2].rstrip(";")
 
 
-def compare(rows: dict, version: str) -> int:
+def compare(rows: dict, version: str, whole: bool) -> int:
     table, of = read()
     bad = [f"{name} {arch}: not in the table" for name, arch in sorted(rows.keys() - table.keys())]
-    bad += [f"{name} {arch}: in the table, not compiled" for name, arch in sorted(table.keys() - rows.keys())]
+    if whole:
+        bad += [f"{name} {arch}: in the table, not compiled" for name, arch in sorted(table.keys() - rows.keys())]
     for key in sorted(rows.keys() & table.keys()):
         now, then = rows[key], table[key]
         what = " ".join(key)
         if now[2] > then[2]:
             bad.append(f"{what}: spills {now[2]} bytes, {then[2]} in the table")
+        if len(then) > 3 and now[3] > then[3]:
+            bad.append(f"{what}: {now[3]} bytes of stack, {then[3]} in the table")
         if now[1] != then[1]:
             bad.append(f"{what}: {now[1]} bytes of shared memory, {then[1]} in the table")
         if version == of and now[0] > then[0]:
@@ -107,22 +114,30 @@ def compare(rows: dict, version: str) -> int:
 
 
 def main() -> int:
-    if len(sys.argv) not in (2, 3) or sys.argv[1] not in ("check", "update"):
-        print(__doc__, file=sys.stderr)
-        return 2
-    nvcc = find_nvcc(sys.argv[2] if len(sys.argv) == 3 else None)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("mode", choices=["check", "update"])
+    parser.add_argument("--nvcc")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("sources", nargs="*")
+    given = parser.parse_intermixed_args()
+    nvcc = find_nvcc(given.nvcc)
     if nvcc is None:
         print("no nvcc here")
         return 77
-    rows = measure(nvcc)
-    missing = listed() ^ {name for name, _ in rows}
+    folder = ROOT / "src/accel/cuda/kernels"
+    whole = not given.sources
+    rows = measure(nvcc, [folder / name for name in given.sources] or sorted(folder.glob("*.cu")), given.jobs)
+    names = {name for name, _ in rows}
+    missing = names ^ listed() if whole else names - listed()
     if missing:
         print("in kernel_list.h or in kernels/, not in both: " + ", ".join(sorted(missing)))
         return 1
-    if sys.argv[1] == "update":
-        write(rows, version_of(nvcc))
-        return 0
-    return compare(rows, version_of(nvcc))
+    version = version_of(nvcc)
+    if given.mode == "check":
+        return compare(rows, version, whole)
+    kept = {} if whole else {key: row for key, row in read()[0].items() if key[0] in listed()}
+    write({**kept, **rows}, version)
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include "base/packed.h"
 
 #include "base/dynamic_map.h"
+#include "base/nf4.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,24 +13,6 @@ enum { PIECE = 1 << 16 };
 
 static const float INT8_UNIT = 0.007874015718698502f; /* 1 / 127 */
 static const float FP8_LARGEST = 448.0f;
-
-/* Quantiles of the normal distribution (QLoRA, appendix E). */
-static const float nf4[16] = {-1.0f,
-                              -0.696192800998687744f,
-                              -0.525073051452636719f,
-                              -0.394917488098144531f,
-                              -0.284441381692886353f,
-                              -0.184773430228233337f,
-                              -0.0910500362515449524f,
-                              0.0f,
-                              0.0795802995562553406f,
-                              0.160930201411247253f,
-                              0.24611230194568634f,
-                              0.337915241718292236f,
-                              0.440709829330444336f,
-                              0.562617003917694092f,
-                              0.722956836223602295f,
-                              1.0f};
 
 static const char *const names[DS_PACKING_COUNT] = {[DS_PACKING_NONE] = "none",
 #define X(id, text) [DS_PACKING_##id] = text,
@@ -117,7 +100,7 @@ void dsi_packed_values(const ds_packed *p, const void *data, int64_t block, floa
 {
     const float scale = block_scale(p, data, block);
     for (int k = 0; k < 16; ++k) {
-        values[k] = nf4[k] * scale;
+        values[k] = dsi_nf4[k] * scale;
     }
 }
 
@@ -224,7 +207,7 @@ static unsigned nf4_code(float x)
 {
     unsigned code = 0;
     for (unsigned k = 0; k < 15; ++k) {
-        code += x > (nf4[k] + nf4[k + 1]) / 2.0f;
+        code += x > (dsi_nf4[k] + dsi_nf4[k + 1]) / 2.0f;
     }
     return code;
 }

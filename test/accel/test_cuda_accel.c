@@ -36,6 +36,14 @@ static const char llama[] =
     "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
     "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
 
+/* With the loss of balance over experts. */
+static const char mixtral[] =
+    "{\"model_type\":\"mixtral\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":24,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+    "\"num_local_experts\":4,\"num_experts_per_tok\":2,\"output_router_logits\":true,"
+    "\"router_aux_loss_coef\":0.02,\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,"
+    "\"tie_word_embeddings\":false}";
+
 static dsi_accel_choice choose(const char *text)
 {
     dsi_accel_choice choice;
@@ -256,6 +264,15 @@ static void other_optimizers_have_one_result(void **state)
     }
 }
 
+/* Routing, products of experts and the loss of balance; of Muon also products of a batch. */
+static void experts_have_one_result(void **state)
+{
+    const uint32_t every = getenv("DS_CUDA_ALL") != NULL ? 1 : 4;
+    (void)state;
+    one_result(mixtral, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
+    one_result(mixtral, DS_DTYPE_BF16, DS_OPTIMIZER_MUON, every, 2e-2);
+}
+
 /* ---- refusals ------------------------------------------------------------------------------ */
 
 static void an_id_without_a_row_is_named_by_its_step(void **state)
@@ -339,6 +356,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_is_the_devices),
         cmocka_unit_test(stages_and_residencies_have_one_result),
         cmocka_unit_test(other_optimizers_have_one_result),
+        cmocka_unit_test(experts_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
         cmocka_unit_test(a_failed_step_says_what_the_device_reports),
         cmocka_unit_test(what_has_no_kernel_is_refused_by_name),

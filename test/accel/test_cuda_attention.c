@@ -148,7 +148,9 @@ static void other_steps_get_the_plain_kernel(void **state)
         ds_meta out[2];
         ds_kernel_sig sig = sig_of(&t, 5, in, out);
         assert_string_equal(dsc_kernel_at(&sig, 0)->name, cases[i].name);
-        t.attrs.cap = 30.0; /* no kernel has it */
+        t.attrs.cap = 30.0; /* not by mma */
+        assert_string_equal(dsc_kernel_at(&sig, 0)->name, "cuda");
+        t.attrs.all_keys = 100; /* no kernel has it */
         assert_null(dsc_kernel_at(&sig, 0));
     }
 }

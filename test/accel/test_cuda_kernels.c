@@ -13,7 +13,8 @@
 /* A fiber a thread: these take minutes under a sanitizer. */
 static bool is_large(const op_case *c)
 {
-    return strstr(c->label, "long") != NULL || strstr(c->label, "beyond") != NULL;
+    return strstr(c->label, "long") != NULL || strstr(c->label, "beyond") != NULL ||
+           strstr(c->label, "strips") != NULL || strstr(c->label, "nf4_double, one row") != NULL;
 }
 
 /* DS_CUDA_OPS=NAMES, with blanks between them: of these operators alone; DS_CUDA_LABEL=TEXT: of the

@@ -4,7 +4,7 @@
 harness on the host layer with the thread sanitizer: each must be missed. One that is not, and is not marked with a comment
 `redundant: why` on its line, fails; so does a report about the kernels as they are.
 
-cuda_barriers.py BUILD [--only FILE[:LINE]] [--jobs N]; BUILD is any build by ninja that has made test_cuda_kernels. The
+cuda_barriers.py BUILD [--only FILE[:LINE],…] [--jobs N]; BUILD is any build by ninja that has made test_cuda_kernels. The
 kernels, their launch and the library's threads are compiled again for the sanitizer, the rest is not."""
 import argparse
 import os
@@ -21,10 +21,20 @@ CUDA = "src/accel/cuda"
 OPERATORS = {  # whose cases run the barriers of a file
     "norm.cu": "layer_norm_backward rms_norm_backward",
     "gradnorm.cu": "sum_squares sum_parts abs_max max_of clip_factor",
-    "linear.cu": "linear",
+    "linear_tile.h": "linear",
     "linear_dw.cu": "linear_dw",
+    "linear_dw_tile.h": "linear_dw",
+    "route.cu": "route route_backward",
+    "group.cu": "group_rows",
+    "block_linear.cu": "linear",
+    "reduce.cu": "sum_rows",
+    "integers.cu": "count_targets",
+    "sinks.cu": "slot_adapter",
+    "bmm.cu": "bmm",
     "attention.cu": "attention attention_backward",
-    "attention_mma.cu": "attention",
+    "attention_walk.h": "attention attention_backward",
+    "attention_forward.h": "attention",
+    "paged_attention.cu": "paged_attention",
     "attention_mma_backward.cu": "attention_backward",
     "lamb.cu": "lamb_sums lamb",
     "columns.cu": "choose_columns",
@@ -33,7 +43,11 @@ OPERATORS = {  # whose cases run the barriers of a file
     "cuda_device.h": "layer_norm rms_norm layer_norm_backward softmax softmax_backward",
 }
 LABELS = {  # of whose cases, where all take too long: these have several tiles of rows and of keys
-    "attention_mma.cu": "head of 128",
+    "attention_walk.h": "head of 128",
+    "attention_forward.h": "head of 128",
+    "paged_attention.cu": "small blocks",
+    "block_linear.cu": "q",
+    "group.cu": "several chunks",
     "attention_mma_backward.cu": "head of 128",
 }
 SANITIZED = re.compile(r"-c (\S+(?:kernels/\w+\.cu|host/\w+\.c|src/base/pool\.c))$")
@@ -63,6 +77,17 @@ def places(root):
             for number, line in enumerate(open(os.path.join(root, path), encoding="utf-8"), 1):
                 if WAIT.match(line):
                     yield path, number, line.strip()
+
+
+def users(root, name):
+    """The file itself and those of the kernels that include it, by way of others too."""
+    folder = os.path.join(root, CUDA, "kernels")
+    texts = {f: open(os.path.join(folder, f), encoding="utf-8").read() for f in os.listdir(folder)}
+    found, more = {name}, True
+    while more:
+        more = {f for f, text in texts.items() if f not in found and any(f'/{n}"' in text for n in found)}
+        found |= more
+    return found
 
 
 def sanitized(words, tree, out, source):
@@ -128,8 +153,8 @@ class Bench:
         return done.returncode == 0, how if done.returncode else text.strip().splitlines()[-1]
 
     def passes(self, wait):
-        part = [s for s in self.compiles
-                if (s.endswith(".cu") if wait[0].endswith(".h") else s.endswith("/" + os.path.basename(wait[0])))]
+        names = users(self.root, os.path.basename(wait[0]))
+        part = [s for s in self.compiles if s.endswith(".cu") and os.path.basename(s) in names]
         name = f"{wait[0]}:{wait[1]}".replace("/", "_")
         return self.run(self.program(self.objects(wait, part), name), *cases_of(wait))
 
@@ -142,14 +167,15 @@ def cases_of(wait):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("build")
-    parser.add_argument("--only", help="FILE or FILE:LINE, of this one alone")
+    parser.add_argument("--only", help="FILE or FILE:LINE, of these alone, with commas between them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
     root = os.path.realpath(os.path.join(os.path.dirname(__file__), "../.."))
     bad = 0
     with tempfile.TemporaryDirectory(prefix="cuda_barriers.", dir=given.build) as folder:
         bench = Bench(root, os.path.realpath(given.build), os.path.realpath(folder), given.jobs)
-        waits = [w for w in places(root) if given.only in (None, w[0], f"{w[0]}:{w[1]}")]
+        only = set(given.only.split(",")) if given.only else None
+        waits = [w for w in places(root) if only is None or only & {w[0], f"{w[0]}:{w[1]}"}]
         for cases in sorted({cases_of(w) for w in waits}):
             passed, how = bench.run(bench.sound_program, *cases)
             if not passed:

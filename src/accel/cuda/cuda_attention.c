@@ -3,12 +3,21 @@
 #include "accel/cuda/cuda_launch.h"
 #include "accel/cuda/kernels/attention.h"
 
+enum { IN_DLSE = 12 }; /* of attention_backward */
+
 static bool is_supported(const ds_kernel_sig *sig)
 {
     const dsi_attention_attrs *attrs = sig->attrs;
     return attrs->all_keys == 0 && dsc_is_act(sig->in[0].dtype) &&
-           attrs->head_dim <= DSC_MOST_HEAD_DIM && attrs->cap == 0.0 && attrs->alibi == 0.0 &&
-           sig->n_in <= 12; /* 13: a gradient of lse */
+           attrs->head_dim <= DSC_MOST_HEAD_DIM;
+}
+
+/* Scores are scale·q·k alone, and nothing comes to lse. */
+static bool is_straight(const ds_kernel_sig *sig)
+{
+    const dsi_attention_attrs *attrs = sig->attrs;
+    return attrs->cap == 0.0 && attrs->alibi == 0.0 &&
+           (sig->n_in <= IN_DLSE || sig->in[IN_DLSE].dtype == DS_DTYPE_NONE);
 }
 
 /* Rows of one head group, and keys, are numbered in 32 bits there, blocks as a grid has them. */
@@ -26,7 +35,7 @@ static bool fits_tiles(const dsi_attention_attrs *attrs, const ds_meta *q, const
 static bool is_mma_at(const ds_kernel_sig *sig, uint32_t at)
 {
     const dsi_attention_attrs *attrs = sig->attrs;
-    return is_supported(sig) && sig->in[at].dtype != DS_DTYPE_F32 &&
+    return is_supported(sig) && is_straight(sig) && sig->in[at].dtype != DS_DTYPE_F32 &&
            attrs->head_dim <= DSC_MOST_MMA_HEAD_DIM &&
            fits_tiles(attrs, &sig->in[at], &sig->in[attrs->packed != 0 ? at : at + 1]);
 }
@@ -78,6 +87,9 @@ static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint3
                                 .window = attrs->window,
                                 .all_heads = attrs->all_heads,
                                 .site = attrs->site,
+                                .alibi = attrs->alibi,
+                                .cap = (float)attrs->cap,
+                                .alibi_rounded = attrs->alibi > 0.0 && attrs->alibi_rounded != 0,
                                 .scale = (float)attrs->scale,
                                 .dropout = (float)attrs->dropout,
                                 .causal = attrs->causal != 0};
@@ -120,6 +132,7 @@ static dsc_attention_args backward_args_of(const ds_kernel_call *call)
     args.lse = (float *)(uintptr_t)dsc_in(call, 5);
     args.first = dsc_in(call, 6);
     args.rng = dsc_in(call, 7);
+    args.dlse = dsc_in(call, IN_DLSE);
     args.dq = dsc_out(call, 0);
     args.dk = packed ? at_output(args.dq, dtype, attrs->n_heads * d) : dsc_out(call, 1);
     args.dv = packed ? at_output(args.dq, dtype, (attrs->n_heads + attrs->n_kv_heads) * d)

@@ -55,33 +55,51 @@ static ds_status embedding_dw_run(const ds_kernel_call *call)
                       &args, sizeof args);
 }
 
-static bool is_dropout(const ds_kernel_sig *sig)
+static bool is_act(const ds_kernel_sig *sig)
 {
-    return dsc_is_act(sig->in[0].dtype) &&
-           (sig->n_in < 4 || sig->in[3].dtype == DS_DTYPE_NONE); /* no numbers of columns */
+    return dsc_is_act(sig->in[0].dtype);
+}
+
+static ds_status run_random(const ds_kernel_call *call, dsc_fn first, dsc_dropout_args *args)
+{
+    const ds_shape x = call->in[0].meta.shape;
+    args->x = dsc_in(call, 0);
+    args->rng = dsc_in(call, 1);
+    args->rows = dsc_in(call, 2);
+    args->y = dsc_out(call, 0);
+    args->n = ds_shape_count(x);
+    args->sample = x.dims[0] > 0 ? args->n / x.dims[0] : 0;
+    args->row = args->n_rows > 0 ? args->sample / x.dims[1] : 0;
+    args->width = ds_shape_last(x);
+    const dsc_shape shape = dsc_over_items(args->n);
+    return dsc_launch(call, dsc_of_dtype(first, call->in[0].meta.dtype), &shape, args,
+                      sizeof *args);
 }
 
 static ds_status dropout_run(const ds_kernel_call *call)
 {
     const dsi_dropout_attrs *attrs = call->sig->attrs;
-    const ds_shape x = call->in[0].meta.shape;
-    dsc_dropout_args args = {.x = dsc_in(call, 0),
-                             .rng = dsc_in(call, 1),
-                             .rows = dsc_in(call, 2),
-                             .y = dsc_out(call, 0),
-                             .n = ds_shape_count(x),
+    dsc_dropout_args args = {.columns = attrs->n_columns > 0 ? dsc_in(call, 3) : NULL,
                              .n_rows = attrs->n_rows,
+                             .n_columns = attrs->n_columns,
                              .site = attrs->site,
                              .p = (float)attrs->p};
-    args.sample = x.dims[0] > 0 ? args.n / x.dims[0] : 0;
-    args.row = attrs->n_rows > 0 ? args.sample / x.dims[1] : 0;
-    const dsc_shape shape = dsc_over_items(args.n);
-    return dsc_launch(call, dsc_of_dtype(DSC_FN_dropout_f32, call->in[0].meta.dtype), &shape, &args,
-                      sizeof args);
+    return run_random(call, DSC_FN_dropout_f32, &args);
+}
+
+static ds_status noise_run(const ds_kernel_call *call)
+{
+    const dsi_noise_attrs *attrs = call->sig->attrs;
+    dsc_dropout_args args = {.n_rows = attrs->n_rows,
+                             .site = attrs->site,
+                             .p = (float)attrs->amount,
+                             .kind = (int32_t)attrs->kind};
+    return run_random(call, DSC_FN_noise_f32, &args);
 }
 
 DSC_ROW(embedding, is_embedding, embedding_run);
 DSC_ROW(embedding_dw, is_embedding_dw, embedding_dw_run);
-DSC_ROW(dropout, is_dropout, dropout_run);
+DSC_ROW(dropout, is_act, dropout_run);
+DSC_ROW(noise, is_act, noise_run);
 const ds_kernel *const dsc_embedding_kernels[] = {&embedding_kernel, &embedding_dw_kernel,
-                                                  &dropout_kernel, NULL};
+                                                  &dropout_kernel, &noise_kernel, NULL};

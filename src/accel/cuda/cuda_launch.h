@@ -93,12 +93,19 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(elementwise)                                                                                 \
     X(activation)                                                                                  \
     X(linear)                                                                                      \
+    X(quantized)                                                                                   \
     X(optimizer)                                                                                   \
     X(lamb)                                                                                        \
     X(columns)                                                                                     \
     X(muon)                                                                                        \
     X(rows)                                                                                        \
+    X(reduce)                                                                                      \
+    X(select)                                                                                      \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
     X(attention)                                                                                   \
+    X(paged)                                                                                       \
+    X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \
     X(embedding)                                                                                   \
     X(gradnorm)                                                                                    \

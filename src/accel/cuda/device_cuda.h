@@ -17,6 +17,22 @@
         call;                                                                                      \
     }
 
+DSC_INLINE uint32_t dsc_float_bits(float value)
+{
+    return __float_as_uint(value);
+}
+
+DSC_INLINE float dsc_bits_float(uint32_t bits)
+{
+    return __uint_as_float(bits);
+}
+
+/* sum + Σ of the products of four signed bytes. */
+DSC_INLINE int32_t dsc_dot_bytes(uint32_t a, uint32_t b, int32_t sum)
+{
+    return __dp4a((int32_t)a, (int32_t)b, sum);
+}
+
 DSC_INLINE float dsc_from_bf16(uint16_t bits)
 {
     return __uint_as_float((uint32_t)bits << 16);

@@ -26,6 +26,25 @@ DSC_INLINE bool dsc_is_first(uint64_t *at, uint64_t value)
     return __atomic_compare_exchange_n(at, &none, value, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
 }
 
+DSC_INLINE uint32_t dsc_float_bits(float value)
+{
+    return dsi_f32_bits(value);
+}
+
+DSC_INLINE float dsc_bits_float(uint32_t bits)
+{
+    return dsi_bits_f32(bits);
+}
+
+/* sum + Σ of the products of four signed bytes. */
+DSC_INLINE int32_t dsc_dot_bytes(uint32_t a, uint32_t b, int32_t sum)
+{
+    for (int i = 0; i < 32; i += 8) {
+        sum += (int32_t)(int8_t)(uint8_t)(a >> i) * (int32_t)(int8_t)(uint8_t)(b >> i);
+    }
+    return sum;
+}
+
 DSC_INLINE float dsc_from_bf16(uint16_t bits)
 {
     return dsi_bf16_to_f32(bits);

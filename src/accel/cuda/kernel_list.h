@@ -26,6 +26,7 @@
     XA(embedding)                                                                                  \
     XA(embedding_dw)                                                                               \
     XA(dropout)                                                                                    \
+    XA(noise)                                                                                      \
     X(squares)                                                                                     \
     X(squares_join)                                                                                \
     X(sum_parts)                                                                                   \
@@ -39,6 +40,51 @@
     X(rope_table)                                                                                  \
     X(linear_mma_bf16)                                                                             \
     X(linear_mma_f16)                                                                              \
+    XA(route)                                                                                      \
+    XA(route_backward)                                                                             \
+    X(group_take)                                                                                  \
+    X(group_count)                                                                                 \
+    X(group_sum)                                                                                   \
+    X(group_place)                                                                                 \
+    X(kept_weights)                                                                                \
+    X(group_sizes)                                                                                 \
+    X(expert_segments)                                                                             \
+    XA(spread_rows)                                                                                \
+    XA(combine_rows)                                                                               \
+    XA(combine_rows_dw)                                                                            \
+    XA(grouped_linear)                                                                             \
+    X(grouped_linear_mma_bf16)                                                                     \
+    X(grouped_linear_mma_f16)                                                                      \
+    XA(grouped_linear_dw)                                                                          \
+    XA(linear_packed)                                                                              \
+    X(linear_packed_mma_bf16)                                                                      \
+    X(linear_packed_mma_f16)                                                                       \
+    XA(block_round)                                                                                \
+    X(block_linear_q8_0)                                                                           \
+    X(block_linear_q4_0)                                                                           \
+    X(block_linear_q4_1)                                                                           \
+    X(block_linear_q5_0)                                                                           \
+    X(block_linear_q5_1)                                                                           \
+    X(block_linear_q4_k)                                                                           \
+    X(block_linear_q5_k)                                                                           \
+    X(block_linear_q6_k)                                                                           \
+    X(embedding_blocks)                                                                            \
+    XA(sum_last)                                                                                   \
+    XA(sum_rows)                                                                                   \
+    XA(max_last)                                                                                   \
+    XA(max_last_backward)                                                                          \
+    X(expand)                                                                                      \
+    XA(bmm)                                                                                        \
+    X(compare)                                                                                     \
+    X(where)                                                                                       \
+    X(band)                                                                                        \
+    X(document_end)                                                                                \
+    X(filled_end)                                                                                  \
+    X(shift_labels)                                                                                \
+    X(row_numbers)                                                                                 \
+    X(count_targets)                                                                               \
+    X(constants)                                                                                   \
+    X(rng_ahead)                                                                                   \
     XA(softmax)                                                                                    \
     XA(softmax_backward)                                                                           \
     XA(rope)                                                                                       \
@@ -58,6 +104,19 @@
     X(attention_mma_dkv_64_f16)                                                                    \
     X(attention_mma_dkv_128_bf16)                                                                  \
     X(attention_mma_dkv_128_f16)                                                                   \
+    X(paged_write)                                                                                 \
+    XA(paged_write_codes)                                                                          \
+    XA(paged_attention)                                                                            \
+    XA(paged_attention_codes)                                                                      \
+    XA(paged_attention_other)                                                                      \
+    X(paged_mma_64_bf16)                                                                           \
+    X(paged_mma_64_f16)                                                                            \
+    X(paged_mma_128_bf16)                                                                          \
+    X(paged_mma_128_f16)                                                                           \
+    XA(attention_sinks)                                                                            \
+    XA(attention_sinks_dy)                                                                         \
+    X(sum_sinks)                                                                                   \
+    XA(slot_adapter)                                                                               \
     X(adam)                                                                                        \
     X(ademamix)                                                                                    \
     X(sgd)                                                                                         \

@@ -5,7 +5,7 @@
  * A warp has a query (in the backward pass of k and v: a key); 32 keys (queries) at a time, a lane
  * one of them, whose scores it computes; then a lane has channels lane, lane + 32, … of the sum.
  */
-#include "accel/cuda/cuda_device.h"
+#include "accel/cuda/kernels/attention_bend.h"
 #include "accel/cuda/kernels/attention_span.h"
 
 enum { CHANNELS = DSC_MOST_HEAD_DIM / 32 };
@@ -57,6 +57,26 @@ DSC_INLINE void store_row(void *t, int act, int64_t at, int64_t head_dim,
     }
 }
 
+DSC_INLINE float head_slope(const dsc_attention_args *a, int64_t h)
+{
+    const int64_t head0 = a->heads != NULL ? a->heads[0] : 0;
+    const int64_t n_heads = a->heads != NULL ? a->all_heads : a->n_heads;
+    return a->alibi > 0.0 ? (float)slope_of(a->alibi, n_heads, head0 + h) : 0.0f;
+}
+
+/* Of query i of sample b. */
+DSC_INLINE bend bend_of(const dsc_attention_args *a, int64_t b, int64_t i, float slope)
+{
+    const int64_t row0 = a->rows != NULL ? a->rows[0] : 0;
+    bend s = {a->scale, a->cap, slope, a->alibi_rounded, 0};
+    if (a->alibi_rounded == 0) {
+        s.origin = row0 + i + (a->offset != NULL ? a->offset[b] : 0);
+    } else if (a->first != NULL) {
+        s.origin = a->first[b * a->n_queries + i];
+    }
+    return s;
+}
+
 /* ---- forward ------------------------------------------------------------------------------ */
 
 DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float *q)
@@ -67,6 +87,7 @@ DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float
     const int64_t b = item / a->n_heads / a->n_queries;
     const int64_t kv = h / (a->n_heads / a->n_kv_heads);
     const span s = visible(a, b, i);
+    const bend bent = bend_of(a, b, i, head_slope(a, h));
     float sums[CHANNELS] = {0.0f};
     float top = -INFINITY;
     float sum = 0.0f;
@@ -77,7 +98,9 @@ DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float
         const int64_t j = j0 + lane;
         float score = -INFINITY;
         if (lane < n) {
-            score = dot(act, q, a->k, key_at(a, b, j, kv), a->head_dim) * a->scale;
+            float turn;
+            score =
+                bend_score(&bent, dot(act, q, a->k, key_at(a, b, j, kv), a->head_dim), j, &turn);
         }
         const float block_top = dsc_warp_max(score);
         const float next = block_top > top ? block_top : top;
@@ -120,12 +143,15 @@ typedef struct pair {
 } pair;
 
 DSC_INLINE pair pair_of(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
-                        float score, float dp, float delta)
+                        float slope, float product, float dp, float delta)
 {
-    const float lse = a->lse[(b * a->n_heads + h) * a->n_queries + i];
-    const float p = expf(score * a->scale - lse);
+    const int64_t at = (b * a->n_heads + h) * a->n_queries + i;
+    const bend bent = bend_of(a, b, i, slope);
+    float turn;
+    const float p = expf(bend_score(&bent, product, j, &turn) - a->lse[at]);
     const float keep = dropout_factor(a, b, h, i, j);
-    const pair both = {p * keep, p * (dp * keep - delta) * a->scale};
+    const float less = a->dlse != NULL ? delta - a->dlse[at] : delta;
+    const pair both = {p * keep, p * (dp * keep - less) * turn * a->scale};
     return both;
 }
 
@@ -142,12 +168,13 @@ DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int64_t item, float 
     load_row(dy, a->dy, act, y_at(a, b, i, h), a->head_dim);
     __syncwarp();
     const float delta = dot(act, dy, a->y, y_at(a, b, i, h), a->head_dim);
+    const float slope = head_slope(a, h);
     for (int64_t j0 = s.first; j0 < s.last; j0 += 32) {
         const int64_t n = s.last - j0 < 32 ? s.last - j0 : 32;
         const int64_t at = key_at(a, b, j0 + lane, kv);
         pair both = {0.0f, 0.0f};
         if (lane < n) {
-            both = pair_of(a, b, h, i, j0 + lane, dot(act, q, a->k, at, a->head_dim),
+            both = pair_of(a, b, h, i, j0 + lane, slope, dot(act, q, a->k, at, a->head_dim),
                            dot(act, dy, a->v, at, a->head_dim), delta);
         }
         add_rows(act, both.dscore, a->k, key_at(a, b, j0, kv), a->kv_stride, n, a->head_dim, sums);
@@ -192,6 +219,7 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int64_t item, float
     load_row(v, a->v, act, key_at(a, b, j, kv), a->head_dim);
     __syncwarp();
     for (int64_t h = kv * group; h < (kv + 1) * group; ++h) {
+        const float slope = head_slope(a, h);
         for (int64_t i0 = 0; i0 < a->n_queries; i0 += 32) {
             const int64_t i = i0 + lane;
             const int64_t n = a->n_queries - i0 < 32 ? a->n_queries - i0 : 32;
@@ -200,9 +228,9 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int64_t item, float
                 const span s = visible(a, b, i);
                 if (j >= s.first && j < s.last) {
                     const int64_t at = y_at(a, b, i, h);
-                    both =
-                        pair_of(a, b, h, i, j, dot(act, k, a->q, query_at(a, b, i, h), a->head_dim),
-                                dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
+                    both = pair_of(a, b, h, i, j, slope,
+                                   dot(act, k, a->q, query_at(a, b, i, h), a->head_dim),
+                                   dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
                 }
             }
             add_rows(act, both.used, a->dy, y_at(a, b, i0, h), a->n_heads * a->head_dim, n,

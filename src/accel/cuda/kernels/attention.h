@@ -19,6 +19,10 @@ typedef struct dsc_attention_args {
     float *lse;
     float *delta; /* attention_mma_dq writes it, attention_mma_dkv reads it: (B,H,Tq) */
     const void *dy;
+    const float *dlse; /* what comes to lse; the plain kernel's alone, as the next two */
+    double alibi;      /* 0: none */
+    float cap;         /* 0: none */
+    int32_t alibi_rounded;
     void *dq, *dk, *dv;          /* laid out as q, k, v */
     int64_t q_stride, kv_stride; /* elements a token */
     int64_t n_batch, n_queries, n_keys, n_heads, n_kv_heads, head_dim;

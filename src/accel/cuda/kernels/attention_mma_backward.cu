@@ -5,7 +5,7 @@
  * rounded to the dtype for their products; the scale comes behind the sums, so that small ones stay
  * in fp16's range. */
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/attention_tile.h"
+#include "accel/cuda/kernels/attention_walk.h"
 
 /* ---- dq ----------------------------------------------------------------------------------- */
 
@@ -69,55 +69,38 @@ DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int dim, uint16_t *k
     const part p = part_of(a, (int64_t)a->n_queries * (a->n_heads / a->n_kv_heads));
     const int32_t own = (int32_t)(threadIdx.x / 32 * 16);
     const int32_t row0 = p.row0 + own;
-    const view k = keys_of(a, &p, a->k);
-    const view v = keys_of(a, &p, a->v);
     uint32_t q[MOST_K][4];
     uint32_t dy[MOST_K][4];
     float sums[MOST_N][4];
     row_state state;
-    if (threadIdx.x < DSC_ATTENTION_ROWS) {
-        reaches[threadIdx.x] = reach_of(a, &p, p.row0 + (int32_t)threadIdx.x);
-    }
+    walk w;
+    w.k = keys_of(a, &p, a->k);
+    w.v = keys_of(a, &p, a->v);
+    w.keys = keys;
+    w.values = values;
+    set_reaches(a, &p, reaches);
     load_left(a, queries_of(a, &p, a->q), row0, p.n_rows, dim, q);
     load_left(a, outputs_of(a, &p, a->dy), row0, p.n_rows, dim, dy);
     sum_deltas(a, &p, act, row0, dim, dy, state.delta);
     clear_sums(dim, sums);
     __syncthreads();
-    const reach all = join_reaches(reaches, DSC_ATTENTION_ROWS);
-    const reach warp = join_reaches(reaches + own, 16);
     for (int half = 0; half < 2; ++half) {
         const int32_t row = fragment_row(row0, half);
         state.own[half] = reaches[row - p.row0];
         state.lse[half] = row < p.n_rows ? a->lse[stat_at(a, &p, row)] : 0.0f;
     }
-    const int32_t step = TILE_STEP(dim);
-    const int32_t begin = all.first / step * step;
-    if (begin < all.last) {
-        load_tile(a, k, begin, all, dim, keys);
-        load_tile(a, v, begin, all, dim, values);
-    }
-    dsc_copy_commit();
-    uint32_t now = 0;
-    for (int32_t key0 = begin; key0 < all.last; key0 += step) {
-        const uint32_t other = (1 - now) * TILE_SIZE(dim);
-        if (key0 + step < all.last) {
-            load_tile(a, k, key0 + step, all, dim, keys + other);
-            load_tile(a, v, key0 + step, all, dim, values + other);
-        }
-        dsc_copy_commit();
-        dsc_copy_wait(1);
-        __syncthreads();
-        if (key0 < warp.last && key0 + step > warp.first) {
-            const uint16_t *tile = keys + now * TILE_SIZE(dim);
+    begin_walk(a, &w, reaches, own, dim);
+    while (has_tile(a, &w, dim)) {
+        if (is_met_by_warp(&w, dim)) {
+            const uint16_t *tile = keys + w.now * TILE_SIZE(dim);
             float scores[MOST_STEP / 8][4];
             float dp[MOST_STEP / 8][4];
-            multiply_rows(act, dim, step / 8, q, tile, scores);
-            multiply_rows(act, dim, step / 8, dy, values + now * TILE_SIZE(dim), dp);
-            score_gradients(a, &p, row0, key0, dim, &state, scores, dp);
-            add_products(act, dim, step / 16, scores, tile, sums);
+            multiply_rows(act, dim, TILE_STEP(dim) / 8, q, tile, scores);
+            multiply_rows(act, dim, TILE_STEP(dim) / 8, dy, values + w.now * TILE_SIZE(dim), dp);
+            score_gradients(a, &p, row0, w.key0, dim, &state, scores, dp);
+            add_products(act, dim, TILE_STEP(dim) / 16, scores, tile, sums);
         }
-        __syncthreads();
-        now = 1 - now;
+        leave_tile(&w, dim);
     }
     const float factor[2] = {a->scale, a->scale};
     store_sums(a, act, queries_of(a, &p, a->dq), row0, p.n_rows, dim, sums, factor);

@@ -21,11 +21,15 @@ typedef struct reach {
     int32_t first, last;
 } reach;
 
-/* Row r of a tensor is at `at` + r/group·stride + r%group·head_dim. */
+/* Row r of a tensor is at `at` + r/group·stride + r%group·head_dim; of one in blocks of rows (group
+ * 1) at `at` + (table[r/block]·block + r%block)·stride, blocks that there are not being the first.
+ */
 typedef struct view {
     const uint16_t *at;
     int64_t stride;
     int32_t group;
+    const int32_t *table; /* or NULL */
+    int32_t block, n_blocks;
 } view;
 
 /* What a block works on: the heads of a group that share keys. */
@@ -52,8 +56,12 @@ DSC_INLINE part part_of(const dsc_attention_args *a, int64_t n)
 
 DSC_INLINE view queries_of(const dsc_attention_args *a, const part *p, const void *t)
 {
-    const view v = {(const uint16_t *)t + query_at(a, p->b, 0, p->kv * p->group), a->q_stride,
-                    p->group};
+    const view v = {(const uint16_t *)t + query_at(a, p->b, 0, p->kv * p->group),
+                    a->q_stride,
+                    p->group,
+                    NULL,
+                    0,
+                    0};
     return v;
 }
 
@@ -61,18 +69,27 @@ DSC_INLINE view queries_of(const dsc_attention_args *a, const part *p, const voi
 DSC_INLINE view outputs_of(const dsc_attention_args *a, const part *p, const void *t)
 {
     const view v = {(const uint16_t *)t + y_at(a, p->b, 0, p->kv * p->group),
-                    a->n_heads * a->head_dim, p->group};
+                    a->n_heads * a->head_dim,
+                    p->group,
+                    NULL,
+                    0,
+                    0};
     return v;
 }
 
 DSC_INLINE view keys_of(const dsc_attention_args *a, const part *p, const void *t)
 {
-    const view v = {(const uint16_t *)t + key_at(a, p->b, 0, p->kv), a->kv_stride, 1};
+    const view v = {(const uint16_t *)t + key_at(a, p->b, 0, p->kv), a->kv_stride, 1, NULL, 0, 0};
     return v;
 }
 
 DSC_INLINE int64_t element_of(const dsc_attention_args *a, const view *v, int32_t row)
 {
+    if (v->table != NULL) {
+        const int32_t listed = v->table[row / v->block];
+        const int64_t block = listed >= 0 && listed < v->n_blocks ? listed : 0;
+        return (block * v->block + row % v->block) * v->stride;
+    }
     return v->group == 1 ? row * v->stride
                          : row / v->group * v->stride + row % v->group * a->head_dim;
 }

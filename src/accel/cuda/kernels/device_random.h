@@ -6,8 +6,8 @@
 
 #include "accel/cuda/cuda_device.h"
 
-/* [0,1) of one logical element at one site and step. */
-DSC_INLINE float dsc_random_unit(uint64_t seed, uint32_t site, uint32_t step, uint64_t element)
+/* The word of one logical element at one site and step. */
+DSC_INLINE uint32_t dsc_random_word(uint64_t seed, uint32_t site, uint32_t step, uint64_t element)
 {
     uint32_t k0 = (uint32_t)seed;
     uint32_t k1 = (uint32_t)(seed >> 32);
@@ -22,7 +22,14 @@ DSC_INLINE float dsc_random_unit(uint64_t seed, uint32_t site, uint32_t step, ui
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return (float)(x[element & 3] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+    return x[element & 3];
+}
+
+/* [0,1) of it. */
+DSC_INLINE float dsc_random_unit(uint64_t seed, uint32_t site, uint32_t step, uint64_t element)
+{
+    return (float)(dsc_random_word(seed, site, step, element) >> 8) *
+           5.9604644775390625e-8f; /* 2^-24 */
 }
 
 #endif

@@ -23,10 +23,12 @@ typedef struct dsc_embedding_args {
 typedef struct dsc_dropout_args {
     const void *x;
     const int64_t *rng;
-    const int32_t *rows; /* of each sample a part: the first's number */
+    const int32_t *rows;    /* of each sample a part: their numbers */
+    const int32_t *columns; /* likewise; or NULL */
     void *y;
-    int64_t n, sample, row, n_rows, site;
-    float p;
+    int64_t n, sample, row, n_rows, width, n_columns, site;
+    float p;      /* of noise: the amount */
+    int32_t kind; /* of noise: DSI_NOISE_* */
 } dsc_dropout_args;
 
 #endif

@@ -25,4 +25,6 @@ typedef struct dsc_linear_dw_args {
 /* Tiles of y that a block makes, and its threads. */
 enum { DSC_PLAIN_TILE = 16, DSC_MMA_TILE = 64, DSC_MMA_THREADS = 128 };
 
+typedef float plain_tile[DSC_PLAIN_TILE][DSC_PLAIN_TILE + 1]; /* in shared memory */
+
 #endif

@@ -1,34 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_dw: a block makes 16×16 elements of dw, a thread one, over tiles of rows in shared memory;
- * the column sums of dy 32 columns a block, whose eight warps take rows in turns. A sum runs over
- * the rows in ascending order. */
-#include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/linear.h"
+/* linear_dw: a block 16×16 elements of dw (linear_dw_tile.h); the column sums of dy 32 columns a
+ * block, whose eight warps take rows in turns. */
+#include "accel/cuda/kernels/linear_dw_tile.h"
 
-/* blockIdx.x: columns of dy, blockIdx.y: columns of x. */
 DSC_INLINE void linear_dw_body(const dsc_linear_dw_args *a, int act)
 {
-    __shared__ float xs[DSC_PLAIN_TILE][DSC_PLAIN_TILE + 1];
-    __shared__ float ds[DSC_PLAIN_TILE][DSC_PLAIN_TILE + 1];
-    const uint32_t tx = threadIdx.x % DSC_PLAIN_TILE;
-    const uint32_t ty = threadIdx.x / DSC_PLAIN_TILE;
-    const int64_t o = (int64_t)blockIdx.x * DSC_PLAIN_TILE + tx;
-    const int64_t k = (int64_t)blockIdx.y * DSC_PLAIN_TILE + ty;
-    const int64_t x_column = (int64_t)blockIdx.y * DSC_PLAIN_TILE + tx; /* that this thread loads */
-    float sum = 0.0f;
-    for (int64_t row0 = 0; row0 < a->rows; row0 += DSC_PLAIN_TILE) {
-        const int64_t row = row0 + ty;
-        const bool in = row < a->rows;
-        xs[ty][tx] = in && x_column < a->n_in ? dsc_get(a->x, act, row * a->n_in + x_column) : 0.0f;
-        ds[ty][tx] = in && o < a->n_out ? dsc_get(a->dy, act, row * a->n_out + o) : 0.0f;
-        __syncthreads();
-        for (uint32_t i = 0; i < DSC_PLAIN_TILE; ++i) {
-            sum = fmaf(xs[i][ty], ds[i][tx], sum);
-        }
-        __syncthreads();
-    }
-    if (o < a->n_out && k < a->n_in) {
-        const int64_t at = a->transposed != 0 ? k * a->n_out + o : o * a->n_in + k;
+    __shared__ plain_tile xs;
+    __shared__ plain_tile ds;
+    const float sum = plain_dw_of(a, act, 0, a->rows, xs, ds);
+    if (is_in_dw(a)) {
+        const int64_t at = dw_at(a);
         dsc_set(a->dw, a->dw_dtype, at, a->dw_in != NULL ? sum + a->dw_in[at] : sum);
     }
 }
