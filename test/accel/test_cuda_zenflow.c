@@ -111,21 +111,8 @@ static void the_rest_beside_the_next_steps(void **state)
     one_result(true);
 }
 
-/* A step of ZenFlow clears the moments of what is chosen anew. */
-static bool there_is_fill(void)
-{
-    const ds_meta metas[2] = {{DS_DTYPE_F32, ds_shape_1d(4)}, {DS_DTYPE_F32, {0}}};
-    const ds_kernel_sig sig = {
-        .op = &dsi_op_fill, .n_in = 2, .n_out = 1, .in = metas, .out = metas, .n_threads = 1};
-    return dsc_kernel_at(&sig, 0) != NULL;
-}
-
 int main(void)
 {
-    if (!there_is_fill()) {
-        (void)fprintf(stderr, "cuda has no kernel of fill\n");
-        return 77;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_rest_in_the_step),
         cmocka_unit_test(the_rest_beside_the_next_steps),

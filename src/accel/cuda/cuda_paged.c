@@ -60,12 +60,17 @@ static bool fits_tiles(const ds_kernel_sig *sig)
            (double)sig->in[0].shape.dims[1] * (double)attrs->n_kv_heads < 0x1p31;
 }
 
+static bool has_biases(const ds_kernel_sig *sig)
+{
+    return sig->n_in > 7 && sig->in[7].dtype != DS_DTYPE_NONE;
+}
+
 static bool is_mma(const ds_kernel_sig *sig)
 {
     const dsi_paged_attrs *attrs = sig->attrs;
     return is_supported(sig) && sig->in[0].dtype != DS_DTYPE_F32 &&
            sig->in[1].dtype == sig->in[0].dtype && attrs->head_dim <= DSC_MOST_MMA_HEAD_DIM &&
-           attrs->cap == 0.0 && attrs->alibi == 0.0 &&
+           attrs->cap == 0.0 && attrs->alibi == 0.0 && !has_biases(sig) &&
            attrs->n_heads / attrs->n_kv_heads <= DSC_ATTENTION_ROWS && fits_tiles(sig);
 }
 
@@ -81,6 +86,7 @@ static dsc_paged_args args_of(const ds_kernel_call *call)
                             .sequence = dsc_in(call, 4),
                             .positions = dsc_in(call, 5),
                             .heads = dsc_in(call, 6),
+                            .biases = has_biases(call->sig) ? dsc_in(call, 7) : NULL,
                             .y = dsc_out(call, 0),
                             .lse = dsc_out(call, 1),
                             .fault = dsc_fault_of(call),
@@ -94,6 +100,8 @@ static dsc_paged_args args_of(const ds_kernel_call *call)
                             .n_kv_heads = attrs->n_kv_heads,
                             .head_dim = attrs->head_dim,
                             .all_heads = attrs->all_heads,
+                            .n_distances =
+                                has_biases(call->sig) ? call->in[7].meta.shape.dims[3] : 0,
                             .window = attrs->window,
                             .kv_stride = cell.dims[2],
                             .kv_head = dsi_paged_head(call->in[1].meta.dtype, attrs->head_dim),

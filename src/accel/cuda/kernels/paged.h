@@ -26,12 +26,13 @@ typedef struct dsc_paged_args {
     const void *q, *k, *v;
     const int32_t *tables, *sequence, *positions;
     const int32_t *heads; /* the first one's number among all */
+    const float *biases;  /* [head][n_distances], the nearest last */
     void *y;
     float *lse;
     dsc_fault *fault;
     uint64_t call;
     int64_t n_tokens, n_sequences, n_table, block, n_blocks;
-    int64_t n_heads, n_kv_heads, head_dim, all_heads, window;
+    int64_t n_heads, n_kv_heads, head_dim, all_heads, window, n_distances;
     int64_t kv_stride, kv_head; /* elements of a position, of a head, in the cells */
     int32_t kv_dtype, alibi_rounded, copies;
     float scale, cap;

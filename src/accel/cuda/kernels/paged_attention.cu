@@ -79,6 +79,13 @@ DSC_INLINE void store_token(const dsc_paged_args *a, int act, int64_t t, int64_t
     }
 }
 
+/* Of keys so far before the query. */
+DSC_INLINE float distance_bias(const dsc_paged_args *a, int64_t h, int64_t distance)
+{
+    const int64_t n = a->n_distances;
+    return n == 0 ? 0.0f : a->biases[h * n + (distance < n ? n - 1 - distance : 0)];
+}
+
 DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int64_t t, int64_t h,
                              float *q)
 {
@@ -110,7 +117,8 @@ DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int6
         if (lane < n) {
             float turn;
             score = bend_score(&b, dot_key(a, kv_type, q, paged_key(a, table, j0 + lane, kv)),
-                               j0 + lane, &turn);
+                               j0 + lane, &turn) +
+                    distance_bias(a, h, position - j0 - lane);
         }
         const float block_top = dsc_warp_max(score);
         const float next = block_top > top ? block_top : top;
