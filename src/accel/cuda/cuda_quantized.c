@@ -2,8 +2,8 @@
 /* Glue of kernels/block_linear.cu and linear_packed.cu: products with weights that are not of a
  * float dtype. */
 #include "accel/cuda/cuda_launch.h"
-#include "accel/cuda/kernels/blocks.h"
-#include "accel/cuda/kernels/packed.h"
+#include "accel/cuda/kernels/block_linear_args.h"
+#include "accel/cuda/kernels/packed_args.h"
 #include "base/blocks.h"
 #include "base/dynamic_map.h"
 #include "base/nf4.h"

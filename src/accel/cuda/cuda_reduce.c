@@ -2,7 +2,7 @@
 /* Glue of kernels/reduce.cu and bmm.cu. */
 #include "accel/cuda/cuda_launch.h"
 #include "accel/cuda/kernels/linear.h"
-#include "accel/cuda/kernels/reduce.h"
+#include "accel/cuda/kernels/reduce_args.h"
 
 static bool is_act(const ds_kernel_sig *sig)
 {

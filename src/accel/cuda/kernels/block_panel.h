@@ -5,7 +5,7 @@
 #define DSC_BLOCK_PANEL_H
 
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/blocks.h"
+#include "accel/cuda/kernels/block_linear_args.h"
 
 enum { PANEL_ROWS = 16, BLOCK_VALUES = 32, BLOCK_WORDS = 8, BLOCKS_OF_K = 8 };
 

@@ -3,7 +3,7 @@
  * memory; a sum runs over k in ascending order. */
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/linear.h"
-#include "accel/cuda/kernels/reduce.h"
+#include "accel/cuda/kernels/reduce_args.h"
 
 DSC_INLINE void bmm_item(const dsc_bmm_args *a, int act, int64_t item, plain_tile as, plain_tile bs)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Columns that are taken apart from the rest of a weight, and gradients that wait (ZenFlow): the
- * processor's operations one by one, so that the bits are its own. A thread a column, a row or an element;
- * of what has an order (the list of columns, the sums of weigh_columns) one block or one thread. */
+ * processor's operations one by one, so that the bits are its own. A thread a column, a row or an
+ * element; of what has an order (the list of columns, the sums of weigh_columns) one block or one
+ * thread. */
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/columns.h"
 
@@ -73,7 +74,8 @@ DSC_INLINE void mark_columns_body(const dsc_columns_args *a)
     }
 }
 
-/* One block: a thread lists the chosen of a range of columns, behind those of the threads before. */
+/* One block: a thread lists the chosen of a range of columns, behind those of the threads before.
+ */
 DSC_INLINE void list_columns_body(const dsc_columns_args *a)
 {
     __shared__ int32_t counts[DSC_LIST_THREADS];

@@ -2,8 +2,8 @@
 /* The global norm of gradients by the exact sum of base/exact_bins.h, whose operations these are
  * one by one: the bits are the processor's, in any split of the work. */
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/kernel_bins.h"
 #include "accel/cuda/kernels/gradnorm.h"
+#include "accel/cuda/kernels/kernel_bins.h"
 
 DSC_INLINE void squares_all(const dsc_squares_args *a)
 {

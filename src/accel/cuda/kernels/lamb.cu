@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LAMB's three steps: the operations of docs/internals/optim.md one by one, so that the bits are the
- * processor's, in any split of the work. */
+/* LAMB's three steps: the operations of docs/internals/optim.md one by one, so that the bits are
+ * the processor's, in any split of the work. */
 #include "accel/cuda/kernels/kernel_bins.h"
 #include "accel/cuda/kernels/lamb.h"
 #include "accel/cuda/kernels/update.h"
@@ -28,8 +28,7 @@ DSC_INLINE float direction(const dsc_lamb_args *a, int64_t i, float p)
 {
     const float m = dsc_get(a->m, a->m_dtype, i);
     const float root = sqrtf(dsc_get(a->v, a->v_dtype, i)) + a->update.eps;
-    return fmaf(a->update.hyper[DSC_HYPER_WEIGHT_DECAY], p,
-                m / (root < FLT_MIN ? FLT_MIN : root));
+    return fmaf(a->update.hyper[DSC_HYPER_WEIGHT_DECAY], p, m / (root < FLT_MIN ? FLT_MIN : root));
 }
 
 /* Both sums of a block, by its thread 0. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* adam, ademamix, sgd, lion and adagrad, a thread an element: the operations of docs/internals/optim.md one
- * by one, so that the bits are the processor's. */
+/* adam, ademamix, sgd, lion and adagrad, a thread an element: the operations of
+ * docs/internals/optim.md one by one, so that the bits are the processor's. */
 #include "accel/cuda/kernels/update.h"
 
 DSC_INLINE void adam_all(const dsc_optimizer_args *a)

@@ -4,7 +4,7 @@
 #define DSC_PACKED_VALUE_H
 
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/packed.h"
+#include "accel/cuda/kernels/packed_args.h"
 
 enum { DSC_NF4 = 1, DSC_NF4_DOUBLE, DSC_INT8, DSC_FP8 }; /* as ds_packing has them */
 enum { PACKED_BLOCK = 64, PACKED_NESTED = 256 };

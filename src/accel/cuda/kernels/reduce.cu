@@ -2,7 +2,7 @@
 /* Sums and maxima of rows, columns or all elements, and their way back: a block a row, or 32
  * columns whose eight warps take rows in turns; all elements are one block's. */
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/reduce.h"
+#include "accel/cuda/kernels/reduce_args.h"
 
 /* Over n elements from `at`, by the block; every thread gets it. */
 DSC_INLINE float sum_from(const void *x, int act, int64_t at, int64_t n, float parts[32])

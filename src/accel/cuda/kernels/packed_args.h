@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of linear_packed.cu. */
-#ifndef DSC_PACKED_H
-#define DSC_PACKED_H
+#ifndef DSC_PACKED_ARGS_H
+#define DSC_PACKED_ARGS_H
 
 #include "accel/cuda/kernels/linear.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of reduce.cu. Operands as in op/ops.h, reduce.c and maximum.c. */
-#ifndef DSC_REDUCE_H
-#define DSC_REDUCE_H
+#ifndef DSC_REDUCE_ARGS_H
+#define DSC_REDUCE_ARGS_H
 
 #include <stdint.h>
 

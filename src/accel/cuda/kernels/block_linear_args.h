@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of block_linear.cu: weights in blocks (base/blocks.h). */
-#ifndef DSC_BLOCKS_H
-#define DSC_BLOCKS_H
+#ifndef DSC_BLOCK_LINEAR_ARGS_H
+#define DSC_BLOCK_LINEAR_ARGS_H
 
 #include "accel/cuda/kernels/fault.h"
 #include "accel/cuda/kernels/linear.h"
