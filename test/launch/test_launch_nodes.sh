@@ -112,7 +112,7 @@ for launcher in pdsh ssh; do
     for missing in 0 2; do
         at=127.0.0.$((missing == 2 ? 3 : 2))
         job 1 "${way[@]}" sh -c "[ \$RANK = $missing ] && exec sleep 60; DEEPSPEED_TIMEOUT=0.05 exec $bin/ds_bench --all_reduce --max_size 8"
-        grep -E '^deepspeed: (node|rank [0-9]+ on [^ ]+ never)' err.txt | tail -n 1 > named.txt
+        grep -E '^deepspeed: (node|rank [0-9]+ on 127[^ ]+ never)' err.txt | tail -n 1 > named.txt
         grep -qE "^deepspeed: (rank $missing on $at never joined the others: node 127.0.0.[23]|node $at) failed with" named.txt ||
             fail "rank $missing of $at is missing, named is: $(cat named.txt)"
     done

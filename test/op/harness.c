@@ -180,6 +180,8 @@ static double fill_value(const char *fill, const ds_tensor *t, uint32_t operand,
     case 'p':
         return (double)(i % n_last) +
                (isdigit((unsigned char)fill[1]) ? strtod(fill + 1, NULL) : 0.0);
+    case 'P':
+        return (double)(i + (i < n_last / 2 ? 0 : n_last)) + strtod(fill + 1, NULL);
     case 's':
         return (double)shuffled(i, ds_shape_count(t->meta.shape));
     case 'e': /* groups that differ by a quarter of the mean at most */

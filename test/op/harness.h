@@ -9,11 +9,13 @@
  *
  * Operands, separated by blanks; "-" is an absent one, else TYPE[dims]FILL:
  *   TYPE  act (the dtype under test), stat (f32; f64 in fp64 runs), f32, f64, bf16, i32, i64, u8,
- * bool FILL  nothing: normal deviates     ~S: those times S           +: uniform in [0.25,1.25) <N:
- * integers in [0,N)        <Nm: and every fifth is -100 d: i32 (B,T) first visible key of documents
- * of 5 tokens  p: i32 (B,T) positions 0,1,… r: the random state          h: an optimizer's hyper 0:
- * zeros      =S: S everywhere          s: each of [0,n) once        oN: i32 (E+1) ascending, 0 to N
- * eN: likewise in about equal steps                                k: the packed matrix of the case
+ *         bool
+ *   FILL  nothing: normal deviates; ~S: those times S; +: uniform in [0.25,1.25)
+ *         0: zeros; =S: S everywhere; <N: integers in [0,N); <Nm: and every fifth is -100
+ *         s: each of [0,n) once; oN: i32 (E+1) ascending, 0 to N; eN: likewise in about equal steps
+ *         p: i32 (B,T) positions 0,1,…; pN: from N on; PN: in two runs, the second T behind its
+ *         place; d: i32 (B,T) first visible key of documents of 5 tokens
+ *         r: the random state; h: an optimizer's hyper; k: the packed matrix of the case
  */
 #ifndef DS_TEST_OP_HARNESS_H
 #define DS_TEST_OP_HARNESS_H

@@ -786,7 +786,7 @@ const op_case op_cases[] = {
      .flags = OP_EXACT | OP_NO_GRAD},
     {&dsi_op_dropout, "a part of the rows", "act[3,5,33] i64[4]r i32[5]p7",
      ATTRS(dsi_dropout_attrs, .p = 0.3, .site = 9, .n_rows = 20), .flags = OP_EXACT},
-    {&dsi_op_dropout, "rows in another order", "act[3,5,33] i64[4]r i32[5]s",
+    {&dsi_op_dropout, "rows of two places", "act[3,5,33] i64[4]r i32[5]P7",
      ATTRS(dsi_dropout_attrs, .p = 0.3, .site = 9, .n_rows = 20), .flags = OP_EXACT},
     {&dsi_op_dropout, "a part of the columns", "act[3,5,33] i64[4]r - i32[33]p7",
      ATTRS(dsi_dropout_attrs, .p = 0.3, .site = 9, .n_columns = 50), .flags = OP_EXACT},
