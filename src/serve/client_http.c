@@ -186,8 +186,13 @@ static ds_status dial(exchange *x, double deadline)
                        gai_strerror(error));
     }
     ds_status status = DS_ERR_IO;
-    for (const struct addrinfo *a = all; a != NULL && status < 0; a = a->ai_next) {
-        status = dial_one(x, a, deadline);
+    int left = 0; /* addresses, which share the time */
+    for (const struct addrinfo *a = all; a != NULL; a = a->ai_next) {
+        ++left;
+    }
+    for (const struct addrinfo *a = all; a != NULL && status < 0; a = a->ai_next, --left) {
+        const double now = dsi_clock_seconds();
+        status = dial_one(x, a, now + (deadline - now) / left);
     }
     freeaddrinfo(all);
     return status;
@@ -198,7 +203,7 @@ static ds_status send_some(exchange *x)
     const ssize_t n =
         dsi_link_send(&x->link, x->request.data + x->n_sent, x->request.size - x->n_sent);
     if (n < 0 && !would_wait()) {
-        if (x->link.ready && errno != EPROTO) { /* it may have said why before it closed */
+        if (x->link.ready) { /* it may have said why before it closed */
             x->n_sent = x->request.size;
             return DS_OK;
         }
@@ -218,11 +223,36 @@ static ds_status broken(const exchange *x, const char *why)
                : ds_fail(x->ctx, DS_ERR_IO, "%s: the server broke off: %s", x->peer->address, why);
 }
 
+/* The bytes that a head says its body has; -1: it does not say. */
+static long long length_of(const char *head, const char *end)
+{
+    static const char name[] = "Content-Length:";
+    for (const char *line = head; line < end; line = strstr(line, "\r\n") + 2) {
+        if (strncasecmp(line, name, sizeof name - 1) == 0) {
+            return strtoll(line + sizeof name - 1, NULL, 10);
+        }
+    }
+    return -1;
+}
+
+/* Whether all that the head of an answer promises has come. */
+static bool is_whole(const dsi_buf *answer)
+{
+    const char *text = dsi_buf_text(answer);
+    const char *end = strstr(text, "\r\n\r\n");
+    const long long length = end != NULL ? length_of(text, end) : -1;
+    return length >= 0 && (unsigned long long)length <= answer->size - (size_t)(end + 4 - text);
+}
+
 static ds_status receive_some(exchange *x)
 {
     char piece[1 << 14];
     do {
         const ssize_t n = dsi_link_recv(&x->link, piece, sizeof piece);
+        if (n < 0 && !would_wait() && is_whole(&x->answer)) {
+            x->ended = true; /* without TLS's goodbye, or reset behind its last byte */
+            return DS_OK;
+        }
         if (n < 0) {
             return would_wait() ? DS_OK : broken(x, dsi_link_why(&x->link, errno));
         }
@@ -283,18 +313,6 @@ static void put_request(exchange *x, const char *name, const char *body)
     }
     dsi_buf_puts(&x->request, "\r\n");
     dsi_buf_puts(&x->request, body);
-}
-
-/* The bytes that a head says its body has; -1: it does not say. */
-static long long length_of(const char *head, const char *end)
-{
-    static const char name[] = "Content-Length:";
-    for (const char *line = head; line < end; line = strstr(line, "\r\n") + 2) {
-        if (strncasecmp(line, name, sizeof name - 1) == 0) {
-            return strtoll(line + sizeof name - 1, NULL, 10);
-        }
-    }
-    return -1;
 }
 
 static ds_status read_answer(const exchange *x, int *code_out, dsi_buf *body_out)

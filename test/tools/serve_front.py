@@ -124,6 +124,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if mode == "silent":
                 s.go.wait(20)
             self.frame({"from": s.port, "n": 1})
+            if mode == "wide":  # a frame that is larger than what waits for a client
+                self.frame({"from": s.port, "pad": "x" * 3000000})
             if mode == "torn":  # within a frame
                 self.wfile.write(b"1c\r\ndata: {\"choices\": [{\"text\": \r\n")
                 self.wfile.flush()
@@ -346,6 +348,9 @@ def passing():
     c.close()
     del r
     until(lambda: a.gone == 1, "the replica goes on for nobody")
+    a.mode = "wide"
+    status, got = f.frames(model="m", prompt="x")
+    expect(status == 200 and [json.loads(x).get("n") for x in got[:-1]] == [1, None, 2, 3] and got[-1] == "[DONE]", status, len(got))
     a.mode, a.gone = "silent", 0
     a.go.clear()
     c = http.client.HTTPConnection("127.0.0.1", f.port, timeout=20)

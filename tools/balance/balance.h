@@ -201,7 +201,8 @@ struct ask {
     char type[128], ignored[1024], request_id[128];
     dsi_buf out;
     size_t n_whole; /* of a stream: bytes of it up to the end of a frame, which may be passed on */
-    size_t n_out;   /* of them, the client has */
+    size_t n_seen;  /* in which frames' ends were looked for */
+    size_t n_out;   /* of the whole ones, the client has */
 };
 
 struct balance {

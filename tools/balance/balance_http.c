@@ -365,6 +365,7 @@ static ssize_t read_stream(void *opaque, uint64_t at, char *to, size_t room)
         a->n_out += (size_t)n;
         if (a->n_out == a->n_whole) { /* the begin of a frame stays */
             a->out.size -= a->n_whole;
+            a->n_seen -= a->n_seen < a->n_whole ? a->n_seen : a->n_whole;
             memmove(a->out.data, a->out.data + a->n_whole, a->out.size);
             a->out.data[a->out.size] = '\0';
             a->n_out = a->n_whole = 0;

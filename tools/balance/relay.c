@@ -107,10 +107,11 @@ static void take_head(void *user, const char *line)
     }
 }
 
-/* Where the last empty line ends, behind `from`; `from`: there is none. */
-static size_t end_of_frames(const dsi_buf *out, size_t from)
+/* Where the last empty line ends, behind `from`; `from`: there is none. None ends within the first
+ * `seen` bytes but behind `from`. */
+static size_t end_of_frames(const dsi_buf *out, size_t from, size_t seen)
 {
-    for (size_t i = out->size; i > from; --i) {
+    for (size_t i = out->size; i > from && i > seen; --i) {
         const char *end = out->data + i;
         if (end[-1] == '\n' &&
             ((i > 1 && end[-2] == '\n') || (i > 2 && end[-2] == '\r' && end[-3] == '\n'))) {
@@ -143,7 +144,8 @@ static bool take_body(void *user, const char *text, size_t n)
     dsi_buf_append(&a->out, text, n);
     if (a->streams && !a->out.failed) {
         const size_t before = a->n_whole;
-        a->n_whole = end_of_frames(&a->out, before);
+        a->n_whole = end_of_frames(&a->out, before, a->n_seen);
+        a->n_seen = a->out.size;
         a->ended = a->ended || has_end(a->out.data + before, a->n_whole - before);
     }
     return !a->out.failed;
@@ -189,7 +191,7 @@ void ask_send(ask *a, size_t k)
     r->n_running += 1;
     r->n_taken += 1;
     dsi_buf_clear(&a->out);
-    a->n_whole = 0;
+    a->n_whole = a->n_seen = 0;
     a->ended = false;
     a->type[0] = a->ignored[0] = a->request_id[0] = '\0';
     put_request(a, r);
@@ -409,7 +411,7 @@ static void watch_all(relay *l)
         }
     }
     for (ask *a = b->running; a != NULL; a = a->next) {
-        const bool behind = a->out.size - a->n_out > BALANCE_AHEAD && a->begun;
+        const bool behind = a->n_whole - a->n_out > BALANCE_AHEAD && a->begun;
         if (a->at != NULL && !behind) {
             add(l, a->call.link.fd, call_events(&a->call), WATCH_CALL, a);
         }

@@ -161,7 +161,9 @@ static bool is_gguf(const serve_options *o)
 static ds_status find_model(ds_ctx *ctx, serve_options *o)
 {
     if (is_gguf(o)) {
-        o->sizes.dtype = o->sizes.dtype != NULL ? o->sizes.dtype : "bf16";
+        if (o->quantize != NULL && o->sizes.dtype == NULL) {
+            o->sizes.dtype = "bf16"; /* as ds_serve has it */
+        }
         return o->model_revision == NULL
                    ? DS_OK
                    : ds_fail(ctx, DS_ERR_ARG,
@@ -277,8 +279,10 @@ static ds_status fill_params(serve_run *r)
         r->params.draft = &r->draft;
         r->params.max_draft = o->sizes.draft > 0 ? o->sizes.draft : 4;
     }
-    if (o->quantize != NULL && is_gguf(o)) {
-        r->params.source.gguf = o->model;
+    if (is_gguf(o)) { /* without blocks it is unpacked to bf16 */
+        r->params.source.gguf = o->quantize != NULL ? o->model : NULL;
+        r->params.source.dtype =
+            r->params.source.dtype != DS_DTYPE_NONE ? r->params.source.dtype : DS_DTYPE_BF16;
     }
     if (keeps_blocks(o) && !is_gguf(o)) {
         r->params.source.weights = o->model;

@@ -201,7 +201,7 @@ static ds_status get_models(ds_ctx *ctx, const load_target *t, load_http *http, 
 {
     const char *scheme = t->tls ? "https" : "http";
     dsi_buf text = dsi_buf_make(1 << 16);
-    exchange x = {.text = &text, .http = http, .body = body};
+    exchange x = {.link = {.fd = -1}, .text = &text, .http = http, .body = body};
     dsi_buf_printf(&text, "GET %s/v1/models HTTP/1.1\r\nHost: %s:%s\r\nConnection: close\r\n",
                    t->path, t->host, t->port);
     if (t->key[0] != '\0') {

@@ -85,7 +85,8 @@ ds_status listen_start(ds_ctx *ctx, door *d)
     freeaddrinfo(address);
     if (bad_pair) {
         return ds_fail(ctx, DS_ERR_ARG, "--tls_cert %s and --tls_key %s are no pair in PEM",
-                       o->tls_cert, o->tls_key);
+                       o->tls_cert != NULL ? o->tls_cert : "of --replica_tls",
+                       o->tls_key != NULL ? o->tls_key : "of --replica_tls");
     }
     return d->daemon != NULL
                ? DS_OK

@@ -15,7 +15,14 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { NAME_BYTES = 256, FIRST_BYTES = 5, SERIAL_BYTES = 16, DAY = 24 * 3600, YEARS = 10 };
+enum {
+    NAME_BYTES = 256,
+    FIRST_BYTES = 5,
+    SERIAL_BYTES = 16,
+    MOST_ROUNDS = 16,
+    DAY = 24 * 3600,
+    YEARS = 10
+};
 
 struct dsi_tls_trust {
     gnutls_certificate_credentials_t credentials;
@@ -335,11 +342,14 @@ static int shake(dsi_tls_session *s, char *error)
 
 static ssize_t receive(dsi_tls_session *s, void *data, size_t n, char *error)
 {
-    ssize_t got;
-    do {
+    ssize_t got = GNUTLS_E_AGAIN;
+    for (int i = 0; i < MOST_ROUNDS; ++i) {
         got = gnutls_record_recv(s->tls, data, n);
-    } while (got < 0 && goes_on((int)got));
-    return result_of(s, got, error);
+        if (got >= 0 || !goes_on((int)got)) {
+            return result_of(s, got, error);
+        }
+    }
+    return DSI_TLS_WAIT; /* of warnings there may be no end */
 }
 
 static ssize_t send_some(dsi_tls_session *s, const void *data, size_t n, char *error)
