@@ -2,11 +2,11 @@
 /* linear with a weight in blocks: the one arithmetic of every kernel, whatever the number of rows.
  *
  * A block of 32 values of x is rounded to bytes: scale dx = amax/127, q = x·(127/amax) to the
- * nearest even; a block with a value that is not finite has a scale of NaN. The sum of a block's 32
- * products is a whole number and exact. Blocks are added in order: y = fma(dw·dx, sum, y), from 0,
- * in fp32, of Q6_K a half of each after the other; where the weight's blocks have a minimum,
- * y = fma(mw·dx, sum of q, y) next. dw and mw of K types are exact products in fp32. Then bias,
- * activation, residual and one rounding, as ref_linear.c.
+ * nearest even, zeros where amax is below 2^-119; a block with a value that is not finite has a
+ * scale of NaN. The sum of a block's 32 products is a whole number and exact. Blocks are added in
+ * order: y = fma(dw·dx, sum, y), from 0, in fp32, of Q6_K a half of each after the other; where the
+ * weight's blocks have a minimum, y = fma(mw·dx, sum of q, y) next. dw and mw of K types are exact
+ * products in fp32. Then bias, activation, residual and one rounding, as ref_linear.c.
  */
 #ifndef DSI_ACCEL_CPU_BLOCK_LINEAR_H
 #define DSI_ACCEL_CPU_BLOCK_LINEAR_H
@@ -32,6 +32,9 @@ static inline block_shape block_shape_of(const ds_kernel_sig *sig)
 }
 
 enum { BLOCK_GROUP = 8 };
+
+/* Below it 127/amax is not finite: such a block is zeros. */
+#define BLOCK_LEAST 0x1p-119f
 
 /* x as bytes, in a workspace: groups of BLOCK_GROUP rows, the last one of the rest, each block by
  * block, so that what a kernel reads of a group lies in one line. */

@@ -69,7 +69,7 @@ static ds_status run_random(const ds_kernel_call *call, dsc_fn first, dsc_dropou
     args->y = dsc_out(call, 0);
     args->n = ds_shape_count(x);
     args->sample = x.dims[0] > 0 ? args->n / x.dims[0] : 0;
-    args->row = args->n_rows > 0 ? args->sample / x.dims[1] : 0;
+    args->row = args->n_rows > 0 && args->sample > 0 ? args->sample / x.dims[1] : 0;
     args->width = ds_shape_last(x);
     const dsc_shape shape = dsc_over_items(args->n);
     return dsc_launch(call, dsc_of_dtype(first, call->in[0].meta.dtype), &shape, args,

@@ -106,6 +106,12 @@ static ds_status embedding_blocks_run(const ds_kernel_call *call)
 /* ---- linear_packed -----------------------------------------------------------------------------
  */
 
+_Static_assert((int)DSC_NF4 == (int)DS_PACKING_NF4 &&
+                   (int)DSC_NF4_DOUBLE == (int)DS_PACKING_NF4_DOUBLE &&
+                   (int)DSC_INT8 == (int)DS_PACKING_INT8 && (int)DSC_FP8 == (int)DS_PACKING_FP8 &&
+                   (int)DS_PACKING_COUNT == (int)DSC_FP8 + 1,
+               "packed_value.h has each packing");
+
 static bool is_packed(const ds_kernel_sig *sig)
 {
     return dsc_is_act(sig->in[0].dtype) && dsc_is_act(sig->out[0].dtype);

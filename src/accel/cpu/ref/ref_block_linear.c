@@ -12,7 +12,7 @@ static float block_scale(const ds_tensor *x, int64_t at, float *inverse_out)
         finite = finite && isfinite(v);
         top = v > top ? v : top;
     }
-    *inverse_out = finite && top > 0.0f ? 127.0f / top : 0.0f;
+    *inverse_out = finite && top >= BLOCK_LEAST ? 127.0f / top : 0.0f;
     return finite ? top / 127.0f : NAN;
 }
 

@@ -46,7 +46,7 @@ DSI_INLINE void round_block(const block_job *job, int64_t block, ds_dtype type)
     const bool finite = largest < 0x7f800000;
     float amax;
     memcpy(&amax, &largest, sizeof amax);
-    const float inverse = finite && amax > 0.0f ? 127.0f / amax : 0.0f;
+    const float inverse = finite && amax >= BLOCK_LEAST ? 127.0f / amax : 0.0f;
     const int64_t to = block_x_index(&job->s, block / job->s.n_blocks, block % job->s.n_blocks);
     int8_t *bytes = job->x.q + to * DSI_BLOCK;
     job->x.scale[to] = finite ? amax / 127.0f : NAN;

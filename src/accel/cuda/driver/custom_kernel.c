@@ -296,7 +296,7 @@ static ds_status launch(const ds_kernel_call *call, const ds_accel_stream *s, co
     const char *op = call->sig->op->name;
     ds_cuda_launch l = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
     DS_TRY(c->row->launch(call, f, &l));
-    if ((uint64_t)l.grid[0] * l.grid[1] * l.grid[2] == 0) {
+    if (l.grid[0] == 0 || l.grid[1] == 0 || l.grid[2] == 0) {
         return DS_OK;
     }
     const char *fault = fault_of(&l);

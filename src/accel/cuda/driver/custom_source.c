@@ -56,14 +56,22 @@ static bool begins(const char *text, const char *word)
     return strncmp(text, word, strlen(word)) == 0;
 }
 
-/* A directive that reads a file which is not deepspeed_cuda.h, also in a comment; NULL: none. */
+/* A directive that reads a file which is not deepspeed_cuda.h, or asks for one, also in a comment;
+ * NULL: none. In a source whose lines are joined. */
 static const char *other_include(const char *source)
 {
+    static const char *const questions[] = {"__has_include", "__has_embed"};
+    for (size_t i = 0; i < sizeof questions / sizeof questions[0]; ++i) {
+        const char *at = strstr(source, questions[i]);
+        if (at != NULL) {
+            return at;
+        }
+    }
     for (const char *at = strpbrk(source, "#%"); at != NULL; at = strpbrk(at + 1, "#%")) {
         const bool directs = *at == '#' || at[1] == ':'; /* %: is another # */
         const char *word = skip_blanks(at + (*at == '#' ? 1 : 2) - (directs ? 0 : 1));
         if (!directs || !(begins(word, "include") || begins(word, "import") ||
-                          begins(word, "embed") || begins(word, "/*") || begins(word, "\\\n"))) {
+                          begins(word, "embed") || begins(word, "/*"))) {
             continue;
         }
         if (!begins(word, "include") ||
@@ -74,6 +82,25 @@ static const char *other_include(const char *source)
     return NULL;
 }
 
+/* A copy in which lines that a backslash splits are one, as the compiler reads them. */
+static char *join_lines(const char *source)
+{
+    char *joined = malloc(strlen(source) + 1);
+    size_t n = 0;
+    for (const char *at = source; joined != NULL && *at != '\0';) {
+        const size_t blanks = *at == '\\' ? strspn(at + 1, " \t\r\f\v") : 0;
+        if (*at == '\\' && at[1 + blanks] == '\n') {
+            at += 2 + blanks;
+        } else {
+            joined[n++] = *at++;
+        }
+    }
+    if (joined != NULL) {
+        joined[n] = '\0';
+    }
+    return joined;
+}
+
 ds_status dsc_custom_read(ds_ctx *ctx, const ds_op *op, const ds_cuda_kernel *row,
                           char **source_out)
 {
@@ -81,13 +108,19 @@ ds_status dsc_custom_read(ds_ctx *ctx, const ds_op *op, const ds_cuda_kernel *ro
     if (row->source == NULL) {
         DS_TRY(read_file(ctx, op, row, &source));
     }
-    if (source == NULL) {
+    char *joined = source != NULL ? join_lines(source) : NULL;
+    if (joined == NULL) {
+        free(source);
         return dsc_fail(ctx, DS_ERR_NOMEM, "no memory for a source");
     }
-    const char *other = other_include(source);
+    const char *other = other_include(joined);
+    char line[160] = "";
     if (other != NULL) {
-        char line[160];
-        (void)snprintf(line, sizeof line, "#%.*s", (int)strcspn(other, "\n"), other);
+        (void)snprintf(line, sizeof line, "%s%.*s", *other == '_' ? "" : "#",
+                       (int)strcspn(other, "\n"), other);
+    }
+    free(joined);
+    if (line[0] != '\0') {
         free(source);
         return refuse(ctx, op, row, line,
                       "a source may include \"" DSC_DEVICE_HEADER_NAME
@@ -138,12 +171,14 @@ static void define(dsc_custom_build *b, const char *name, uint32_t value)
     b->job.options[b->job.n_options++] = text;
 }
 
-static void define_operands(dsc_custom_build *b, const char *kind, const ds_meta *metas, uint32_t n)
+/* most: of the operator; those that the node lacks are 0. */
+static void define_operands(dsc_custom_build *b, const char *kind, const ds_meta *metas, uint32_t n,
+                            uint32_t most)
 {
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < most; ++i) {
         char name[24];
         (void)snprintf(name, sizeof name, "DS_%s_%u", kind, i);
-        define(b, name, (uint32_t)metas[i].dtype);
+        define(b, name, i < n ? (uint32_t)metas[i].dtype : 0u);
     }
 }
 
@@ -168,8 +203,8 @@ static ds_status list_options(ds_ctx *ctx, const ds_cuda_kernel *row, const ds_k
 #define X(name, text, st, bytes) define(b, "DS_" #name, (uint32_t)DS_DTYPE_##name);
     DS_DTYPE_LIST(X)
 #undef X
-    define_operands(b, "IN", sig->in, sig->n_in);
-    define_operands(b, "OUT", sig->out, sig->n_out);
+    define_operands(b, "IN", sig->in, sig->n_in, sig->op->n_in_max);
+    define_operands(b, "OUT", sig->out, sig->n_out, sig->op->n_out);
     for (uint32_t i = 0; row->options != NULL && row->options[i] != NULL; ++i) {
         if (!may_have(row->options[i])) {
             return refuse(ctx, sig->op, row, row->options[i],
@@ -193,8 +228,8 @@ static ds_status make_key(ds_ctx *ctx, dsc_custom_build *b)
         return dsc_fail(ctx, DS_ERR_NOMEM, "no memory for a key");
     }
     dsc_nvrtc_say(compiler, sizeof compiler);
-    (void)fprintf(out, "format %d, operators %u\n%s\nsm_%d\n%s\n", KEY_FORMAT, DS_OP_VERSION,
-                  compiler, b->job.arch, b->job.name);
+    (void)fprintf(out, "format %d, operators %u\n%s, %s\nsm_%d\n%s\n", KEY_FORMAT, DS_OP_VERSION,
+                  compiler, dsc_nvrtc_build(), b->job.arch, b->job.name);
     for (uint32_t i = 0; i < b->job.n_options; ++i) {
         (void)fprintf(out, "%zu %s\n", strlen(b->job.options[i]), b->job.options[i]);
     }

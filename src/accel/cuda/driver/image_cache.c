@@ -201,6 +201,9 @@ static bool write_all(int file, const void *from, size_t n)
 
 static void write_entry(const entry *e)
 {
+    if (sizeof(header) + e->request->key_bytes + e->bytes > MOST_BYTES) { /* nobody would read it */
+        return;
+    }
     char aside[NAME_BYTES];
     char name[NAME_BYTES];
     header h = {.key_bytes = e->request->key_bytes, .code_bytes = e->bytes};

@@ -4,17 +4,33 @@
 
 #include "accel/cuda/driver/library_load.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static struct {
     pthread_once_t once;
     dsc_nvrtc_api api;
     bool loaded;
     int major, minor;
+    char build[96]; /* which of the libraries of that version it is */
     char why[512];
 } library = {.once = PTHREAD_ONCE_INIT};
+
+/* The version is that of the toolkit: an update of it has the same. */
+static void find_build(void)
+{
+    Dl_info info;
+    struct stat st;
+    if (dladdr((void *)(uintptr_t)library.api.version, &info) != 0 && info.dli_fname != NULL &&
+        stat(info.dli_fname, &st) == 0) {
+        (void)snprintf(library.build, sizeof library.build, "%lld bytes, %lld.%09ld",
+                       (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+    }
+}
 
 static void load(void)
 {
@@ -37,10 +53,16 @@ static void load(void)
     }
     const dsc_nvrtc_result result = library.api.version(&library.major, &library.minor);
     library.loaded = result == DSC_NVRTC_SUCCESS;
+    find_build();
     if (!library.loaded) {
         (void)snprintf(library.why, sizeof library.why, "nvrtcVersion: %.100s",
                        library.api.text(result));
     }
+}
+
+const char *dsc_nvrtc_build(void)
+{
+    return library.build;
 }
 
 const dsc_nvrtc_api *dsc_nvrtc_load(const char **why_out)

@@ -12,6 +12,8 @@
 const dsc_nvrtc_api *dsc_nvrtc_load(const char **why_out);
 /* "NVRTC 13.0", or why not. */
 void dsc_nvrtc_say(char *text_out, size_t n);
+/* Size and time of the library that is loaded, for keys; "": not known. */
+const char *dsc_nvrtc_build(void);
 
 /* The best architecture that the library makes code for and that a device of compute capability
  * major.minor runs: 0: none. known_out: those that it has, for a message. */

@@ -16,7 +16,7 @@ DSC_INLINE void block_round_body(const dsc_block_linear_args *a, int act)
         const float size = fabsf(x);
         const bool finite = dsc_warp_max(size < INFINITY ? 0.0f : 1.0f) == 0.0f;
         const float top = dsc_warp_max(size < INFINITY ? size : 0.0f);
-        const float inverse = finite && top > 0.0f ? 127.0f / top : 0.0f;
+        const float inverse = finite && top >= 0x1p-119f ? 127.0f / top : 0.0f;
         const int32_t q = finite ? (int32_t)rintf(x * inverse) : 0;
         float sum = (float)q;
         for (int lanes = 8; lanes > 0; lanes /= 2) {

@@ -93,7 +93,7 @@ DSC_INLINE void list_columns_body(const dsc_columns_args *a)
         at += counts[t];
     }
     for (int64_t c = begin; c < end; ++c) {
-        if (a->chosen[c] != 0) {
+        if (a->chosen[c] != 0 && at < a->k) {
             a->index_out[at++] = (int32_t)c;
         }
     }

@@ -5,6 +5,8 @@
 
 #include "accel/cuda/kernels/linear.h"
 
+enum { DSC_NF4 = 1, DSC_NF4_DOUBLE, DSC_INT8, DSC_FP8 }; /* as ds_packing has them */
+
 typedef struct dsc_packed {
     int64_t rows, columns;
     int32_t format; /* ds_packing */

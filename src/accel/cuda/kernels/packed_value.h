@@ -6,7 +6,6 @@
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/packed_args.h"
 
-enum { DSC_NF4 = 1, DSC_NF4_DOUBLE, DSC_INT8, DSC_FP8 }; /* as ds_packing has them */
 enum { PACKED_BLOCK = 64, PACKED_NESTED = 256 };
 
 /* e4m3: sign, four bits of exponent (bias 7), three of fraction; no infinities. */
