@@ -39,7 +39,7 @@ typedef struct ds_cuda_launch {
     uint32_t grid[3], block[3]; /* blocks, threads of a block; come as 1. A grid of 0 blocks: the
                                    function is not launched */
     size_t args_bytes;          /* comes as 0 */
-    unsigned char args[DS_CUDA_ARGS_BYTES]; /* one after the other, each at a multiple of its
+    uint8_t args[DS_CUDA_ARGS_BYTES]; /* one after the other, each at a multiple of its
                                                alignment: ds_cuda_arg, or one struct */
 } ds_cuda_launch;
 
