@@ -174,10 +174,39 @@ static void rows_are_of_operators(void **state)
     }
 }
 
+static bool takes_rows(const ds_op *op, const void *attrs, ds_meta x, ds_meta w, ds_meta y)
+{
+    const ds_meta in[2] = {x, w};
+    const ds_meta out[2] = {y, {DS_DTYPE_NONE, {0}}};
+    const ds_kernel_sig sig = {
+        .op = op, .attrs = attrs, .n_in = 2, .in = in, .n_out = 2, .out = out, .n_threads = 1};
+    return dsc_kernel_at(&sig, 0) != NULL;
+}
+
+/* More rows than a grid has in y are refused when kernels are chosen, not by a launch. */
+static void what_no_grid_has_is_refused(void **state)
+{
+    static const dsi_linear_attrs linear;
+    static const dsi_bmm_attrs bmm;
+    const ds_meta w = {DS_DTYPE_F32, ds_shape_2d(32, 32)};
+    const ds_meta blocks = {DS_DTYPE_Q8_0, ds_shape_2d(32, 32)};
+    (void)state;
+    for (int more = 0; more < 2; ++more) {
+        const ds_meta many = {DS_DTYPE_F32, ds_shape_2d(65535 * 16 + more, 32)};
+        const ds_meta half = {DS_DTYPE_F32, ds_shape_2d(65535 * 8 + more, 32)};
+        const ds_meta items = {DS_DTYPE_F32, ds_shape_3d(1, 65535 * 16 + more, 32)};
+        const ds_meta b = {DS_DTYPE_F32, ds_shape_3d(1, 32, 32)};
+        assert_int_equal(takes_rows(&dsi_op_linear, &linear, many, w, many), more == 0);
+        assert_int_equal(takes_rows(&dsi_op_linear, &linear, half, blocks, half), more == 0);
+        assert_int_equal(takes_rows(&dsi_op_bmm, &bmm, items, b, items), more == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_true),
+        cmocka_unit_test(what_no_grid_has_is_refused),
         cmocka_unit_test(rows_are_of_operators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -74,7 +74,9 @@ static ds_status combine_rows_dw_run(const ds_kernel_call *call)
 static bool is_grouped(const ds_kernel_sig *sig)
 {
     return ((const dsi_grouped_attrs *)sig->attrs)->parts <= 1 && dsc_is_act(sig->in[0].dtype) &&
-           sig->in[1].dtype == sig->in[0].dtype && dsc_is_act(sig->out[0].dtype);
+           sig->in[1].dtype == sig->in[0].dtype && dsc_is_act(sig->out[0].dtype) &&
+           dsc_fits_y(sig->in[0].shape.dims[0] + sig->in[2].shape.dims[0] * DSC_PLAIN_TILE,
+                      DSC_PLAIN_TILE);
 }
 
 static bool is_grouped_mma(const ds_kernel_sig *sig)

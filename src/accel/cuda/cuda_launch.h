@@ -18,6 +18,15 @@ typedef struct dsc_shape {
     uint32_t grid[3], block[3];
 } dsc_shape;
 
+/* Blocks of a grid at most in y and in z (CUDA C++ Programming Guide, compute capabilities). */
+enum { DSC_MOST_YZ = 65535 };
+
+/* Whether n items, `tile` to a block, may be y of a grid: for supports. */
+static inline bool dsc_fits_y(int64_t n, int64_t tile)
+{
+    return (n + tile - 1) / tile <= DSC_MOST_YZ;
+}
+
 /* Queues kernel fn on what runs the call. args: its struct, copied. */
 ds_status dsc_launch(const ds_kernel_call *call, dsc_fn fn, const dsc_shape *shape,
                      const void *args, size_t args_bytes);

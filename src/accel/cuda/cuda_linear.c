@@ -6,7 +6,8 @@
 static bool is_plain(const ds_kernel_sig *sig)
 {
     return dsc_is_act(sig->in[0].dtype) && sig->in[1].dtype == sig->in[0].dtype &&
-           dsc_is_act(sig->out[0].dtype);
+           dsc_is_act(sig->out[0].dtype) &&
+           dsc_fits_y(ds_shape_rows(sig->in[0].shape), DSC_PLAIN_TILE);
 }
 
 static bool is_mma(const ds_kernel_sig *sig)
@@ -112,7 +113,8 @@ ds_status dsc_multiply_rows(const ds_kernel_call *call, const void *x, const voi
 static bool is_dw(const ds_kernel_sig *sig)
 {
     return dsc_is_act(sig->in[0].dtype) && sig->in[1].dtype == sig->in[0].dtype &&
-           dsc_is_act(sig->out[0].dtype);
+           dsc_is_act(sig->out[0].dtype) &&
+           dsc_fits_y(ds_shape_last(sig->in[0].shape), DSC_PLAIN_TILE);
 }
 
 static dsc_linear_dw_args dw_args_of(const ds_kernel_call *call)

@@ -20,7 +20,9 @@ _Static_assert((int)DSC_Q8_0 == (int)DS_DTYPE_Q8_0 && (int)DSC_Q6_K == (int)DS_D
 static bool is_blocks(const ds_kernel_sig *sig)
 {
     return dsc_is_act(sig->in[0].dtype) && dsi_is_blocks(sig->in[1].dtype) &&
-           dsc_is_act(sig->out[0].dtype) && (sig->n_out < 2 || sig->out[1].dtype == DS_DTYPE_NONE);
+           dsc_is_act(sig->out[0].dtype) &&
+           (sig->n_out < 2 || sig->out[1].dtype == DS_DTYPE_NONE) &&
+           dsc_fits_y(ds_shape_rows(sig->in[0].shape), DSC_BLOCK_WARPS);
 }
 
 /* A multiple of 16 bytes. */
@@ -114,7 +116,8 @@ _Static_assert((int)DSC_NF4 == (int)DS_PACKING_NF4 &&
 
 static bool is_packed(const ds_kernel_sig *sig)
 {
-    return dsc_is_act(sig->in[0].dtype) && dsc_is_act(sig->out[0].dtype);
+    return dsc_is_act(sig->in[0].dtype) && dsc_is_act(sig->out[0].dtype) &&
+           dsc_fits_y(ds_shape_rows(sig->in[0].shape), DSC_PLAIN_TILE);
 }
 
 static bool is_packed_mma(const ds_kernel_sig *sig)

@@ -126,12 +126,13 @@ static ds_status expand_rows_run(const ds_kernel_call *call)
 
 static bool is_bmm(const ds_kernel_sig *sig)
 {
-    return is_act(sig) && sig->in[1].dtype == sig->in[0].dtype;
+    const ds_shape y = sig->out[0].shape;
+    return is_act(sig) && sig->in[1].dtype == sig->in[0].dtype &&
+           dsc_fits_y(y.dims[y.n_dims - 2], DSC_PLAIN_TILE);
 }
 
 static ds_status bmm_run(const ds_kernel_call *call)
 {
-    enum { MOST_ITEMS = 65535 };
     const dsi_bmm_attrs *attrs = call->sig->attrs;
     const ds_shape a = call->in[0].meta.shape;
     const ds_shape y = call->out[0].meta.shape;
@@ -157,7 +158,7 @@ static ds_status bmm_run(const ds_kernel_call *call)
     const int64_t tile = DSC_PLAIN_TILE;
     const dsc_shape shape = {{(uint32_t)((args.columns + tile - 1) / tile),
                               (uint32_t)((args.rows + tile - 1) / tile),
-                              (uint32_t)(args.n_items < MOST_ITEMS ? args.n_items : MOST_ITEMS)},
+                              (uint32_t)(args.n_items < DSC_MOST_YZ ? args.n_items : DSC_MOST_YZ)},
                              {DSC_PLAIN_TILE * DSC_PLAIN_TILE, 1, 1}};
     return dsc_launch(call, dsc_of_dtype(DSC_FN_bmm_f32, call->in[0].meta.dtype), &shape, &args,
                       sizeof args);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROWS = 1024, MOST_THREADS = 1024, MOST_YZ = 65535, TYPES = DS_MAX_IN + DS_MAX_OUT };
+enum { MOST_ROWS = 1024, MOST_THREADS = 1024, TYPES = DS_MAX_IN + DS_MAX_OUT };
 
 /* A kernel that is loaded on a device. */
 typedef struct dsc_custom {
@@ -284,7 +284,7 @@ static const char *fault_of(const ds_cuda_launch *l)
     if (threads == 0 || threads > MOST_THREADS || l->block[2] > 64) {
         return "a block has 1 to 1024 threads, at most 64 in z";
     }
-    if (l->grid[0] > INT32_MAX || l->grid[1] > MOST_YZ || l->grid[2] > MOST_YZ) {
+    if (l->grid[0] > INT32_MAX || l->grid[1] > DSC_MOST_YZ || l->grid[2] > DSC_MOST_YZ) {
         return "a grid has at most 2147483647 blocks in x, 65535 in y and z";
     }
     return l->args_bytes > DS_CUDA_ARGS_BYTES ? "more than 512 bytes of arguments" : NULL;
