@@ -14,6 +14,9 @@ import time
 
 import jsonschema
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+from tagged_tokenizer import make_tokenizer
+
 BUILD, MODEL = sys.argv[1:3]
 FIRST, SECONDS = int(sys.argv[3]), float(sys.argv[4])
 TEMPLATE = ("{% if tools %}<tools>{% for t in tools %}{{ t.function.name }} {% endfor %}<tool_call></tool_call>{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}<assistant>")
@@ -34,20 +37,6 @@ class Server:
         text = r.read().decode()
         c.close()
         return r.status, text
-
-
-def make_tokenizer():
-    """Bytes, with a template that has a place for tools."""
-    os.makedirs("tagged", exist_ok=True)
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in plain} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in plain)}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    with open("tagged/tokenizer.json", "w", encoding="utf-8") as f:
-        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": None,
-                   "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": {letters[b]: b for b in range(256)}, "merges": []}}, f)
-    with open("tagged/tokenizer_config.json", "w", encoding="utf-8") as f:
-        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}, f)
 
 
 def request(rng, schema):
@@ -98,7 +87,7 @@ def one(server, rng, schema):
 
 
 def main():
-    make_tokenizer()
+    make_tokenizer(TEMPLATE)
     server = Server("--tokenizer", "tagged")
     first, begun = FIRST, time.time()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

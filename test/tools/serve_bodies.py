@@ -6,13 +6,14 @@ import atexit
 import copy
 import http.client
 import json
-import os
 import random
 import re
 import signal
 import subprocess
 import sys
 import threading
+
+from tagged_tokenizer import make_tokenizer
 
 PROGRAM, MODEL, LORA = sys.argv[1:4]
 N = int(sys.argv[4]) if len(sys.argv) > 4 else 300
@@ -326,16 +327,7 @@ def fixed(s):
 def main():
     with open("keys", "w", encoding="utf8") as f:
         f.write("k\n")
-    os.makedirs("tagged", exist_ok=True)
-    plain_bytes = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in plain_bytes} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in plain_bytes)}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    with open("tagged/tokenizer.json", "w", encoding="utf-8") as f:
-        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": None,
-                   "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": {letters[b]: b for b in range(256)}, "merges": []}}, f)
-    with open("tagged/tokenizer_config.json", "w", encoding="utf-8") as f:
-        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}, f)
+    make_tokenizer(TEMPLATE)
     s = Server("--tokenizer", "tagged")
     fixed(s)
     wrong, counter, lock = [], iter(range(N)), threading.Lock()

@@ -7,7 +7,6 @@ import base64
 import http.client
 import json
 import math
-import os
 import random
 import re
 import signal
@@ -17,6 +16,8 @@ import subprocess
 import sys
 import threading
 import time
+
+from tagged_tokenizer import make_tokenizer
 
 PROGRAM, MODEL, *LORAS = sys.argv[1:5]
 PAIRS = LORAS == ["-", "-"]
@@ -36,20 +37,6 @@ TEMPLATE = ("{% if tools %}<tools>{% for t in tools %}{{ t.function.name }} {% e
             "{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{{ m.tool_call_id or '' }}\n{% endfor %}<assistant>")
 TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "required": ["b"]}}}
          for name in ("look", "walk_to")]
-
-
-def make_tokenizer():
-    """Bytes, with a template that has a place for tools."""
-    os.makedirs("tagged", exist_ok=True)
-    whole = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {b: chr(b) for b in whole} | {b: chr(256 + k) for k, b in enumerate(b for b in range(256) if b not in whole)}
-    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-    with open("tagged/tokenizer.json", "w", encoding="utf-8") as f:
-        json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level, "post_processor": None,
-                   "decoder": level, "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                   "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": {letters[b]: b for b in range(256)}, "merges": []}}, f)
-    with open("tagged/tokenizer_config.json", "w", encoding="utf-8") as f:
-        json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": TEMPLATE}, f)
 
 
 def fail(*what):
@@ -293,7 +280,7 @@ def swap(s, rng, over):
 
 def main():
     rng = random.Random(SEED)
-    make_tokenizer()
+    make_tokenizer(TEMPLATE)
     kv = rng.choice(((), (), ("--kv_type", "f32"), ("--kv_type", "bf16"), ("--kv_type", "f16"), ("--kv_type", "int8")))
     dtype = ("--dtype", rng.choice(("f32", "bf16")))
     requests = [(vector_request if rng.random() < 0.25 else text_request)(rng) for _ in range(N)]
