@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Serving T5: transformers' greedy ids, log-probabilities and searches; the ids of ds_generator;
- * the same bits alone and in a crowd, whatever the sizes, threads, preemption and order; sources
- * that several texts share; vectors of its encoder; what is planned; what is refused.
+ * the same bits alone and in a crowd, whatever the sizes, threads, preemption and order, and no
+ * allocation in a step; sources that several texts share; vectors of its encoder; what is planned;
+ * what is refused.
  *
  * labels: threads */
+#include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/scratch.h"
 #include "common/serve_crowd.h"
@@ -266,6 +268,23 @@ static void take(made *got, const ds_serve_event *e)
     got->n += 1;
 }
 
+/* LAW 6: it allocates nothing, sources that it reads and preemption included. */
+static void step_once(ds_ctx *ctx, ds_server *server, ds_serve_event *events, size_t *n_out)
+{
+#if CAN_REPLACE_MALLOC
+    count_begin();
+    const ds_status status = ds_serve_step(server, events, n_out);
+    const unsigned calls = count_end();
+    CHECK_OK(ctx, status);
+    if (calls != 0) {
+        fail_msg("a step made %u allocating calls, the first from %p", calls,
+                 atomic_load(&first_caller));
+    }
+#else
+    CHECK_OK(ctx, ds_serve_step(server, events, n_out));
+#endif
+}
+
 /* All requests, some steps apart, and where the way says so others that are cancelled. */
 static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dtype cells,
                       const asked *a, made *got)
@@ -291,7 +310,7 @@ static void serve_all(const parity_case *p, const way *w, ds_dtype dtype, ds_dty
         if (w->cancels && step % 5 == 0) {
             CHECK_OK(ctx, ds_serve_submit(server, &a[step % ASKED].request, &stray));
         }
-        CHECK_OK(ctx, ds_serve_step(server, events, &n));
+        step_once(ctx, server, events, &n);
         for (size_t e = 0; e < n; ++e) {
             int k = 0;
             while (k < ASKED && uids[k] != events[e].uid) {

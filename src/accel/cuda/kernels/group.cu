@@ -55,7 +55,7 @@ DSC_INLINE void take_pairs(const dsc_group_args *a)
 
 /* ---- the sort ------------------------------------------------------------------------------ */
 
-/* Pairs of the same expert before a pair in its chunk become its place for now. */
+/* A pair's place is here how many pairs of the same expert stand before it in its chunk. */
 DSC_INLINE void count_pairs(const dsc_group_args *a)
 {
     __shared__ int32_t keys[DSC_GROUP_CHUNK];

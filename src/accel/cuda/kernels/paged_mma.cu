@@ -3,7 +3,8 @@
  * and tiles of attention_mma.cu, keys by a sequence's table. A block has the heads that share keys
  * of tokens that follow each other in one sequence, as many as it has rows for and up to a position
  * that is a multiple of that number; the blocks of the tokens behind the first have nothing to do.
- * A token has the same bits beside any others, and those of attention_mma.cu. */
+ * A token has the same bits beside any others, and those of attention_mma.cu, while values are
+ * finite: one that is not, of a later token in the same tile, makes it NaN (0 times infinity). */
 #include "accel/cuda/kernels/attention_forward.h"
 #include "accel/cuda/kernels/paged_span.h"
 
