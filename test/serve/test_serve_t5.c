@@ -5,6 +5,7 @@
  * what is refused.
  *
  * labels: threads */
+#include "accel/cpu/cpu_features.h"
 #include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/scratch.h"
@@ -12,6 +13,7 @@
 
 #include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
+#include <deepspeed/engine.h>
 #include <deepspeed/infer.h>
 #include <deepspeed/serve.h>
 #include <math.h>
@@ -228,6 +230,71 @@ static void ids_of_a_generator(void **state)
     ids_with(*state, NULL, plain);
     ids_with(*state, "adapter/t5_all/start", adapted);
     assert_memory_not_equal(plain, adapted, sizeof plain);
+}
+
+/* ---- of a live engine ---- */
+static void greedy(ds_ctx *ctx, ds_server *server, int64_t vocab, uint32_t made[SOURCES][MADE])
+{
+    uint64_t seed = 5;
+    for (int k = 0; k < SOURCES; ++k) {
+        uint32_t ids[MOST_IDS];
+        ds_serve_event events[2];
+        uint64_t uid = 0;
+        size_t got = 0;
+        const size_t n = 1 + crowd_below(&seed, MOST_IDS);
+        for (size_t i = 0; i < n; ++i) {
+            ids[i] = crowd_below(&seed, (uint32_t)vocab);
+        }
+        const ds_serve_request r = {.ids = ids, .n = n, .max_new_tokens = MADE};
+        CHECK_OK(ctx, ds_serve_submit(server, &r, &uid));
+        for (size_t n_events = 0; got < MADE;) {
+            CHECK_OK(ctx, ds_serve_step(server, events, &n_events));
+            for (size_t e = 0; e < n_events; ++e) {
+                made[k][got++] = events[e].id;
+            }
+        }
+    }
+}
+
+/* Of the engine's own memory and of a copy as of the folder; behind a step with the new weights. */
+static void served_between_steps(void **state)
+{
+    ds_ctx *ctx = *state;
+    parity_case p;
+    ds_server *live = NULL;
+    ds_server *copy = NULL;
+    uint32_t made[3][SOURCES][MADE];
+    parity_open_pairs(ctx, "t5_untied", &p);
+    dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_F32, dsi_cpu_isa());
+    spec.lr = 0.05;
+    ds_engine *engine = parity_engine(ctx, &p, &spec);
+    ds_server *plain = open_server(ctx, &p, (ds_serve_params){.max_sequences = 2});
+    const ds_generator_params source = {.engine = engine, .max_length = LONGEST};
+    ds_serve_params params = {.source = source, .max_sequences = 2};
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &copy));
+    params.source.share = true;
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &live));
+    greedy(ctx, plain, p.vocab, made[0]);
+    greedy(ctx, copy, p.vocab, made[1]);
+    greedy(ctx, live, p.vocab, made[2]);
+    assert_memory_equal(made[0], made[1], sizeof made[0]);
+    assert_memory_equal(made[0], made[2], sizeof made[0]);
+    CHECK_OK(ctx, ds_engine_forward(engine, &p.batch));
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_OK(ctx, ds_engine_step(engine));
+    CHECK_OK(ctx, ds_serve_update(live));
+    ds_serve_destroy(&copy);
+    params.source.share = false;
+    CHECK_OK(ctx, ds_serve_create(ctx, &params, &copy));
+    greedy(ctx, copy, p.vocab, made[1]);
+    greedy(ctx, live, p.vocab, made[2]);
+    assert_memory_equal(made[1], made[2], sizeof made[1]);
+    assert_memory_not_equal(made[0], made[1], sizeof made[1]);
+    ds_serve_destroy(&live);
+    ds_serve_destroy(&copy);
+    ds_serve_destroy(&plain);
+    ds_engine_destroy(&engine);
+    parity_close(&p);
 }
 
 /* ---- bit identity ---- */
@@ -580,13 +647,10 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_like_transformers),
-        cmocka_unit_test(ids_of_a_generator),
-        cmocka_unit_test(same_bits),
-        cmocka_unit_test(texts_share_a_source),
-        cmocka_unit_test(vectors_of_the_encoder),
-        cmocka_unit_test(plan_knows_sources),
-        cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(texts_like_transformers), cmocka_unit_test(ids_of_a_generator),
+        cmocka_unit_test(served_between_steps),    cmocka_unit_test(same_bits),
+        cmocka_unit_test(texts_share_a_source),    cmocka_unit_test(vectors_of_the_encoder),
+        cmocka_unit_test(plan_knows_sources),      cmocka_unit_test(refused_by_name),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
