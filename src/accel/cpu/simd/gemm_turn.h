@@ -43,10 +43,10 @@ DSI_INLINE void turn_square(const vi v[4], vi out[4])
 #endif
 }
 
-/* Word w of each row: lane i of out[w] is of the row at `row + i·stride`. */
-DSI_INLINE void turn_words(const char *row, int64_t stride, vi out[VF_WIDTH])
+/* TURN_BYTES of VF_WIDTH rows, merged: of v[q] turn_square makes words 4q to 4q+3 of each row, in
+ * which lane i is of the row at `row + i·stride`. */
+DSI_INLINE void turn_rows(const char *row, int64_t stride, vi v[TURN_QUARTERS][4])
 {
-    vi v[TURN_QUARTERS][4];
 #pragma GCC unroll 4
     for (int r = 0; r < 4; ++r, row += stride) {
 #pragma GCC unroll 4
@@ -79,9 +79,16 @@ DSI_INLINE void turn_words(const char *row, int64_t stride, vi out[VF_WIDTH])
         }
 #endif
     }
+}
+
+/* Word w of each row in out[w]. */
+DSI_INLINE void turn_words(const char *row, int64_t stride, vi out[VF_WIDTH])
+{
+    vi rows[TURN_QUARTERS][4];
+    turn_rows(row, stride, rows);
 #pragma GCC unroll 4
     for (int q = 0; q < TURN_QUARTERS; ++q) {
-        turn_square(v[q], out + 4 * q);
+        turn_square(rows[q], out + 4 * q);
     }
 }
 
@@ -92,8 +99,8 @@ DSI_INLINE int64_t turn_elements(ds_dtype type)
 }
 
 #if defined(DSI_ISA_avx512_bf16)
-/* Element e of the rows. */
-DSI_INLINE packed_vf turn_element(const vi words[VF_WIDTH], ds_dtype type, int64_t e)
+/* Element e of the rows, of those in `words`. */
+DSI_INLINE packed_vf turn_element(const vi *words, ds_dtype type, int64_t e)
 {
     (void)type;
     return (__m512bh)words[e];
@@ -111,7 +118,7 @@ DSI_INLINE vf turn_widen(vi words)
 #endif
 }
 
-DSI_INLINE packed_vf turn_element(const vi words[VF_WIDTH], ds_dtype type, int64_t e)
+DSI_INLINE packed_vf turn_element(const vi *words, ds_dtype type, int64_t e)
 {
     if (type == DS_DTYPE_F32) {
         return vf_from_bits(words[e]);

@@ -17,16 +17,17 @@
 #define HINT _MM_HINT_T1 /* the second-level cache: more can be on its way there */
 
 enum {
-    ROWS = 8,        /* of A at most, B stored (n,k) */
-    WIDE_ROWS = 4,   /* likewise, B stored (k,n) */
-    STREAMS = 4,     /* elements of k at once, B stored (k,n) */
-    WIDE = 512,      /* columns of a task at most, B stored (k,n) */
-    TASKS = 64,      /* B stored (n,k): so many, where columns suffice */
-    FINISH = 1024,   /* columns that one task adds up */
-    ALONE = 1 << 14, /* sums that one thread adds up sooner than another wakes */
+    ROWS = 8,              /* of A at most, B stored (n,k) */
+    PAIRED = VF_WIDTH / 4, /* rows of A at most whose turns go in pairs: registers */
+    WIDE_ROWS = 4,         /* likewise, B stored (k,n) */
+    STREAMS = 4,           /* elements of k at once, B stored (k,n) */
+    WIDE = 512,            /* columns of a task at most, B stored (k,n) */
+    TASKS = 64,            /* B stored (n,k): so many, where columns suffice */
+    FINISH = 1024,         /* columns that one task adds up */
+    ALONE = 1 << 14,       /* sums that one thread adds up sooner than another wakes */
     AHEAD_BYTES = 16384,
     AHEAD_ROW = 4096,
-    FETCHED = VF_WIDTH * TURN_BYTES, /* asked for while as much is read */
+    QUARTER_BYTES = VF_WIDTH * TURN_BYTES / TURN_QUARTERS, /* asked for while as much is read */
     LINE_BYTES = 64,
     STAGE_ROW = KC * 4 + TURN_BYTES, /* bytes; rows start in different sets of the cache */
 };
@@ -111,56 +112,153 @@ typedef struct tall_ahead {
     int64_t width, stride;
 } tall_ahead;
 
-/* Called when FETCHED bytes behind x->at have been asked for. */
+/* Called when a quarter's bytes behind x->at have been asked for. */
 DSI_INLINE void move_ahead(tall_ahead *x)
 {
-    x->at += FETCHED;
+    x->at += QUARTER_BYTES;
     if (x->at - x->row >= x->width) {
         x->row += x->stride;
         x->at = x->row;
     }
 }
 
-/* sum[i] += A[i]·(VF_WIDTH rows of B) over n elements of the block from k on, at most one turn. */
-DSI_INLINE void dot_words(const vector_run *run, const tall_block *b, tall_ahead *ahead,
-                          ds_dtype type, int rows, int v, int64_t k, int64_t n, vf sum[ROWS][NV])
+/* VF_WIDTH rows of B as they are loaded, for vector v of the columns. */
+typedef struct turn {
+    vi rows[TURN_QUARTERS][4];
+    const packed *a; /* row 0 of A at the first element */
+    int v;
+} turn;
+
+DSI_INLINE void turn_begin(const vector_run *run, const tall_block *b, ds_dtype type, int v,
+                           int64_t k, turn *t)
 {
-    const int64_t apart = turn_elements(type) * LINE_BYTES / FETCHED; /* elements a prefetch */
+    t->a = run->a + b->k0 + k;
+    t->v = v;
+    turn_rows(b->at + v * VF_WIDTH * b->stride + k * element_bytes(type), b->stride, t->rows);
+}
+
+/* sum[i] += A[i]·B over element e of quarter q, whose words are given. */
+DSI_INLINE void turn_add(const vector_run *run, ds_dtype type, int rows, const turn *t, int q,
+                         const vi words[4], int64_t e, vf sum[ROWS][NV])
+{
+    const packed_vf x = turn_element(words, type, e);
+    const packed *a = t->a + q * turn_elements(type) / TURN_QUARTERS + e;
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; ++i) {
+        sum[i][t->v] = packed_fma(packed_set(a[i * run->k_stride]), x, sum[i][t->v]);
+    }
+}
+
+/* The last half of one turn beside the first half of another: a chain of multiply-adds alone waits
+ * for itself. */
+DSI_INLINE void add_halves(const vector_run *run, ds_dtype type, int rows, const turn *last,
+                           const turn *first, tall_ahead *ahead, vf sum[ROWS][NV])
+{
+#pragma GCC unroll 2
+    for (int q = 0; q < TURN_QUARTERS / 2; ++q) {
+        vi old[4];
+        vi new[4];
+        turn_square(last->rows[TURN_QUARTERS / 2 + q], old);
+        turn_square(first->rows[q], new);
+#pragma GCC unroll 8
+        for (int64_t e = 0; e < turn_elements(type) / TURN_QUARTERS; ++e) {
+            if (e < QUARTER_BYTES / LINE_BYTES) {
+                _mm_prefetch(ahead->at + e * LINE_BYTES, HINT);
+            }
+            turn_add(run, type, rows, last, TURN_QUARTERS / 2 + q, old, e, sum);
+            turn_add(run, type, rows, first, q, new, e, sum);
+        }
+        move_ahead(ahead);
+    }
+}
+
+/* A half of a turn alone, from quarter q on. */
+DSI_INLINE void add_half(const vector_run *run, ds_dtype type, int rows, const turn *t, int q,
+                         tall_ahead *ahead, vf sum[ROWS][NV])
+{
+#pragma GCC unroll 2
+    for (int i = q; i < q + TURN_QUARTERS / 2; ++i) {
+        vi words[4];
+        turn_square(t->rows[i], words);
+#pragma GCC unroll 8
+        for (int64_t e = 0; e < turn_elements(type) / TURN_QUARTERS; ++e) {
+            if (e < QUARTER_BYTES / LINE_BYTES) {
+                _mm_prefetch(ahead->at + e * LINE_BYTES, HINT);
+            }
+            turn_add(run, type, rows, t, i, words, e, sum);
+        }
+        move_ahead(ahead);
+    }
+}
+
+/* The first n elements of a turn, alone. */
+DSI_INLINE void add_turn(const vector_run *run, const tall_block *b, tall_ahead *ahead,
+                         ds_dtype type, int rows, int v, int64_t k, int64_t n, vf sum[ROWS][NV])
+{
     const packed *a = run->a + b->k0 + k;
+#pragma GCC unroll 4
+    for (int q = 0; q < TURN_QUARTERS; ++q) {
+        for (int64_t line = 0; line < QUARTER_BYTES; line += LINE_BYTES) {
+            _mm_prefetch(ahead->at + line, HINT);
+        }
+        move_ahead(ahead);
+    }
     vi words[VF_WIDTH];
     turn_words(b->at + v * VF_WIDTH * b->stride + k * element_bytes(type), b->stride, words);
 #pragma GCC unroll 32
     for (int64_t e = 0; e < n; ++e) {
         const packed_vf x = turn_element(words, type, e);
-        if (e % apart == 0 && e / apart * LINE_BYTES < FETCHED) {
-            _mm_prefetch(ahead->at + e / apart * LINE_BYTES, HINT);
-        }
 #pragma GCC unroll 8
         for (int i = 0; i < rows; ++i) {
             sum[i][v] = packed_fma(packed_set(a[i * run->k_stride + e]), x, sum[i][v]);
         }
     }
-    move_ahead(ahead);
+}
+
+/* The sums of n whole turns. rows: a constant. */
+DSI_INLINE void add_turns(const vector_run *run, const tall_block *b, tall_ahead *ahead,
+                          ds_dtype type, int rows, int64_t n, vf sum[ROWS][NV])
+{
+    const int64_t in_turn = turn_elements(type);
+    turn low;
+    turn high;
+    if (rows > PAIRED) {
+        for (int64_t k = 0; k < n * in_turn; k += in_turn) {
+            add_turn(run, b, ahead, type, rows, 0, k, in_turn, sum);
+            add_turn(run, b, ahead, type, rows, 1, k, in_turn, sum);
+        }
+        return;
+    }
+    turn_begin(run, b, type, 0, 0, &low);
+    add_half(run, type, rows, &low, 0, ahead, sum);
+    for (int64_t i = 1; i < n; ++i) {
+        turn_begin(run, b, type, 1, (i - 1) * in_turn, &high);
+        add_halves(run, type, rows, &low, &high, ahead, sum);
+        turn_begin(run, b, type, 0, i * in_turn, &low);
+        add_halves(run, type, rows, &high, &low, ahead, sum);
+    }
+    turn_begin(run, b, type, 1, (n - 1) * in_turn, &high);
+    add_halves(run, type, rows, &low, &high, ahead, sum);
+    add_half(run, type, rows, &high, TURN_QUARTERS / 2, ahead, sum);
 }
 
 /* The sums of one block of k. rows: a constant. */
 DSI_INLINE void dot_block(const vector_run *run, const tall_block *b, tall_ahead *ahead,
                           ds_dtype type, int rows, vf sum[ROWS][NV])
 {
-    const int64_t turn = turn_elements(type);
+    const int64_t turns = b->n / turn_elements(type);
+    const int64_t k = turns * turn_elements(type);
     for (int i = 0; i < rows; ++i) {
         for (int v = 0; v < NV; ++v) {
             sum[i][v] = vf_zero();
         }
     }
-    int64_t k = 0;
-    for (; k + turn <= b->n; k += turn) {
-        dot_words(run, b, ahead, type, rows, 0, k, turn, sum);
-        dot_words(run, b, ahead, type, rows, 1, k, turn, sum);
+    if (turns > 0) {
+        add_turns(run, b, ahead, type, rows, turns, sum);
     }
     if (k < b->n) { /* staged: what lies behind it may be read */
-        dot_words(run, b, ahead, type, rows, 0, k, b->n - k, sum);
-        dot_words(run, b, ahead, type, rows, 1, k, b->n - k, sum);
+        add_turn(run, b, ahead, type, rows, 0, k, b->n - k, sum);
+        add_turn(run, b, ahead, type, rows, 1, k, b->n - k, sum);
     }
 }
 
