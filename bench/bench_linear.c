@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Products of few and of many rows with a weight that is larger than caches, against reading it.
  *
- * usage: bench_linear [ROUNDS [TYPE [THREADS]]]
+ * usage: bench_linear [ROUNDS [TYPE [THREADS [OUT]]]]
  * A line for each type of weight, kernel and number of rows: median milliseconds of ROUNDS (9),
  * GB/s of the weight and its share of the read rate (huge pages), 10^9 operations a second.
  * Reference kernels are left out. Rounds of the kernels alternate with reads.
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WIDTH = 2048, OUT = 32768, MOST_ROUNDS = 99, MOST_ROWS = 512 };
+enum { WIDTH = 2048, MOST_OUT = 32768, MOST_ROUNDS = 999, MOST_ROWS = 512 };
 
 static const ds_dtype types[] = {DS_DTYPE_BF16, DS_DTYPE_Q8_0, DS_DTYPE_Q4_0,
                                  DS_DTYPE_Q4_1, DS_DTYPE_Q5_0, DS_DTYPE_Q5_1,
@@ -32,6 +32,7 @@ typedef struct bench {
     dsi_pool *pool;
     uint32_t n_threads;
     int rounds;
+    int64_t out; /* rows of the weight */
     void *weight, *x, *y;
 } bench;
 
@@ -55,8 +56,9 @@ static void fill(uint8_t *bytes, size_t n)
 static bool time_one(const bench *b, ds_dtype type, int64_t m, uint32_t index)
 {
     const dsi_linear_attrs attrs = {.activation = DSI_ACT_NONE};
-    const ds_meta in[2] = {{DS_DTYPE_BF16, ds_shape_2d(m, WIDTH)}, {type, ds_shape_2d(OUT, WIDTH)}};
-    const ds_meta out[2] = {{DS_DTYPE_BF16, ds_shape_2d(m, OUT)}, {DS_DTYPE_NONE, {0}}};
+    const ds_meta in[2] = {{DS_DTYPE_BF16, ds_shape_2d(m, WIDTH)},
+                           {type, ds_shape_2d(b->out, WIDTH)}};
+    const ds_meta out[2] = {{DS_DTYPE_BF16, ds_shape_2d(m, b->out)}, {DS_DTYPE_NONE, {0}}};
     const ds_kernel_sig sig = {.op = &dsi_op_linear,
                                .attrs = &attrs,
                                .n_in = 2,
@@ -97,7 +99,7 @@ static bool time_one(const bench *b, ds_dtype type, int64_t m, uint32_t index)
     if (m <= 8) {
         printf(" (%3.0f %% of reading)", bench_median(shares, (size_t)b->rounds) * 100.0);
     }
-    printf(" %8.1f G/s\n", 2.0 * (double)(m * WIDTH * OUT) / s * 1e-9);
+    printf(" %8.1f G/s\n", 2.0 * (double)(m * WIDTH * b->out) / s * 1e-9);
     (void)fflush(stdout);
     free(work);
     return true;
@@ -105,25 +107,26 @@ static bool time_one(const bench *b, ds_dtype type, int64_t m, uint32_t index)
 
 int main(int argc, char **argv)
 {
-    bench b = {.rounds = argc > 1 ? atoi(argv[1]) : 9};
+    bench b = {.rounds = argc > 1 ? atoi(argv[1]) : 9, .out = argc > 4 ? atoi(argv[4]) : MOST_OUT};
     const ds_ctx_params params = {.n_threads = argc > 3 ? (uint32_t)atoi(argv[3]) : 0};
-    if (b.rounds < 1 || b.rounds > MOST_ROUNDS || ds_ctx_create(&params, &b.ctx) != DS_OK) {
-        die("usage: bench_linear [ROUNDS [TYPE [THREADS]]]");
+    if (b.rounds < 1 || b.rounds > MOST_ROUNDS || b.out < 1 || b.out > MOST_OUT ||
+        ds_ctx_create(&params, &b.ctx) != DS_OK) {
+        die("usage: bench_linear [ROUNDS [TYPE [THREADS [OUT]]]]");
     }
     b.n_threads = ds_ctx_n_threads(b.ctx);
     if (dsi_pool_create(b.n_threads, &b.pool) != DS_OK) {
         die("no threads");
     }
-    b.weight = bench_alloc((size_t)WIDTH * OUT * 2);
+    b.weight = bench_alloc((size_t)WIDTH * MOST_OUT * 2);
     b.x = bench_alloc((size_t)MOST_ROWS * WIDTH * 2);
-    b.y = bench_alloc((size_t)MOST_ROWS * OUT * 2);
+    b.y = bench_alloc((size_t)MOST_ROWS * MOST_OUT * 2);
     bench_fill_bf16(b.x, (size_t)MOST_ROWS * WIDTH, 1);
     for (size_t t = 0; t < sizeof types / sizeof types[0]; ++t) {
         if (argc > 2 && strcmp(argv[2], ds_dtype_name(types[t])) != 0 &&
             strcmp(argv[2], "all") != 0) {
             continue;
         }
-        fill(b.weight, ds_meta_bytes((ds_meta){types[t], ds_shape_2d(OUT, WIDTH)}));
+        fill(b.weight, ds_meta_bytes((ds_meta){types[t], ds_shape_2d(b.out, WIDTH)}));
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
             for (uint32_t k = 0; time_one(&b, types[t], rows[i], k); ++k) {
             }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ds_serve beside llama.cpp's llama-bench on one GGUF file, two threads each, alternating. Usage:
     peer_llama_cpp.py BUILD LLAMA_BENCH FILE.gguf TYPE [ROUNDS]
-TYPE is that of the file's matrices, for --quantize. Prints medians of tokens a second, their spread and ratio: a prompt of 512 ids, 64 tokens
+TYPE is that of the file's matrices, for --quantize (none: as they are). Prints medians of tokens a second, their spread and ratio: a prompt of 512 ids, 64 tokens
 one by one, and eight texts together. ds_serve's figures include HTTP, sampling and JSON; llama-bench's do not. ds_serve is stopped
 (SIGSTOP) while llama-bench is timed. llama-bench is built from the source package llama-cpp-python of PyPI (vendor/llama.cpp)."""
 import concurrent.futures
@@ -51,7 +51,7 @@ def theirs(bench, file):
 def main():
     build, bench, file, kind = sys.argv[1:5]
     rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 5
-    server = subprocess.Popen([f"{build}/ds_serve", "--model", file, "--quantize", kind, "--threads", "2", "--port", str(PORT),
+    server = subprocess.Popen([f"{build}/ds_serve", "--model", file, *([] if kind == "none" else ["--quantize", kind]), "--threads", "2", "--port", str(PORT),
                                "--served_model_name", "m", "--no_prefix_cache", "--max_length", "1024"])
     got = {"ours": [], "theirs": []}
     try:
