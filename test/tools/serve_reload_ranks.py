@@ -17,7 +17,7 @@ import time
 BUILD = pathlib.Path(sys.argv[1])
 A, B, OTHER, LORA = (str(pathlib.Path(p).resolve()) for p in sys.argv[2:6])
 PROMPTS = ["the quick brown ", "zigzag goes", "q" * 70]
-LONG = 40
+LONG = 200
 KEY = tempfile.NamedTemporaryFile("w")
 KEY.write("secret\n")
 KEY.flush()
@@ -99,6 +99,16 @@ want = {A: texts_of(A), B: texts_of(B)}
 expect(want[A] != want[B], "the models are alike")
 
 
+def two_run(server, pool, model="m"):
+    """Two long texts, both under way; where one is over before the other begins, two others."""
+    while True:
+        running = [pool.submit(server.complete, PROMPTS[0], LONG, model) for _ in range(2)]
+        while server.ask("GET", "/slots")[1].count('"text"') < 2 and not any(r.done() for r in running):
+            time.sleep(0.01)
+        if not any(r.done() for r in running):
+            return running
+
+
 def swaps(n, times):
     """Texts that run end on the old weights, those that come are made of the new ones; again and again."""
     server = Server(n, A)
@@ -107,9 +117,7 @@ def swaps(n, times):
     for i in range(times):
         other = B if served == A else A
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            running = [pool.submit(server.complete, PROMPTS[0], LONG) for _ in range(2)]
-            while server.ask("GET", "/slots")[1].count('"text"') < 2 and not any(r.done() for r in running):
-                time.sleep(0.01)
+            running = two_run(server, pool)
             status, text = server.reload(other)
             expect(status == 200 and json.loads(text)["was"] == served, status, text)
             new = [pool.submit(server.complete, p) for p in PROMPTS]
@@ -191,9 +199,7 @@ def adapters():
 
     served(A, ("lo", "more"))
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        running = [pool.submit(server.complete, PROMPTS[0], LONG, "lo") for _ in range(2)]
-        while server.ask("GET", "/slots")[1].count('"text"') < 2 and not any(r.done() for r in running):
-            time.sleep(0.01)
+        running = two_run(server, pool, "lo")
         status, text = server.reload(B)
         expect(status == 200, status, text)
         expect([r.result() for r in running] == [lora[A][-1]] * 2, "texts of an adapter that ran")
