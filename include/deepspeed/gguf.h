@@ -22,6 +22,9 @@ typedef struct ds_gguf_params {
     ds_dtype dtype;     /* f32, bf16 or f16; default NONE: bf16 */
     uint64_t max_shard_bytes; /* default 0: one file */
     bool no_tokenizer;        /* default false; true: none is written, whatever the file's is */
+    /* Default false; true: matrices in Q4_0 to Q6_K are not written, but for their names and rows;
+     * such a folder is of use only beside its file (ds_generator_params.gguf). */
+    bool blocks_stay;
     DS_RESERVED(8);
 } ds_gguf_params;
 

@@ -123,19 +123,31 @@ void dsi_blocks_quantize(ds_dtype dtype, const float *x, int64_t n, uint8_t *blo
     }
 }
 
-/* Value i of one of ggml's blocks, from 0 on. */
-static unsigned plain_value(ds_dtype dtype, const uint8_t *block, int i)
+/* The 32 values of one of ggml's blocks that begin at `first`, from 0 on. */
+static void plain_values(ds_dtype dtype, const uint8_t *block, int first, uint8_t out[DSI_BLOCK])
 {
+    enum { HALF = DSI_BLOCK / 2 };
     if (dsi_block_is_k(dtype)) {
-        return (unsigned)dsi_k_value(dtype, block, i);
+        dsi_k_values(dtype, block, first, out);
+        return;
     }
     if (dtype == DS_DTYPE_Q8_0) {
-        return (unsigned)((int8_t)block[2 + i] + 128);
+        for (int i = 0; i < DSI_BLOCK; ++i) {
+            out[i] = (uint8_t)(block[2 + i] ^ 0x80); /* + 128 */
+        }
+        return;
     }
-    const uint8_t both = block[dsi_block_values(dtype) + i % (DSI_BLOCK / 2)];
-    const unsigned low = i < DSI_BLOCK / 2 ? both & 15u : both >> 4;
-    const uint8_t *fifth = block + dsi_block_head(dtype);
-    return dsi_block_has_fifth(dtype) ? low | (fifth[i / 8] >> i % 8 & 1u) << 4 : low;
+    const uint8_t *both = block + dsi_block_values(dtype);
+    for (int i = 0; i < HALF; ++i) {
+        out[i] = both[i] & 15;
+        out[HALF + i] = both[i] >> 4;
+    }
+    if (dsi_block_has_fifth(dtype)) {
+        const uint8_t *fifth = block + dsi_block_head(dtype);
+        for (int i = 0; i < DSI_BLOCK; ++i) {
+            out[i] |= (uint8_t)((fifth[i / 8] >> i % 8 & 1) << 4);
+        }
+    }
 }
 
 /* Scales and minima of the 32 values of `from` that begin at `first`. */
@@ -162,20 +174,27 @@ static void weave_head(ds_dtype dtype, const uint8_t *from, int first, int64_t r
 
 static void weave_block(ds_dtype dtype, const uint8_t *from, int first, int64_t r, uint8_t *block)
 {
+    uint8_t values[DSI_BLOCK];
+    uint8_t *at = block + dsi_block_values(dtype) * DSI_BLOCK_ROWS + 4 * r;
     uint8_t *high = block + dsi_block_head(dtype) * DSI_BLOCK_ROWS + 4 * r;
     weave_head(dtype, from, first, r, block);
-    for (int i = 0; i < DSI_BLOCK; ++i) {
-        const unsigned value = plain_value(dtype, from, first + i);
-        uint8_t *at = block + dsi_block_values(dtype) * DSI_BLOCK_ROWS + 4 * r + i % 4;
-        if (dtype == DS_DTYPE_Q8_0) {
-            at[i / 4 * 64] = (uint8_t)value;
-            continue;
+    plain_values(dtype, from, first, values);
+    for (int i = 0; i < DSI_BLOCK && dtype == DS_DTYPE_Q8_0; i += 4) {
+        memcpy(at + i / 4 * 64, values + i, 4);
+    }
+    for (int i = 0; i < DSI_BLOCK && dtype != DS_DTYPE_Q8_0; i += 8) {
+        for (int j = 0; j < 4; ++j) {
+            at[i / 8 * 64 + j] = (uint8_t)((values[i + j] & 15) | values[i + 4 + j] << 4);
         }
-        at[i / 8 * 64] |= (uint8_t)(i / 4 % 2 == 0 ? value & 15 : value << 4);
-        if (dsi_block_has_fifth(dtype)) {
-            high[i % 4] |= (uint8_t)(value >> 4 << i / 4);
-        } else if (dtype == DS_DTYPE_Q6_K) {
-            high[i / 16 * 64 + i % 4] |= (uint8_t)(value >> 4 << 2 * (i / 4 % 4));
+    }
+    for (int i = 0; i < DSI_BLOCK && dsi_block_has_fifth(dtype); i += 4) {
+        for (int j = 0; j < 4; ++j) {
+            high[j] |= (uint8_t)(values[i + j] >> 4 << i / 4);
+        }
+    }
+    for (int i = 0; i < DSI_BLOCK && dtype == DS_DTYPE_Q6_K; i += 4) {
+        for (int j = 0; j < 4; ++j) {
+            high[i / 16 * 64 + j] |= (uint8_t)(values[i + j] >> 4 << 2 * (i / 4 % 4));
         }
     }
 }

@@ -68,6 +68,22 @@ int dsi_k_value(ds_dtype dtype, const uint8_t *block, int i)
     return low | (block[above] >> shift & (dtype == DS_DTYPE_Q6_K ? 3 : 1)) << 4;
 }
 
+void dsi_k_values(ds_dtype dtype, const uint8_t *block, int first, uint8_t out[DSI_BLOCK])
+{
+    int shift;
+    const uint8_t *low = block + low_at(dtype, first, &shift);
+    for (int i = 0; i < DSI_BLOCK; ++i) { /* 32 stand side by side */
+        out[i] = low[i] >> shift & 15;
+    }
+    if (dtype != DS_DTYPE_Q4_K) {
+        const uint8_t *high = block + high_at(dtype, first, &shift);
+        const int mask = dtype == DS_DTYPE_Q6_K ? 3 : 1;
+        for (int i = 0; i < DSI_BLOCK; ++i) {
+            out[i] |= (uint8_t)((high[i] >> shift & mask) << 4);
+        }
+    }
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static void put_value(ds_dtype dtype, uint8_t *block, int i, int q)

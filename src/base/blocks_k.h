@@ -17,6 +17,8 @@ static inline int64_t dsi_k_front_at(ds_dtype dtype)
 void dsi_k_part(ds_dtype dtype, const uint8_t *block, int p, int *scale_out, int *minimum_out);
 /* q of value i, not less than 0. */
 int dsi_k_value(ds_dtype dtype, const uint8_t *block, int i);
+/* The same of 32 values from `first` on, a multiple of 32. */
+void dsi_k_values(ds_dtype dtype, const uint8_t *block, int first, uint8_t out[DSI_BLOCK]);
 /* Our own search, which makes the squares of what is lost small: within steps of a tenth around
  * the plain scales of each part, by least squares, and once more among the rounded ones. */
 void dsi_k_quantize(ds_dtype dtype, const float *x, uint8_t *block);

@@ -9,8 +9,13 @@
 
 struct dsi_gguf_blocks {
     dsi_gguf *gguf;
-    dsi_gguf_source *sources; /* of each tensor of the file */
+    dsi_gguf_source *sources; /* of each tensor of the file, by name */
 };
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const dsi_gguf_source *)a)->name, ((const dsi_gguf_source *)b)->name);
+}
 
 static ds_status place_all(ds_ctx *ctx, dsi_gguf_blocks *b, const char *path)
 {
@@ -26,6 +31,7 @@ static ds_status place_all(ds_ctx *ctx, dsi_gguf_blocks *b, const char *path)
             DS_TRY(dsi_gguf_check_layout(ctx, &b->sources[i]));
         }
     }
+    qsort(b->sources, n, sizeof *b->sources, by_name);
     return DS_OK;
 }
 
@@ -57,21 +63,43 @@ void dsi_gguf_blocks_close(dsi_gguf_blocks **blocks)
 
 static const dsi_gguf_source *find(const dsi_gguf_blocks *b, const char *name)
 {
-    for (size_t i = 0; i < dsi_gguf_n_tensors(b->gguf); ++i) {
-        if (strcmp(b->sources[i].name, name) == 0) {
-            return &b->sources[i];
+    size_t first = 0;
+    for (size_t end = dsi_gguf_n_tensors(b->gguf); first < end;) {
+        const size_t middle = first + (end - first) / 2;
+        const int order = strcmp(name, b->sources[middle].name);
+        if (order == 0) {
+            return &b->sources[middle];
         }
+        end = order < 0 ? middle : end;
+        first = order > 0 ? middle + 1 : first;
     }
     return NULL;
+}
+
+static ds_dtype blocks_of(const dsi_gguf_source *s)
+{
+    const bool fits = s->layout != DSI_GGUF_TRANSPOSED && s->tensor->shape.n_dims == 2;
+    const ds_dtype dtype = fits ? dsi_gguf_dtype_of(s->tensor->type->id) : DS_DTYPE_NONE;
+    return dsi_is_blocks(dtype) ? dtype : DS_DTYPE_NONE;
+}
+
+bool dsi_gguf_stays(const dsi_gguf_source *s)
+{
+    return blocks_of(s) != DS_DTYPE_NONE;
+}
+
+bool dsi_gguf_blocks_left(const ds_safetensor *tensor)
+{
+    const ds_shape shape = tensor->meta.shape;
+    return tensor->meta.dtype == DS_DTYPE_I8 && shape.n_dims == 2 && shape.dims[0] > 0 &&
+           shape.dims[1] == 0;
 }
 
 ds_dtype dsi_gguf_blocks_type(const dsi_gguf_blocks *b, const char *name, ds_shape shape)
 {
     const dsi_gguf_source *s = find(b, name);
-    const bool fits = s != NULL && s->layout != DSI_GGUF_TRANSPOSED && shape.n_dims == 2 &&
-                      ds_shape_equal(s->tensor->shape, shape);
-    const ds_dtype dtype = fits ? dsi_gguf_dtype_of(s->tensor->type->id) : DS_DTYPE_NONE;
-    return dsi_is_blocks(dtype) ? dtype : DS_DTYPE_NONE;
+    const bool fits = s != NULL && ds_shape_equal(s->tensor->shape, shape);
+    return fits ? blocks_of(s) : DS_DTYPE_NONE;
 }
 
 const uint8_t *dsi_gguf_blocks_row(const dsi_gguf_blocks *b, const char *name, ds_meta meta,
@@ -83,4 +111,12 @@ const uint8_t *dsi_gguf_blocks_row(const dsi_gguf_blocks *b, const char *name, d
     const dsi_gguf_source *s = find(b, name);
     return s->tensor->data + (size_t)dsi_gguf_stored_row(s, r) *
                                  dsi_block_row_bytes(meta.dtype, ds_shape_last(meta.shape));
+}
+
+ds_status dsi_gguf_blocks_read(const dsi_gguf_blocks *b, const char *name, int64_t r,
+                               float *row_out)
+{
+    const dsi_gguf_source *s = find(b, name);
+    return s != NULL ? dsi_gguf_read_rows(b->gguf, s->tensor, dsi_gguf_stored_row(s, r), 1, row_out)
+                     : DS_ERR_NOT_FOUND;
 }

@@ -10,6 +10,9 @@
 
 #include "base/blocks.h"
 
+#include <deepspeed/safetensors.h>
+#include <stdbool.h>
+
 typedef struct dsi_gguf_blocks dsi_gguf_blocks;
 
 /* Errors: those of dsi_gguf_open, ERR_UNSUPPORTED (a tensor without a place), ERR_SHAPE. */
@@ -22,5 +25,13 @@ ds_dtype dsi_gguf_blocks_type(const dsi_gguf_blocks *blocks, const char *name, d
  * file has the matrix in another type, or transposed, or not at all. Borrowed. Pre: r is a row. */
 const uint8_t *dsi_gguf_blocks_row(const dsi_gguf_blocks *blocks, const char *name, ds_meta meta,
                                    int64_t r);
+
+/* Values of row r of the folder's matrix `name`, as the folder would have them in f32. Errors:
+ * ERR_NOT_FOUND. Pre: r is a row. */
+ds_status dsi_gguf_blocks_read(const dsi_gguf_blocks *blocks, const char *name, int64_t r,
+                               float *row_out);
+/* Whether a folder's tensor says only that its blocks stayed in the file: rows without a column
+ * (ds_gguf_params.blocks_stay). */
+bool dsi_gguf_blocks_left(const ds_safetensor *tensor);
 
 #endif

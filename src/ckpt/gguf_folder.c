@@ -100,7 +100,7 @@ typedef struct work {
     ds_hf_export *out;
 } work;
 
-static ds_status add_tensors(ds_ctx *ctx, work *w)
+static ds_status add_tensors(ds_ctx *ctx, bool blocks_stay, work *w)
 {
     const size_t n = dsi_gguf_n_tensors(w->gguf);
     int64_t longest = 1;
@@ -127,6 +127,9 @@ static ds_status add_tensors(ds_ctx *ctx, work *w)
         if (s->layout == DSI_GGUF_TRANSPOSED) {
             meta.shape = ds_shape_2d(t->shape.dims[1], t->shape.dims[0]);
         }
+        if (blocks_stay && dsi_gguf_stays(s)) {
+            meta = (ds_meta){DS_DTYPE_I8, ds_shape_2d(t->shape.dims[0], 0)};
+        }
         const ds_tensor_source source = {.name = s->name, .meta = meta, .fill = fill, .user = s};
         DS_TRY(ds_hf_export_add(w->out, &source));
     }
@@ -150,7 +153,7 @@ static ds_status write_folder(ds_ctx *ctx, const ds_gguf_params *params, work *w
     if (!params->no_tokenizer) {
         DS_TRY(dsi_gguf_tokenizer(ctx, w->gguf, ds_hf_export_folder(w->out)));
     }
-    DS_TRY(add_tensors(ctx, w));
+    DS_TRY(add_tensors(ctx, params->blocks_stay, w));
     return ds_hf_export_finish(&w->out);
 }
 

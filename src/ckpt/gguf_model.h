@@ -45,6 +45,9 @@ typedef struct dsi_gguf_source {
     float *row;    /* else: scratch of one row */
 } dsi_gguf_source;
 
+/* Whether it is a matrix in blocks that products take as they lie, for dsi_gguf_blocks_row. */
+bool dsi_gguf_stays(const dsi_gguf_source *source);
+
 /* Value of {architecture}.key, or of key itself; NULL: there is none. */
 const dsi_gguf_entry *dsi_gguf_field(const dsi_gguf *gguf, const char *key);
 /* A number from 1 on; of an array only where all are equal. Errors: ERR_FORMAT, ERR_UNSUPPORTED. */

@@ -106,6 +106,12 @@ const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensor
 static ds_status check_meta(ds_ctx *ctx, ds_meta want, const ds_safetensor *tensor)
 {
     const ds_dtype dtype = tensor->meta.dtype;
+    if (dsi_gguf_blocks_left(tensor)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "%s: the blocks of %s stayed in the GGUF file that the folder was made of: "
+                       "it is of use only beside it",
+                       tensor->path, tensor->name);
+    }
     const bool real = dtype == DS_DTYPE_F32 || dtype == DS_DTYPE_BF16 || dtype == DS_DTYPE_F16 ||
                       dtype == DS_DTYPE_F64;
     if (!real || !ds_shape_equal(tensor->meta.shape, want.shape)) {
@@ -129,7 +135,7 @@ static ds_status check_head(ds_ctx *ctx, const ds_model *model, const ds_safeten
         return DS_OK;
     }
     if (head->meta.dtype == embedding->meta.dtype &&
-        ds_shape_equal(head->meta.shape, embedding->meta.shape) &&
+        ds_shape_equal(head->meta.shape, embedding->meta.shape) && !dsi_gguf_blocks_left(head) &&
         memcmp(head->data, embedding->data, ds_meta_bytes(head->meta)) == 0) {
         return DS_OK;
     }
@@ -208,7 +214,8 @@ typedef struct matching {
     bool *used; /* of the stored tensors */
     dsi_weights *found;
     dsi_int4_form int4;
-    dsi_int4_blocks *kept; /* NULL: all are unpacked */
+    dsi_int4_blocks *kept;       /* NULL: all are unpacked */
+    const dsi_gguf_blocks *gguf; /* what the folder lacks; NULL: nothing */
     dsi_byte_form bytes;
 } matching;
 
@@ -312,7 +319,8 @@ static ds_status match_mxfp4(matching *m, ds_cell c, const ds_cell_info *cell, b
         use(m, both[i]);
     }
     m->found->parts[m->found->n_parts] = both[0];
-    m->found->by_cell[c] = (dsi_weight){m->found->parts + m->found->n_parts, 1, both[1]};
+    m->found->by_cell[c] =
+        (dsi_weight){.parts = m->found->parts + m->found->n_parts, .n = 1, .scales = both[1]};
     m->found->n_parts += 1;
     return DS_OK;
 }
@@ -438,7 +446,7 @@ static ds_status match_stack(matching *m, ds_cell c, const ds_cell_info *cell, b
         m->found->made[m->found->n_parts + (size_t)e] =
             u->mapped ? DSI_WEIGHT_SLICED : DSI_WEIGHT_UNPACKED;
     }
-    m->found->by_cell[c] = (dsi_weight){parts, s.n_experts, NULL};
+    m->found->by_cell[c] = (dsi_weight){.parts = parts, .n = s.n_experts};
     m->found->n_parts += (size_t)s.n_experts;
     *found_out = true;
     return DS_OK;
@@ -484,6 +492,13 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
                            first != NULL ? first->path : "weights", name);
         }
         use(m, parts[i]);
+        if (m->gguf != NULL && n == 1 && dsi_gguf_blocks_left(parts[i]) &&
+            dsi_gguf_blocks_type(m->gguf, parts[i]->name, want.shape) != DS_DTYPE_NONE) {
+            m->found->by_cell[c] = (dsi_weight){
+                .parts = parts, .n = n, .gguf = m->gguf, .row = ds_shape_last(want.shape)};
+            m->found->n_parts += (size_t)n;
+            return DS_OK;
+        }
         const ds_safetensor *stored = parts[i];
         DS_TRY(match_bytes(m, name, want.shape, &parts[i]));
         m->found->made[m->found->n_parts + (size_t)i] =
@@ -492,7 +507,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         DS_TRY(check_meta(m->ctx, want, parts[i]));
     }
     if (!stack) {
-        m->found->by_cell[c] = (dsi_weight){parts, n, NULL};
+        m->found->by_cell[c] = (dsi_weight){.parts = parts, .n = n};
         m->found->n_parts += (size_t)n;
     }
     return DS_OK;
@@ -527,14 +542,14 @@ static ds_status create(ds_ctx *ctx, const ds_cells *cells, const ds_safetensors
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, bool teacher, dsi_weights **weights_out)
 {
-    return dsi_weights_match_kept(ctx, model, cells, st, teacher, NULL, weights_out);
+    return dsi_weights_match_kept(ctx, model, cells, st, teacher, NULL, NULL, weights_out);
 }
 
 ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                                  const ds_safetensors *st, bool teacher, dsi_int4_blocks *kept,
-                                 dsi_weights **weights_out)
+                                 const dsi_gguf_blocks *gguf, dsi_weights **weights_out)
 {
-    matching m = {.ctx = ctx, .model = model, .st = st, .kept = kept};
+    matching m = {.ctx = ctx, .model = model, .st = st, .kept = kept, .gguf = gguf};
     DS_TRY(create(ctx, cells, st, &m.found));
     m.used = calloc(ds_safetensors_count(st) + 1, sizeof *m.used);
     ds_status status =
@@ -657,11 +672,35 @@ static ds_status read_mxfp4(ds_ctx *ctx, const dsi_weight *weight, int64_t begin
     return DS_OK;
 }
 
+static ds_status read_gguf(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
+                           ds_dtype dtype, void *data)
+{
+    const char *name = weight->parts[0]->name;
+    float *row = malloc((size_t)weight->row * sizeof *row + 1);
+    ds_status status = row != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory for %s", name);
+    for (int64_t at = 0, n = 0; at < count && status >= 0; at += n) {
+        const int64_t first = (begin + at) % weight->row;
+        n = weight->row - first < count - at ? weight->row - first : count - at;
+        status = dsi_gguf_blocks_read(weight->gguf, name, (begin + at) / weight->row, row);
+        if (status >= 0 &&
+            dsi_convert(DS_DTYPE_F32, row + first, dtype,
+                        (char *)data + (size_t)at * ds_dtype_bytes(dtype), (size_t)n) > 0) {
+            status = ds_fail(ctx, DS_ERR_NUMERIC, "%s has values beyond the range of %s", name,
+                             ds_dtype_name(dtype));
+        }
+    }
+    free(row);
+    return status;
+}
+
 ds_status dsi_weight_read(ds_ctx *ctx, const dsi_weight *weight, int64_t begin, int64_t count,
                           ds_dtype dtype, void *data)
 {
     if (weight->scales != NULL) {
         return read_mxfp4(ctx, weight, begin, count, dtype, data);
+    }
+    if (weight->gguf != NULL) {
+        return read_gguf(ctx, weight, begin, count, dtype, data);
     }
     for (int64_t at = 0; at < count;) {
         const ds_safetensor piece = dsi_weight_piece(weight, begin + at, count - at);

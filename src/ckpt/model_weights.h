@@ -3,6 +3,7 @@
 #ifndef DSI_CKPT_MODEL_WEIGHTS_H
 #define DSI_CKPT_MODEL_WEIGHTS_H
 
+#include "ckpt/gguf_blocks.h"
 #include "ckpt/int4_blocks.h"
 
 #include <deepspeed/model.h>
@@ -27,6 +28,9 @@ typedef struct dsi_weight {
     int64_t n;
     const ds_safetensor *scales; /* of MXFP4, whose blocks parts[0] is: to be read alone, there is
                                     no piece of it (mxfp4.h); NULL: none */
+    const dsi_gguf_blocks *gguf; /* has the values of parts[0], which is without them and has no
+                                    pieces; NULL: they are in the folder */
+    int64_t row;                 /* values of a row of it */
 } dsi_weight;
 
 typedef struct dsi_weights dsi_weights;
@@ -39,10 +43,11 @@ typedef struct dsi_weights dsi_weights;
 ds_status dsi_weights_match(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                             const ds_safetensors *st, bool teacher, dsi_weights **weights_out);
 /* The same, but matrices that `kept` has stay as they are: of such the first part is the tensor of
- * its words, and no other call of this file may read it. */
+ * its words, and no other call of this file may read it. What the folder left in the file `gguf`
+ * (ds_gguf_params.blocks_stay) is read from there; it must outlive the reading. */
 ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,
                                  const ds_safetensors *st, bool teacher, dsi_int4_blocks *kept,
-                                 dsi_weights **weights_out);
+                                 const dsi_gguf_blocks *gguf, dsi_weights **weights_out);
 /* The tensor of a name, also under the names that files give it; NULL: there is none. */
 const ds_safetensor *dsi_weights_find(const ds_model *model, const ds_safetensors *st,
                                       const char *name);

@@ -132,7 +132,7 @@ static ds_status write_cell(const reading *r, ds_cell c, double scale, ds_cell p
     const size_t bytes = (size_t)count * ds_dtype_bytes(meta.dtype);
     float *from = malloc((size_t)(rows * columns) * sizeof *from);
     void *to = calloc(1, bytes);
-    const dsi_weight weight = {&r->by_cell[c], 1, NULL};
+    const dsi_weight weight = {.parts = &r->by_cell[c], .n = 1};
     ds_status status =
         from != NULL && to != NULL
             ? dsi_weight_read(r->g->ctx, &weight, 0, rows * columns, DS_DTYPE_F32, from)

@@ -67,7 +67,7 @@ static const void *mapped_part(const ds_generator *g, ds_cell c, const dsi_weigh
     const dsi_part own = dsi_generator_part(g, c);
     dsi_run run = {0};
     const bool packed = ds_cells_get(g->cells, c)->packed.format != DS_PACKING_NONE;
-    if (packed || weight->n == 0 || !dsi_exec_is_on_host(g->exec) ||
+    if (packed || weight->n == 0 || weight->gguf != NULL || !dsi_exec_is_on_host(g->exec) ||
         weight->parts[0]->meta.dtype != ds_cells_get(g->cells, c)->meta.dtype ||
         !dsi_part_next_run(&own, ds_cells_get(g->cells, c)->meta.shape, &run) ||
         run.count != own.count) {
@@ -100,8 +100,9 @@ static ds_status match_adapter(ds_generator *g, source *s)
 /* What an adapter has of parameters stands in front of the model's. */
 static dsi_weight weight_of(const source *s, ds_cell c)
 {
-    return s->adapted != NULL && s->adapted[c] != NULL ? (dsi_weight){&s->adapted[c], 1, NULL}
-                                                       : dsi_weights_of(s->weights, c);
+    return s->adapted != NULL && s->adapted[c] != NULL
+               ? (dsi_weight){.parts = &s->adapted[c], .n = 1}
+               : dsi_weights_of(s->weights, c);
 }
 
 static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
@@ -111,7 +112,8 @@ static ds_status bind_folder(ds_generator *g, source *s, const char *weights)
     if (s->bound == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for weights");
     }
-    DS_TRY(dsi_weights_match_kept(g->ctx, g->model, g->cells, s->st, false, g->int4, &s->weights));
+    DS_TRY(dsi_weights_match_kept(g->ctx, g->model, g->cells, s->st, false, g->int4, g->gguf,
+                                  &s->weights));
     DS_TRY(g->adapter != NULL ? match_adapter(g, s) : DS_OK);
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
         const dsi_weight weight = weight_of(s, c);

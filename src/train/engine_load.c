@@ -65,7 +65,7 @@ static ds_status fill_both(ds_engine *engine, ds_cell param, const dsi_weight *w
 ds_status dsi_engine_fill_from(ds_engine *engine, const ds_safetensor *const *by_cell)
 {
     for (ds_cell c = 0; c < ds_cells_count(engine->cells); ++c) {
-        const dsi_weight weight = {&by_cell[c], 1, NULL};
+        const dsi_weight weight = {.parts = &by_cell[c], .n = 1};
         DS_TRY(by_cell[c] != NULL ? fill_both(engine, c, &weight) : DS_OK);
     }
     return DS_OK;

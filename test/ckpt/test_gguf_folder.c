@@ -296,6 +296,44 @@ static void types_of_the_file(void **state)
     scratch_remove(scratch);
 }
 
+/* A folder without what is in blocks beside its file: the bits of the whole folder, whether blocks
+ * are taken as they are, rounded anew or read as real numbers (the table that is looked up). */
+static void left_in_the_file(void **state)
+{
+    static const char *const files[] = {GOLDEN "llama_q4_1.gguf", GOLDEN "llama_k.gguf"};
+    static const ds_dtype quantize[] = {DS_DTYPE_NONE, DS_DTYPE_Q4_1, DS_DTYPE_Q8_0};
+    char *scratch = scratch_make();
+    char out[2][PATH_BYTES];
+    (void)state;
+    for (int i = 0; i < 4; ++i) {
+        const char *file = files[i / 2];
+        (void)snprintf(out[i % 2], PATH_BYTES, "%s/%d", scratch, i);
+        const ds_gguf_params params = {.file = file,
+                                       .folder = out[i % 2],
+                                       .dtype = DS_DTYPE_F32,
+                                       .no_tokenizer = true,
+                                       .blocks_stay = i % 2 == 1};
+        CHECK_OK(ctx, ds_gguf_to_folder(ctx, &params));
+        for (size_t q = 0; q < sizeof quantize / sizeof *quantize && i % 2 == 1; ++q) {
+            float whole[48];
+            float left[48];
+            logits_of(out[0], quantize[q], file, whole);
+            logits_of(out[1], quantize[q], file, left);
+            assert_memory_equal(left, whole, sizeof left);
+        }
+    }
+    char path[2 * PATH_BYTES];
+    ds_model *model = NULL;
+    ds_generator *generator = NULL;
+    (void)snprintf(path, sizeof path, "%s/config.json", out[1]);
+    CHECK_OK(ctx, ds_model_from_config(ctx, path, &model));
+    const ds_generator_params alone = {.model = model, .weights = out[1]};
+    CHECK_FAILS(ctx, ds_generator_create(ctx, &alone, &generator), DS_ERR_UNSUPPORTED,
+                "stayed in the GGUF file");
+    ds_model_destroy(&model);
+    scratch_remove(scratch);
+}
+
 int main(void)
 {
     ds_ctx_params params = ds_ctx_params_default();
@@ -305,10 +343,9 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(folders),
-        cmocka_unit_test(what_is_not_known),
-        cmocka_unit_test(blocks_stay),
-        cmocka_unit_test(types_of_the_file),
+        cmocka_unit_test(folders),          cmocka_unit_test(what_is_not_known),
+        cmocka_unit_test(blocks_stay),      cmocka_unit_test(types_of_the_file),
+        cmocka_unit_test(left_in_the_file),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_ctx_destroy(&ctx);

@@ -53,7 +53,8 @@ static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tok
                                    .dtype = u->quantize != NULL || u->rounds_later ? DS_DTYPE_F32
                                             : dtype != NULL ? ds_dtype_from_name(dtype)
                                                             : DS_DTYPE_NONE,
-                                   .no_tokenizer = no_tokenizer};
+                                   .no_tokenizer = no_tokenizer,
+                                   .blocks_stay = of_file(u)};
     ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", u->file,
            u->folder);
     return ds_gguf_to_folder(ctx, &params);
