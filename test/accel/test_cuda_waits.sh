@@ -6,3 +6,4 @@
 set -euo pipefail
 export TMPDIR=/dev/shm
 "$1/cuda_waits" 12 9 10
+"$1/cuda_waits" 9 20 21
