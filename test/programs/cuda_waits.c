@@ -184,7 +184,8 @@ static ds_status run_steps(bench *b, ds_engine *engine, uint64_t *hash_out)
     int32_t data[4][BATCH * SEQ];
     uint64_t norms = 0;
     int32_t at = (int32_t)b->rank;
-    for (uint32_t step = 0; step < STEPS; ++step) {
+    const uint32_t n = b->c->ahead ? STEPS + 1 : STEPS; /* undone, accepted, and seen by a step */
+    for (uint32_t step = 0; step < n; ++step) {
         for (uint32_t micro = 0; micro < b->c->accumulation; ++micro, at += MOST_RANKS) {
             const ds_batch batch = feed(at, tensors, data);
             DS_TRY(ds_engine_forward(engine, &batch));

@@ -103,7 +103,9 @@ static ds_status train(bench *b, const char *accel, uint32_t without, uint64_t *
         engine->train_plan->steps[without].n_waits = 0;
     }
     ds_status status = DS_OK;
-    for (int32_t step = 0; step < STEPS && status >= 0; ++step) {
+    const int32_t n =
+        b->spec.train.speculative ? STEPS + 1 : STEPS; /* undone, accepted, and seen */
+    for (int32_t step = 0; step < n && status >= 0; ++step) {
         const ds_batch batch = small_feed(step, &room);
         status = ds_engine_forward(engine, &batch);
         status = status < 0 ? status : ds_engine_backward(engine);
@@ -142,6 +144,9 @@ static ds_status find_waits(bench *b, uint32_t **steps_out, uint32_t *n_out, uin
     DS_TRY(dsi_engine_create(b->ctx, &params, &b->spec, &engine));
     dsi_plan *plan = engine->train_plan;
     plan_order order = plan_order_make(plan, true);
+    /* Ends of what the processor does are waited for where a phase ends, and what is behind that is
+     * behind a wait of the host for all, too. */
+    order.arrives = b->spec.offload.how.host;
     *steps_out = plan_order_must(malloc((plan->n_steps + 1) * sizeof **steps_out));
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const uint32_t n_waits = plan->steps[s].n_waits;
