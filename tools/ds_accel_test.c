@@ -40,6 +40,8 @@ static void close_device(accel_conform *c)
 static const char *reason_not(const accel_conform *c, const accel_check *check)
 {
     return check->streams && c->accel->streams == NULL ? "it has no streams"
+           : check->calls && c->accel->streams->call == NULL
+               ? "its streams make no calls of the host"
            : check->graphs && c->accel->graphs == NULL ? "it captures no graphs"
            : check->disks && c->accel->disks == NULL   ? "the host moves what is on disk"
            : check->computes && c->accel->counts_only  ? "it computes nothing"

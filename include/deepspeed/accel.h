@@ -22,9 +22,9 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 7u /* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log */
+#define DS_ACCEL_VERSION 8u /* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log; 8: call */
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v7"
+#define DS_ACCEL_SYMBOL "ds_accel_v8"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -95,6 +95,11 @@ typedef struct ds_accel_streams {
     ds_status (*record)(ds_accel_stream *stream, ds_accel_event *event);
     /* The stream goes on when the newest record before this call is passed; at once without one. */
     ds_status (*wait)(ds_accel_stream *stream, ds_accel_event *event);
+    /* Optional; default: who would queue it waits for the stream, and calls. fn(arg) runs on some
+     * thread of the host's when the stream comes here, and the stream goes on when it returns; when
+     * it was captured, at each launch. It asks nothing of the device and touches none of its
+     * memory. */
+    ds_status (*call)(ds_accel_stream *stream, void (*fn)(void *arg), void *arg);
 } ds_accel_streams;
 
 /* Queued work that is kept, to be queued again as a whole. */

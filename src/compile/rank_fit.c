@@ -2,6 +2,8 @@
 /* Both plans of a rank by the first choice of the memory policy that fits. See rank_maker.h. */
 #include "compile/rank_maker.h"
 
+#include "accel/cpu/cpu_features.h"
+#include "accel/cpu/registry.h"
 #include "pass/memory.h"
 #include "pipe/pipe_slots.h"
 
@@ -14,6 +16,8 @@ static dsi_plan_env plan_env(const dsi_rank_maker *m)
     return (dsi_plan_env){.n_threads = m->request->n_threads,
                           .isa = m->spec.isa,
                           .choose = dsi_accel_chosen(&m->spec.accel)->kernels->choose,
+                          .choose_host = dsi_cpu_kernel_choose,
+                          .host_isa = dsi_cpu_isa(),
                           .overlap = m->spec.overlap && m->spec.zero.mesh.n_ranks > 1,
                           .prefetch = m->spec.prefetch,
                           .residencies = m->plan.residencies.items,

@@ -239,6 +239,11 @@ ds_status dsi_rank_lower(dsi_rank_maker *m, const ds_graph *graph, dsi_plan_env 
     if (dsi_offload_is_on(&m->spec.offload)) {
         dsi_offload how = m->spec.offload.how;
         how.forward_ahead = forward_ahead(&m->spec.offload);
+        how.speculate.on = backward && m->spec.train.speculative;
+        how.speculate.accept = m->plan.own.phases.accept;
+        how.speculate.undo = m->plan.own.phases.undo;
+        how.speculate.redo = m->plan.own.phases.redo;
+        how.speculate.factor = m->plan.own.inverse_scale;
         DS_TRY_GOTO(
             status,
             dsi_offload_graph(graph, &how, m->plan.local, &m->plan.residencies, &made[OFFLOADED]),

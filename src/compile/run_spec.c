@@ -157,10 +157,10 @@ static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
                            .operators = a->operators};
 }
 
-static dsi_residency residency(const ds_config_values *v, ds_offload_device device)
+static dsi_residency residency(const ds_config_values *v, ds_offload_device device, bool apart)
 {
-    if (device == DS_OFFLOAD_CPU) { /* without a limit the device is all of host memory */
-        return v->device_memory > 0 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE;
+    if (device == DS_OFFLOAD_CPU) { /* without a limit a device that is the host has all of it */
+        return apart || v->device_memory > 0 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE;
     }
     return device == DS_OFFLOAD_NVME ? DSI_RESIDENCY_DISK : DSI_RESIDENCY_DEVICE;
 }
@@ -178,7 +178,7 @@ static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folder
     (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
 }
 
-dsi_offload_spec dsi_offload_read(const ds_config_values *v)
+dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
 {
     const ds_config_zero *z = &v->zero;
     const ds_config_offload *states = &z->offload_optimizer;
@@ -186,9 +186,9 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v)
     const double buffers = (double)params->buffer_count * (double)params->buffer_size;
     const size_t group = sub_group_bytes(v);
     dsi_offload_spec spec = {
-        .params = residency(v, params->device),
-        .states = residency(v, states->device),
-        .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE),
+        .params = residency(v, params->device, apart),
+        .states = residency(v, states->device, apart),
+        .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart),
         .ratio = states->ratio,
         .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
         .threshold = z->param_persistence_threshold,
@@ -210,17 +210,28 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v)
                 .overlap_events = v->aio.overlap_events},
         .use_gds = v->aio.use_gds};
     const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
+    spec.how.host = apart && states->device == DS_OFFLOAD_CPU && states->cpuadam_cores > 0.0 &&
+                    !z->zenflow.enabled;
     spec.how.least_activation = 65536;
     spec.how.activations =
         kept->nvme_path != NULL
             ? DSI_RESIDENCY_DISK
-            : residency(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE);
+            : residency(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart);
     copy_folders(spec.folders, states->nvme_path);
     copy_folders(spec.param_folders, params->nvme_path);
-    spec.how.waiting = residency(v, v->sequence_offload);
+    spec.how.waiting = residency(v, v->sequence_offload, apart);
     copy_folders(spec.activation_folders,
                  kept->nvme_path != NULL ? kept->nvme_path : v->sequence_path);
     return spec;
+}
+
+void dsi_run_follow_accel(const ds_config_values *v, dsi_engine_spec *spec)
+{
+    spec->isa = dsi_accel_isa(&spec->accel);
+    spec->offload = dsi_offload_read(v, !dsi_accel_chosen(&spec->accel)->memory->on_host);
+    spec->host_cores = v->zero.offload_optimizer.cpuadam_cores;
+    spec->train.speculative = v->zero.offload_optimizer.super_offload && spec->offload.how.host &&
+                              !dsi_train_is_early(&spec->train);
 }
 
 static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
@@ -447,6 +458,31 @@ static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
     return DS_OK;
 }
 
+/* What updates on the host are for. */
+static ds_status check_super_offload(ds_ctx *ctx, const ds_config_values *v,
+                                     const dsi_engine_spec *spec)
+{
+    const ds_accel *accel = dsi_accel_chosen(&spec->accel);
+    const bool asked = v->zero.offload_optimizer.super_offload;
+    if (asked && accel->memory->on_host && !accel->counts_only) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
+                       "the host's memory, where updates are already; use the accelerator cuda, or "
+                       "set it to false",
+                       accel->name);
+    }
+    const dsi_train_spec *t = &spec->train;
+    if (asked && (t->schedule_free.on || t->onebit.on || t->muon.on || t->adafactor.on ||
+                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || t->stages > 1)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "zero_optimization.offload_optimizer.super_offload with %s: updates ahead "
+                       "of the norm are those of Adam, AdamW, AdEMAMix, Lion, Adagrad and SGD in "
+                       "one stage; change one of them",
+                       t->stages > 1 ? "a pipeline" : "this optimizer");
+    }
+    return DS_OK;
+}
+
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
@@ -496,7 +532,6 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     read_precision(v, spec);
     spec->zero = read_zero(v);
     spec->recompute = read_recompute(&v->activation_checkpointing);
-    spec->offload = dsi_offload_read(v);
     spec->flops = read_flops(&v->flops_profiler);
     spec->autotune = read_autotune(&v->autotuning);
     spec->device_memory = (size_t)v->device_memory;
@@ -575,6 +610,6 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
-    spec->isa = dsi_accel_isa(&spec->accel);
-    return DS_OK;
+    dsi_run_follow_accel(v, spec);
+    return check_super_offload(ctx, v, spec);
 }

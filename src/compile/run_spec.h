@@ -44,6 +44,7 @@ typedef struct dsi_engine_spec {
     size_t room;             /* bytes for them that are there to be used; 0: unknown */
     dsi_offload_spec offload;
     double reserved_cores; /* share of the threads that ZenFlow's overlapped update leaves alone */
+    double host_cores;     /* share of the threads that updates on the host take */
     double lr, beta1, beta2, weight_decay; /* beta1 is the momentum of SGD */
     double muon_lr, muon_momentum; /* of the matrices of Muon, whose lr is that of the rest */
     bool bias_correction;
@@ -79,8 +80,12 @@ typedef struct dsi_engine_spec {
 ds_status dsi_run_mesh(ds_ctx *ctx, const ds_config_values *values, uint32_t n_ranks,
                        dsi_mesh *mesh_out);
 
-/* What the sections of offload ask for. Pure. */
-dsi_offload_spec dsi_offload_read(const ds_config_values *values);
+/* What the sections of offload ask for. apart: the device has memory of its own; else host memory
+ * is apart from it only when device_memory is given. Pure. */
+dsi_offload_spec dsi_offload_read(const ds_config_values *values, bool apart);
+
+/* What of a run follows from its accelerator, which has been chosen. */
+void dsi_run_follow_accel(const ds_config_values *values, dsi_engine_spec *spec);
 
 /* The engine's numbers from a resolved configuration; params->config is read, also seq_length,
  * seed, loss and gradient outputs. zero.mesh.n_ranks is left 0. */

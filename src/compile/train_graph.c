@@ -249,6 +249,7 @@ static ds_status build_norm(builder *b, ds_value *factor_out)
     DS_TRY(dsi_train_apply(b, &dsi_op_clip_factor, &clip, in, 3, out));
     DS_TRY(ds_graph_output(b->graph, "grad_norm", out[0]));
     DS_TRY(ds_graph_output(b->graph, "grad_top", in[1]));
+    DS_TRY(b->spec->speculative ? ds_graph_output(b->graph, "grad_factor", out[1]) : DS_OK);
     *factor_out = out[1];
     return DS_OK;
 }
@@ -575,6 +576,11 @@ static ds_status add_phases(builder *b)
     DS_TRY(ds_graph_add_phase(b->graph, "norm", 0, &phases->norm));
     DS_TRY(b->spec->zenflow.on ? dsi_zenflow_add_phases(b) : DS_OK);
     DS_TRY(ds_graph_add_phase(b->graph, "update", 0, &phases->update));
+    if (b->spec->speculative) {
+        DS_TRY(ds_graph_add_phase(b->graph, "accept", DS_PHASE_SKIPPABLE, &phases->accept));
+        DS_TRY(ds_graph_add_phase(b->graph, "undo", DS_PHASE_SKIPPABLE, &phases->undo));
+        DS_TRY(ds_graph_add_phase(b->graph, "redo", DS_PHASE_SKIPPABLE, &phases->redo));
+    }
     DS_TRY(b->spec->onebit.on ? dsi_onebit_add_phases(b) : DS_OK);
     if (b->spec->schedule_free.on) {
         DS_TRY(ds_graph_add_phase(b->graph, "average", DS_PHASE_SKIPPABLE, &phases->average));

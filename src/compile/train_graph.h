@@ -127,8 +127,9 @@ typedef struct dsi_train_spec {
     dsi_schedule_free_spec schedule_free;
     dsi_adam_8bit_spec adam_8bit;
     dsi_ademamix_spec ademamix;
-    double max_norm;          /* 0: no clipping */
-    bool keep_nonfinite;      /* gradients that are not finite do not skip the step */
+    double max_norm;     /* 0: no clipping */
+    bool speculative;    /* updates on the host do not wait for the norm: what follows it decides */
+    bool keep_nonfinite; /* gradients that are not finite do not skip the step */
     dsi_zenflow_spec zenflow; /* ADAM only */
     dsi_onebit_spec onebit;
     dsi_loco_spec loco;
@@ -167,6 +168,7 @@ typedef struct dsi_onebit_phases {
 typedef struct dsi_train_phases {
     dsi_onebit_phases onebit;
     ds_phase norm, update;
+    ds_phase accept, undo, redo; /* of speculative updates (pass/offload_speculate.c) */
     ds_phase average, point; /* schedule-free: parameters become the average, and the point again */
     ds_phase masks;          /* makes the masks of compression, once; DS_NONE: there are none */
     dsi_zenflow_phases zenflow; /* between the two */

@@ -91,6 +91,38 @@ static void offload(dsi_eval *eval)
     }
 }
 
+/* DeepSpeed's own has stage 3 alone. Updates of a micro-batch that is not the last would have to
+ * be undone for sure. */
+static void super_offload(dsi_eval *eval)
+{
+    const ds_config_values *v = eval->values;
+    const ds_config_offload *states = &v->zero.offload_optimizer;
+    const dsi_item *item = dsi_item_find(eval, "zero_optimization.offload_optimizer.super_offload");
+    if (!states->super_offload) {
+        return;
+    }
+    if (v->zero.stage != 3) {
+        dsi_item_error(eval, item,
+                       "expected zero_optimization.stage 3 with it, found stage %" PRId64
+                       "; change one of them",
+                       v->zero.stage);
+    } else if (states->device != DS_OFFLOAD_CPU) {
+        dsi_item_error(eval, item,
+                       "expected offload_optimizer.device cpu with it: it updates what lives in "
+                       "host memory");
+    } else if (states->cpuadam_cores <= 0.0) {
+        dsi_item_error(eval, item, "expected cpuadam_cores_perc above 0 with it");
+    } else if (v->batch.gradient_accumulation_steps > 1) {
+        dsi_item_error(eval, item,
+                       "expected gradient_accumulation_steps 1 with it, found %" PRId64
+                       ": an update ahead of the last micro-batch is not built; without it updates "
+                       "run on the host behind the norm",
+                       v->batch.gradient_accumulation_steps);
+    } else if (v->zero.zenflow.enabled) {
+        dsi_item_error(eval, item, "expected no zero_optimization.zenflow with it; leave one away");
+    }
+}
+
 static const dsi_item *kept_item(dsi_eval *eval, const char *key)
 {
     char path[128];
@@ -155,6 +187,7 @@ static void activation_checkpointing(dsi_eval *eval)
 void dsi_config_memory(dsi_eval *eval)
 {
     offload(eval);
+    super_offload(eval);
     disk_folders(eval);
     activation_checkpointing(eval);
 }

@@ -57,10 +57,15 @@ static const dsi_option offload_optimizer_rows[] = {
     R("ratio", "1.0", IN_FORCE,
       "Part of the parameters whose states are offloaded; below 1 only in stage 3.", MIN(0), MAX(1),
       STATES(ratio)),
-    B("super_offload", "false", NOT_BUILT, "SuperOffload.",
-      NOTE("SuperOffload needs a GPU; set it to false")),
-    R("cpuadam_cores_perc", "0.8", PART, "Share of cores that SuperOffload's Adam takes.", MIN(0),
-      MAX(1)),
+    B("super_offload", "false", IN_FORCE,
+      "Beside a GPU, with device cpu: what lives in host memory is updated there in the backward "
+      "pass, before it is known whether gradients are clipped or a step is skipped; then a copy of "
+      "the states undoes it. Stage 3, gradient_accumulation_steps 1.",
+      STATES(super_offload)),
+    R("cpuadam_cores_perc", "0.8", IN_FORCE,
+      "With device cpu, beside a GPU: share of the threads that update what lives in host memory, "
+      "while the device goes on. 0: it is moved to the device and updated there.",
+      MIN(0), MAX(1), STATES(cpuadam_cores)),
 };
 static const dsi_section offload_optimizer = {
     .path = "zero_optimization.offload_optimizer",

@@ -18,6 +18,7 @@ ds_status dsi_exec_create(ds_ctx *ctx, ds_cells *cells, dsi_comm *comm, dsi_exec
     exec->comm = comm;
     exec->accel = &dsi_accel_cpu;
     exec->n_side_threads = 1;
+    exec->n_host_threads = 1;
     exec->n_cells = ds_cells_count(cells);
     exec->cell_data = calloc(exec->n_cells + 1, sizeof *exec->cell_data);
     if (exec->cell_data == NULL) {
@@ -42,6 +43,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
     }
     dsi_exec_close_streams(exec);
     dsi_side_thread_destroy(&exec->side_thread);
+    dsi_exec_close_host(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         free(exec->plans[i].sigs);
         free(exec->plans[i].tensors);
@@ -52,6 +54,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].tickets);
         free(exec->plans[i].swaps);
         free(exec->plans[i].events);
+        free(exec->plans[i].host_calls);
         free(exec->plans[i].ahead);
         free(exec->plans[i].crossing);
         free(exec->plans[i].parts);
@@ -161,6 +164,11 @@ void dsi_exec_set_side_threads(dsi_exec *exec, uint32_t n_threads)
     exec->n_side_threads = n_threads;
 }
 
+void dsi_exec_set_host_threads(dsi_exec *exec, uint32_t n_threads)
+{
+    exec->n_host_threads = n_threads;
+}
+
 dsi_cell_residency dsi_exec_residency_of(const dsi_exec *exec, ds_cell cell)
 {
     const dsi_cell_residency device = {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
@@ -207,6 +215,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->tickets = calloc(plan->n_steps + 1, sizeof *l->tickets);
     l->swaps = calloc(plan->n_steps + 1, sizeof *l->swaps);
     l->events = calloc(plan->n_events + 1, sizeof *l->events);
+    l->host_calls = calloc((size_t)plan->n_slots * plan->n_steps + 1, sizeof *l->host_calls);
     l->ahead = calloc(plan->n_steps + 1, sizeof *l->ahead);
     l->crossing = calloc(plan->n_steps + 1, sizeof *l->crossing);
     l->parts = calloc((size_t)plan->n_slots * plan->n_refs + 1, sizeof *l->parts);
@@ -216,7 +225,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
         l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
         l->crossing == NULL || l->parts == NULL || l->comms == NULL || l->copies == NULL ||
-        l->events == NULL || l->counts == NULL) {
+        l->events == NULL || l->counts == NULL || l->host_calls == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return find_comms(exec, l);
@@ -232,7 +241,8 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
     const dsi_loaded *l = NULL;
     const size_t per_step = sizeof *l->sigs + plan->n_slots * sizeof *l->calls +
                             sizeof *l->comm_calls + sizeof *l->names + sizeof *l->tickets +
-                            sizeof *l->swaps + sizeof *l->ahead + sizeof *l->crossing;
+                            sizeof *l->swaps + sizeof *l->ahead + sizeof *l->crossing +
+                            plan->n_slots * sizeof *l->host_calls;
     const size_t per_ref = plan->n_slots * sizeof *l->tensors + sizeof *l->parts;
     const size_t per_output = sizeof *l->copies + plan->n_slots * sizeof *l->reals;
     return (plan->n_steps + 1) * per_step + (plan->n_events + 1) * sizeof *l->events +

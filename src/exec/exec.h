@@ -10,6 +10,7 @@
 #define DSI_EXEC_EXEC_H
 
 #include "accel/accel.h"
+#include "base/buf.h"
 #include "comm/comm.h"
 #include "exec/swap.h"
 #include "place/mesh_comm.h"
@@ -44,6 +45,9 @@ void dsi_exec_set_residencies(dsi_exec *exec, const dsi_cell_residency *residenc
  */
 void dsi_exec_set_side_threads(dsi_exec *exec, uint32_t n_threads);
 
+/* Threads of the kernels of steps of the host's; default 1. Before dsi_exec_allocate. */
+void dsi_exec_set_host_threads(dsi_exec *exec, uint32_t n_threads);
+
 /* Adds a plan (borrowed, must outlive the executor). *id_out names it in the calls below. */
 ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out);
 
@@ -64,6 +68,16 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
  * any more. Until dsi_exec_drop. */
 bool dsi_exec_has_lost(const dsi_exec *exec);
 
+/* Says that n phases of a plan may run one behind the other without the host in between: an
+ * accelerator with graphs then captures them as one piece, too. Before dsi_exec_allocate. */
+ds_status dsi_exec_join(dsi_exec *exec, uint32_t id, const ds_phase *phases, uint32_t n);
+/* From now on dsi_exec_run may put off what a joined piece begins with, until the piece is complete
+ * or anything else is asked for; false: no longer, and what was put off is run. */
+ds_status dsi_exec_hold(dsi_exec *exec, bool holds);
+/* Which phases of a plan are captured, which are not and why, which are launched together. Empty
+ * where the accelerator captures nothing. */
+void dsi_exec_captured_text(const dsi_exec *exec, uint32_t id, dsi_buf *text);
+
 /* Begins a plan's phase on the side stream, and returns. One at a time: the caller has finished the
  * one before. Until dsi_exec_finish nobody else touches the cells that it touches: of phases, those
  * that run alone (DS_PHASE_ALONE) do. It is not traced. */
@@ -82,6 +96,11 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
 ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes);
 ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
                          size_t bytes);
+/* As dsi_exec_write of a whole cell that only the host writes: what it wrote there last is not
+ * written again. */
+ds_status dsi_exec_write_known(dsi_exec *exec, ds_cell cell, const void *data, size_t bytes);
+/* How often such a cell was written. */
+uint64_t dsi_exec_known_writes(const dsi_exec *exec);
 /* Fills a cell with zeros. */
 ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell);
 bool dsi_exec_is_swapped(const dsi_exec *exec, ds_cell cell);

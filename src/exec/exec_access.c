@@ -6,8 +6,11 @@
 
 #include "base/process_memory.h"
 
+#include <string.h>
+
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n)
 {
+    exec->n_known = 0;
     (void)dsi_exec_look(exec); /* the next call reports */
     for (uint32_t i = 0; i < n; ++i) {
         if (dsi_exec_is_swapped(exec, a[i])) {
@@ -47,9 +50,18 @@ ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data,
                                      (const unsigned char *)data_of(exec, cell) + offset, bytes);
 }
 
+/* Somebody else writes the cell. */
+static void forget_known(dsi_exec *exec, ds_cell cell)
+{
+    for (uint32_t i = 0; i < exec->n_known; ++i) {
+        exec->known[i].bytes = exec->known[i].cell == cell ? 0 : exec->known[i].bytes;
+    }
+}
+
 ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
                          size_t bytes)
 {
+    forget_known(exec, cell);
     DS_TRY(dsi_exec_arrive(exec));
     if (dsi_exec_is_swapped(exec, cell)) {
         dsi_exec_note_written(exec);
@@ -60,9 +72,44 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
                                      data, bytes);
 }
 
+/* What is known of a cell; a row for it; NULL when there is no room. */
+static dsi_exec_known *known_of(dsi_exec *exec, ds_cell cell)
+{
+    uint32_t i = 0;
+    while (i < exec->n_known && exec->known[i].cell != cell) {
+        ++i;
+    }
+    if (i == exec->n_known && i < EXEC_MAX_KNOWN) {
+        exec->known[exec->n_known++] = (dsi_exec_known){.cell = cell};
+    }
+    return i < EXEC_MAX_KNOWN ? &exec->known[i] : NULL;
+}
+
+ds_status dsi_exec_write_known(dsi_exec *exec, ds_cell cell, const void *data, size_t bytes)
+{
+    dsi_exec_known *known =
+        exec->n_slots > 1 || bytes > EXEC_KNOWN_BYTES ? NULL : known_of(exec, cell);
+    if (known != NULL && known->bytes == bytes && memcmp(known->data, data, bytes) == 0) {
+        return DS_OK;
+    }
+    exec->n_known_writes += 1;
+    DS_TRY(dsi_exec_write(exec, cell, 0, data, bytes));
+    if (known != NULL) {
+        memcpy(known->data, data, bytes);
+        known->bytes = bytes;
+    }
+    return DS_OK;
+}
+
+uint64_t dsi_exec_known_writes(const dsi_exec *exec)
+{
+    return exec->n_known_writes;
+}
+
 ds_status dsi_exec_clear(dsi_exec *exec, ds_cell cell)
 {
     const size_t bytes = ds_meta_bytes(ds_cells_get(exec->cells, cell)->meta);
+    forget_known(exec, cell);
     DS_TRY(dsi_exec_arrive(exec));
     if (dsi_exec_is_swapped(exec, cell)) {
         dsi_exec_note_written(exec);
@@ -130,7 +177,7 @@ size_t dsi_exec_resident_of(const dsi_exec *exec, ds_cell cell)
 ds_status dsi_exec_write_real(dsi_exec *exec, ds_cell cell, double value)
 {
     const float real = (float)value;
-    return dsi_exec_write(exec, cell, 0, &real, sizeof real);
+    return dsi_exec_write_known(exec, cell, &real, sizeof real);
 }
 
 static uint32_t slot_in(const dsi_exec *exec, const dsi_loaded *l)

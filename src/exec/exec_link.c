@@ -215,7 +215,11 @@ static void link_operands(const dsi_exec *exec, dsi_loaded *l, uint32_t slot)
     ds_tensor *tensors = l->tensors + (size_t)slot * plan->n_refs;
     for (uint32_t i = 0; i < plan->n_refs; ++i) {
         const dsi_ref *ref = &plan->refs[i];
-        tensors[i] = (ds_tensor){dsi_exec_place_of(exec, l, ref, slot), ref->meta};
+        const bool away = ref->space == DSI_SPACE_CELL &&
+                          dsi_exec_residency_of(exec, ref->cell).where == DSI_RESIDENCY_HOST;
+        void *place = away ? dsi_swap_host(exec->swap, ref->cell, slot)
+                           : dsi_exec_place_of(exec, l, ref, slot);
+        tensors[i] = (ds_tensor){place, ref->meta};
     }
 }
 
@@ -224,12 +228,14 @@ static ds_kernel_call call_of(const dsi_exec *exec, const dsi_loaded *l, uint32_
     const dsi_plan *plan = l->plan;
     const dsi_step *step = &plan->steps[s];
     const ds_tensor *tensors = l->tensors + (size_t)slot * plan->n_refs;
-    return (ds_kernel_call){
-        .ctx = step->phase == plan->side ? dsi_side_thread_ctx(exec->side_thread) : exec->ctx,
-        .sig = &l->sigs[s],
-        .in = tensors + step->in_at,
-        .out = tensors + step->out_at,
-        .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
+    return (ds_kernel_call){.ctx = step->phase == plan->side
+                                       ? dsi_side_thread_ctx(exec->side_thread)
+                                   : step->on_host ? exec->host->ctx
+                                                   : exec->ctx,
+                            .sig = &l->sigs[s],
+                            .in = tensors + step->in_at,
+                            .out = tensors + step->out_at,
+                            .work = step->work_bytes > 0 ? exec->arena + step->work_offset : NULL};
 }
 
 void dsi_exec_link(const dsi_exec *exec, dsi_loaded *l)

@@ -268,8 +268,9 @@ static ds_status prepare_kernels(const dsi_exec *exec)
         const dsi_loaded *l = &exec->plans[i];
         for (uint32_t s = 0; s < l->plan->n_steps; ++s) {
             const ds_kernel *kernel = l->plan->steps[s].kernel;
-            DS_TRY(kernel != NULL ? kernels->prepare(exec->device, exec->ctx, kernel, &l->sigs[s])
-                                  : DS_OK);
+            DS_TRY(kernel != NULL && !l->plan->steps[s].on_host
+                       ? kernels->prepare(exec->device, exec->ctx, kernel, &l->sigs[s])
+                       : DS_OK);
         }
     }
     return DS_OK;
@@ -280,6 +281,7 @@ ds_status dsi_exec_allocate(dsi_exec *exec)
     size_t cell_bytes = 0;
     size_t arena_bytes = 0;
     DS_TRY(open_side_thread(exec));
+    DS_TRY(dsi_exec_open_host(exec));
     DS_TRY(open_swap(exec));
     DS_TRY(allocate_shared(exec));
     for (ds_cell c = 0; c < exec->n_cells; ++c) {

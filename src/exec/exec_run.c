@@ -145,6 +145,9 @@ ds_kernel_call *dsi_exec_call_of(const dsi_exec *exec, const dsi_loaded *l, uint
 ds_status dsi_exec_host_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
                              dsi_exec_times *times)
 {
+    if (l->plan->steps[s].on_host) {
+        return dsi_exec_run_on_host(exec, l, s);
+    }
     return (l->plan->steps[s].op->flags & DS_OP_SWAP) != 0 ? run_swap(exec, l, s, times)
                                                            : run_collective(exec, l, s, times);
 }
@@ -156,6 +159,9 @@ static ds_status run_step(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
     const dsi_step *step = &l->plan->steps[s];
     if (stream != NULL) {
         return dsi_exec_stream_step(exec, l, s, times, named_out);
+    }
+    if (step->on_host) {
+        return dsi_exec_run_on_host(exec, l, s);
     }
     if (step->kernel != NULL) {
         return step->kernel->run(dsi_exec_call_of(exec, l, s));
@@ -232,12 +238,12 @@ static ds_status give_up(const dsi_exec *exec, const dsi_loaded *l, ds_phase pha
     return reported;
 }
 
+/* graph: of this phase, and perhaps of others behind it; NULL: it is queued step by step. */
 static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase phase,
-                           const place_of_run *at)
+                           ds_accel_graph *graph, const place_of_run *at)
 {
     const dsi_plan *plan = l->plan;
     const uint32_t begin = plan->phase_begin[phase];
-    ds_accel_graph *graph = at->traced ? NULL : dsi_exec_graph_of(exec, l, phase);
     if (graph != NULL) {
         const ds_status queued = exec->accel->graphs->launch(at->stream, graph);
         return queued < 0 ? give_up(exec, l, phase, begin, at, queued, false) : DS_OK;
@@ -259,9 +265,20 @@ static ds_status run_phase(const dsi_exec *exec, const dsi_loaded *l, ds_phase p
 
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
 {
+    bool put_off = false;
     if (id >= exec->n_plans || exec->map == NULL) {
         return ds_fail(exec->ctx, DS_ERR_STATE, "plan %u cannot run yet", id);
     }
+    DS_TRY(dsi_exec_put_off(exec, id, phase, &put_off));
+    if (!put_off && exec->n_held > 0) { /* it does not go on with that, and may begin anew */
+        DS_TRY(dsi_exec_release(exec));
+        DS_TRY(dsi_exec_put_off(exec, id, phase, &put_off));
+    }
+    return put_off ? DS_OK : dsi_exec_run_now(exec, id, phase, NULL);
+}
+
+ds_status dsi_exec_run_now(dsi_exec *exec, uint32_t id, ds_phase phase, const dsi_exec_joined *join)
+{
     dsi_loaded *l = &exec->plans[id];
     const dsi_phase_info *info = &l->plan->phases.items[phase];
     const bool fetches = l->refetch && info->like == DS_PHASE_BACKWARD;
@@ -269,6 +286,7 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         DS_TRY(dsi_exec_arrive(exec));
     }
     DS_TRY(exec->graphs_stale ? dsi_exec_capture(exec) : DS_OK);
+    exec->n_launches += 1;
     exec->last_id = id;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);
@@ -279,7 +297,11 @@ ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase)
         DS_TRY(refetch(exec, l, phase));
     }
     const place_of_run at = {exec->ctx, dsi_exec_computing(exec, false), exec->trace != NULL};
-    return run_phase(exec, l, phase, &at);
+    if (join != NULL && join->graph == NULL) { /* captured anew, and not this time */
+        return ds_fail(exec->ctx, DS_ERR_INTERNAL, "joined phases are captured no longer");
+    }
+    ds_accel_graph *own = at.traced ? NULL : dsi_exec_graph_of(exec, l, phase);
+    return run_phase(exec, l, phase, join != NULL ? join->graph : own, &at);
 }
 
 /* On the thread of its own. */
@@ -290,7 +312,7 @@ static ds_status run_side(void *user)
     const place_of_run at = {dsi_side_thread_ctx(exec->side_thread), dsi_exec_computing(exec, true),
                              false};
     bool named = false;
-    DS_TRY(run_phase(exec, l, l->plan->side, &at));
+    DS_TRY(run_phase(exec, l, l->plan->side, NULL, &at));
     return at.stream != NULL ? dsi_exec_wait_set(exec, true, &named) : DS_OK;
 }
 

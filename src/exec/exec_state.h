@@ -10,6 +10,8 @@
  *     exec_rows.c     counts of all-to-alls that a phase itself computes
  *     exec_stream.c   the same on an accelerator that has streams
  *     exec_graph.c    phases that an accelerator has captured
+ *     exec_join.c     phases that are launched together
+ *     exec_host.c     steps that the processor runs beside the device
  */
 #ifndef DSI_EXEC_STATE_H
 #define DSI_EXEC_STATE_H
@@ -17,7 +19,23 @@
 #include "exec/exec.h"
 #include "exec/side_thread.h"
 
+#include <stdatomic.h>
+
 enum { EXEC_MAX_PLANS = 64, EXEC_NAME_BYTES = 160, EXEC_MAX_GROUPS = 64 };
+enum { EXEC_MAX_JOINS = 4, EXEC_MAX_JOINED = 6, EXEC_MAX_KNOWN = 16, EXEC_KNOWN_BYTES = 64 };
+
+/* Who runs steps of the host's. */
+typedef struct dsi_host_lane {
+    ds_ctx *ctx;                          /* owned: whose threads run them, where they report */
+    const ds_kernel_call *_Atomic failed; /* not yet reported; NULL: none */
+    atomic_int status;                    /* of that */
+} dsi_host_lane;
+
+typedef struct dsi_host_call {
+    dsi_host_lane *host;
+    const ds_kernel *kernel;
+    const ds_kernel_call *call;
+} dsi_host_call;
 
 /* A plan, and what it needs to run. */
 typedef struct dsi_loaded {
@@ -30,6 +48,7 @@ typedef struct dsi_loaded {
     char (*names)[EXEC_NAME_BYTES]; /* per step; of collectives, for a diagnosis */
     dsi_comm_ticket *tickets;       /* per step; of started collectives */
     dsi_swap_ticket *swaps;         /* per step; of started swaps */
+    dsi_host_call *host_calls;      /* per slot and step; of the host's */
     ds_accel_event **events;        /* per event of the plan */
     ds_accel_graph **graphs;        /* per slot and phase, NULL where none is; NULL: nowhere */
     uint32_t *ahead; /* swaps into memory of what a later phase reads: n_ahead of them */
@@ -44,6 +63,20 @@ typedef struct dsi_loaded {
     float *reals;  /* per slot and output: of one number, as its phase has left it */
 } dsi_loaded;
 
+/* Phases of a plan that are launched together. */
+typedef struct dsi_exec_joined {
+    uint32_t id, n;
+    ds_phase phases[EXEC_MAX_JOINED];
+    ds_accel_graph *graph; /* NULL: they are not captured */
+} dsi_exec_joined;
+
+/* Numbers that the host alone writes to a cell, as it wrote them last. */
+typedef struct dsi_exec_known {
+    ds_cell cell;
+    size_t bytes; /* 0: nothing is known */
+    unsigned char data[EXEC_KNOWN_BYTES];
+} dsi_exec_known;
+
 struct dsi_exec {
     ds_ctx *ctx;
     ds_cells *cells;
@@ -53,8 +86,17 @@ struct dsi_exec {
      * phase) and role. */
     ds_accel_stream *queues[2][DSI_PLAN_STREAM_COUNT];
     ds_accel_event *forks[2]; /* per set: what it computed before the phase */
-    bool graphs_stale;        /* addresses have changed since the phases were captured */
-    ds_status late;           /* failed on a stream, not yet reported */
+    dsi_exec_joined joins[EXEC_MAX_JOINS];
+    uint32_t n_joins;
+    bool holds;                     /* joined phases are put off: */
+    ds_phase held[EXEC_MAX_JOINED]; /* n_held of them, of plan held_id */
+    uint32_t held_id, n_held;
+    uint64_t n_launches; /* of phases, or of joined ones, so far */
+    dsi_exec_known known[EXEC_MAX_KNOWN];
+    uint32_t n_known;
+    uint64_t n_known_writes;
+    bool graphs_stale; /* addresses have changed since the phases were captured */
+    ds_status late;    /* failed on a stream, not yet reported */
     char late_text[1024];
     void **cell_data; /* per cell */
     uint32_t n_cells; /* entries of cell_data */
@@ -84,6 +126,8 @@ struct dsi_exec {
     dsi_swap *swap;               /* NULL: every cell lives on the device */
     dsi_side_thread *side_thread; /* NULL: no plan has a concurrent phase */
     uint32_t n_side_threads;      /* threads of its kernels */
+    dsi_host_lane *host;          /* NULL: no plan has a step of the host's */
+    uint32_t n_host_threads;      /* threads of its kernels */
     uint32_t side_id;             /* whose phase was started last */
     uint32_t last_id;             /* whose phase ran last */
     unsigned char *shared;        /* shared cells, then the shared arena of each plan */
@@ -157,6 +201,23 @@ bool dsi_exec_is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
 /* All streams of a set. */
 ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out);
 ds_status dsi_exec_wait_stream(const dsi_exec *exec, ds_accel_stream *stream, bool *named_out);
+
+/* exec_run.c: a phase; or joined ones, of which it is the first, where they are captured. */
+ds_status dsi_exec_run_now(dsi_exec *exec, uint32_t id, ds_phase phase,
+                           const dsi_exec_joined *join);
+/* exec_join.c: puts a phase off, if it may; runs what has been. */
+ds_status dsi_exec_put_off(dsi_exec *exec, uint32_t id, ds_phase phase, bool *put_off_out);
+ds_status dsi_exec_release(dsi_exec *exec);
+
+/* exec_host.c: before the streams are opened, and behind their end. Errors: ERR_NOMEM. */
+ds_status dsi_exec_open_host(dsi_exec *exec);
+void dsi_exec_close_host(dsi_exec *exec);
+/* exec_host.c: a step of the host's, at once; and on a stream of the device's. */
+ds_status dsi_exec_run_on_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s);
+ds_status dsi_exec_queue_on_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s,
+                                 ds_accel_stream *queue);
+/* exec_host.c: the failure of a step that was queued so, once. */
+ds_status dsi_exec_take_host_failure(const dsi_exec *exec, const ds_kernel_call **failed_out);
 
 /* exec_graph.c: captures each phase that is the device's alone, in each slot, for the addresses
  * that operands have now; what was captured before is dropped. Without graphs nothing happens. */

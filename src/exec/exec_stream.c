@@ -9,7 +9,8 @@
  *  2. collectives and transfers of the disk are the host's: it begins one when the stream of its
  *     START has passed what that waits for, and waits for its end where the plan has the WAIT;
  *  3. the host touches memory that steps touch only behind dsi_exec_arrive;
- *  4. streams of the concurrent phase never wait for others: the host does, in start and finish.
+ *  4. streams of the concurrent phase never wait for others: the host does, in start and finish;
+ *  5. steps of the host's are calls of a stream, as long as the accelerator has them; else as 2.
  */
 #include "exec/exec_state.h"
 
@@ -69,6 +70,7 @@ void dsi_exec_close_streams(dsi_exec *exec)
     if (t == NULL) {
         return;
     }
+    exec->n_held = 0; /* nobody asks for it any more */
     (void)dsi_exec_arrive(exec);
     dsi_exec_drop_graphs(exec);
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
@@ -139,7 +141,13 @@ ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out)
 static void wait_for_all(dsi_exec *exec)
 {
     bool named = false;
-    const ds_status status = dsi_exec_wait_set(exec, false, &named);
+    const ds_kernel_call *failed = NULL;
+    ds_status status = dsi_exec_wait_set(exec, false, &named);
+    const ds_status of_host = dsi_exec_take_host_failure(exec, &failed);
+    if (of_host < 0) {
+        status = name_failed(exec, failed, of_host);
+        status = ds_fail(exec->ctx, status, "%s", ds_ctx_error(exec->host->ctx));
+    }
     if (status < 0 && exec->late >= 0) {
         exec->late = status;
         (void)snprintf(exec->late_text, sizeof exec->late_text, "%s", ds_ctx_error(exec->ctx));
@@ -148,6 +156,11 @@ static void wait_for_all(dsi_exec *exec)
 
 ds_status dsi_exec_look(dsi_exec *exec)
 {
+    const ds_status released = dsi_exec_release(exec);
+    if (released < 0 && exec->late >= 0) {
+        exec->late = released;
+        (void)snprintf(exec->late_text, sizeof exec->late_text, "%s", ds_ctx_error(exec->ctx));
+    }
     if (dsi_exec_computing(exec, false) != NULL) {
         wait_for_all(exec);
     }
@@ -181,6 +194,9 @@ static ds_status copy_cell(const dsi_exec *exec, const dsi_loaded *l, uint32_t s
 bool dsi_exec_is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
+    if (step->on_host) {
+        return exec->accel->streams->call == NULL;
+    }
     if ((step->op->flags & DS_OP_SWAP) != 0) {
         const ds_cell cell = l->plan->refs[step->in_at].cell;
         return dsi_exec_residency_of(exec, cell).where != DSI_RESIDENCY_HOST;
@@ -192,6 +208,9 @@ static ds_status queue_work(const dsi_exec *exec, const dsi_loaded *l, uint32_t 
                             ds_accel_stream *queue)
 {
     const dsi_step *step = &l->plan->steps[s];
+    if (step->on_host) {
+        return dsi_exec_queue_on_host(exec, l, s, queue);
+    }
     if (step->kernel != NULL) {
         return exec->accel->streams->launch(queue, step->kernel, dsi_exec_call_of(exec, l, s));
     }

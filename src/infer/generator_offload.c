@@ -51,7 +51,7 @@ ds_status dsi_generator_offload_open(ds_generator *g, const ds_generator_params 
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for a generator");
     }
     o->keys = params->offload_kv;
-    o->spec = dsi_offload_read(values);
+    o->spec = dsi_offload_read(values, false);
     enum { PATIENCE = 270 }; /* seconds; as of training where no timeout is given */
     o->spec.patience = PATIENCE;
     o->spec.states = o->spec.chosen = o->spec.how.activations = DSI_RESIDENCY_DEVICE;

@@ -252,7 +252,8 @@ static ds_status apply(ds_graph *graph, const ds_op *op, const void *attrs, cons
                           .region = graph->region,
                           .stage = graph->stage,
                           .half = graph->half,
-                          .recomputed = graph->recomputed};
+                          .recomputed = graph->recomputed,
+                          .on_host = graph->on_host};
     if (n_in > 0) { /* else `in` may be NULL */
         memcpy(graph->operands + node.in_at, in, n_in * sizeof *in);
     }

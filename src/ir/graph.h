@@ -38,6 +38,7 @@ typedef struct dsi_node_info {
         half; /* of the micro-batch's rows that it works on: 1, 2 (pass/domino.h), or the turn of
                  the chunk of positions that it runs in, from 1 (pass/chunks.h); 0: on all */
     bool recomputed; /* does again what a node of the forward pass did */
+    bool on_host;    /* the processor runs it, concurrently with the device, on cells of the host */
 } dsi_node_info;
 
 typedef struct dsi_output_info {
@@ -69,12 +70,12 @@ struct ds_graph {
     dsi_phases phases;
     ds_value *current; /* per cell: value of the current version, DS_NONE before the first read */
     uint32_t current_capacity;
-    const char *scope; /* of nodes applied from now on, like the five below */
+    const char *scope; /* of nodes applied from now on, like the six below */
     ds_phase phase;
     uint32_t region;
     uint32_t stage;
     uint32_t half;
-    bool recomputed;
+    bool recomputed, on_host;
 };
 
 const ds_value *dsi_node_in(const ds_graph *graph, const dsi_node_info *node);

@@ -446,6 +446,7 @@ static ds_status take_node_line(parser *p)
         }
     }
     p->graph->recomputed = dsi_text_try(&p->scan, " recomputed");
+    p->graph->on_host = dsi_text_try(&p->scan, " host");
     DS_TRY(dsi_text_end_line(&p->scan));
     if (strcmp(p->graph->scope, dsi_buf_text(&p->name)) != 0) {
         DS_TRY(ds_graph_set_scope(p->graph, dsi_buf_text(&p->name)));

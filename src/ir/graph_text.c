@@ -8,7 +8,7 @@
  *   output "loss" %9
  *
  * After the scope of a node: region=N of a marked region, stage=N of a pipeline, half=N of rows or
- * positions, recomputed. %N is the id of a value. A cell's is that of its version 0, which is
+ * positions, recomputed, host. %N is the id of a value. A cell's is that of its version 0, which is
  * otherwise written by the cell's name; "-" stands for a cell that the graph does not read but
  * another cell belongs to, and for absent operands.
  */
@@ -107,7 +107,8 @@ static void print_node(dsi_buf *text, const ds_graph *graph, const dsi_node_info
     if (node->half != 0) {
         dsi_buf_printf(text, " half=%u", node->half);
     }
-    dsi_buf_puts(text, node->recomputed ? " recomputed\n" : "\n");
+    dsi_buf_printf(text, "%s%s\n", node->recomputed ? " recomputed" : "",
+                   node->on_host ? " host" : "");
 }
 
 static void print_cell(dsi_buf *text, const ds_graph *graph, const ds_cell_info *cell, ds_value v)

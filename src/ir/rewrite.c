@@ -28,6 +28,7 @@ ds_status dsi_rewrite_stand_at(dsi_rewrite *r, const dsi_node_info *node)
     r->to->stage = node->stage;
     r->to->half = node->half;
     r->to->recomputed = node->recomputed;
+    r->to->on_host = node->on_host;
     if (node->scope != r->scope) {
         DS_TRY(ds_graph_set_scope(r->to, node->scope));
         r->scope = node->scope;

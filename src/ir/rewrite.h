@@ -26,7 +26,7 @@ typedef struct dsi_rewrite {
 ds_status dsi_rewrite_begin(dsi_rewrite *r, const ds_graph *from, ds_cells *cells);
 
 /* Nodes applied from now on have this node's phase, region, stage, half and scope, and are
- * recomputed if it is. */
+ * recomputed, and the host's, if it is. */
 ds_status dsi_rewrite_stand_at(dsi_rewrite *r, const dsi_node_info *node);
 /* What stands for the inputs of a node of from; DS_NONE behind them, up to in[DS_MAX_IN]. */
 void dsi_rewrite_inputs(const dsi_rewrite *r, const dsi_node_info *node, ds_value *in);

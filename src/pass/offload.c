@@ -98,6 +98,8 @@ static ds_status rebuild(dsi_offloader *o)
             continue;
         }
         if (node->phase != o->r.to->phase) {
+            DS_TRY(dsi_offload_take_results(o));
+            DS_TRY(node->phase > o->how->speculate.redo ? dsi_offload_decide(o) : DS_OK);
             dsi_offload_forget(o);
             if (g->phases.items[node->phase].like == DS_PHASE_BACKWARD) {
                 DS_TRY(dsi_offload_bring_states(o));
@@ -107,7 +109,8 @@ static ds_status rebuild(dsi_offloader *o)
         DS_TRY(dsi_rewrite_stand_at(&o->r, node));
         DS_TRY(lower_node(o, n));
     }
-    return DS_OK;
+    DS_TRY(dsi_offload_take_results(o));
+    return dsi_offload_decide(o);
 }
 
 static void count_uses(dsi_offloader *o)
@@ -163,6 +166,8 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     free(o.left_in);
     free(o.turns);
     free(o.waiting);
+    free(o.results);
+    free(o.waiting_results);
     free(o.gone);
     return dsi_rewrite_end(&o.r, status, offload_out);
 }

@@ -20,6 +20,12 @@ typedef struct dsi_offload {
     dsi_residency waiting;     /* of what a chunk of sequences leaves to the turns of others */
     size_t least_activation;   /* bytes; a smaller one stays */
     size_t forward_ahead; /* bytes of states that the forward phase fetches for early updates */
+    bool host; /* the processor runs updates whose states are in host memory, where it can */
+    struct {
+        bool on;
+        ds_phase accept, undo, redo; /* in that order, behind that of updates */
+        ds_cell factor;              /* of gradients that are not clipped */
+    } speculate;
 } dsi_offload;
 
 /* Makes a new graph in which cells whose residency is not the device are touched by swap_in and
@@ -35,8 +41,9 @@ typedef struct dsi_offload {
  * a master is not read: its new value is the master's rounding.
  *
  * The numbers are those of the run in memory: the same kernels see the same operands, cut only
- * where the result of an element depends on its own alone, or sums are exact. Pure. Errors:
- * ERR_UNSUPPORTED names what cannot work on a swapped cell. The caller destroys *offload_out. */
+ * where the result of an element depends on its own alone, or sums are exact. With `host`
+ * elementwise updates run where their states are (offload_host.c). Pure. Errors: ERR_UNSUPPORTED
+ * names what cannot work on a swapped cell. The caller destroys *offload_out. */
 ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, ds_cells *cells,
                             dsi_residencies *residencies, ds_graph **offload_out);
 

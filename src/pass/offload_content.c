@@ -112,6 +112,7 @@ bool dsi_offload_in_hand(const dsi_offloader *o, ds_value v)
 
 ds_status dsi_offload_operand(dsi_offloader *o, ds_value v, ds_value *value_out)
 {
+    DS_TRY(dsi_offload_take_result(o, v));
     if (o->left_in[v] != DS_NONE && !dsi_phase_is_forward(&o->r.to->phases, o->r.to->phase)) {
         return dsi_offload_in_turn(o, v, o->left_in[v], value_out);
     }

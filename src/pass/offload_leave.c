@@ -74,7 +74,8 @@ ds_status dsi_offload_lower_gradient(dsi_offloader *o, const dsi_node_info *node
         DS_TRY(dsi_offload_apply(o, &dsi_op_cast, &cast, &x, 1, &x));
     }
     DS_TRY(take_abs_max(o, y, x));
-    return dsi_offload_swap_out(o, cell, x);
+    DS_TRY(dsi_offload_swap_out(o, cell, x));
+    return dsi_offload_speculate(o, y);
 }
 
 /* A gradient leaves as soon as it is made. */

@@ -6,6 +6,8 @@
  *     offload_leave.c     gradients and activations, which leave memory where they are made
  *     offload_turns.c     what waits for the turns of chunks
  *     offload_update.c    updates, chunk by chunk, and their states
+ *     offload_host.c      updates that the processor runs, where their states live
+ *     offload_speculate.c the same before the norm is known
  */
 #ifndef DSI_PASS_OFFLOAD_STATE_H
 #define DSI_PASS_OFFLOAD_STATE_H
@@ -14,7 +16,8 @@
 #include "pass/offload.h"
 
 enum { OFFLOAD_NAME_BYTES = 1100 };
-enum { OFFLOAD_MOST_AHEAD = 128 }; /* states that the forward phase fetches */
+enum { OFFLOAD_MOST_AHEAD = 128 };  /* states that the forward phase fetches */
+enum { OFFLOAD_MOST_NUMBERS = 64 }; /* that updates on the host read */
 
 /* What an update will ask for, in memory already. */
 typedef struct dsi_brought {
@@ -40,6 +43,21 @@ typedef struct dsi_waiting_cell {
     bool spans;    /* which is of another phase than who made it */
 } dsi_waiting_cell;
 
+/* A number of the step's that a phase has brought to host memory. */
+typedef struct dsi_host_number {
+    ds_value value; /* of the new graph */
+    ds_phase phase;
+    ds_cell cell;
+} dsi_host_number;
+
+/* What an update on the host has made and the device does not have yet. */
+typedef struct dsi_host_result {
+    const dsi_node_info *node;
+    ds_value value; /* of from; DS_NONE: of a part, which nobody reads in the phase */
+    ds_value made;  /* in the new graph */
+    ds_cell param;  /* where it goes, in the new graph; DS_NONE: nowhere, it is a value */
+} dsi_host_result;
+
 typedef struct dsi_offloader {
     const dsi_offload *how;
     dsi_rewrite r;
@@ -60,6 +78,13 @@ typedef struct dsi_offloader {
     dsi_waiting_cell *waiting;
     uint32_t n_waiting, waiting_capacity;
     uint64_t n_here; /* values that waited, or will, that have come into memory so far */
+    dsi_host_number numbers[OFFLOAD_MOST_NUMBERS];
+    uint32_t n_numbers;
+    dsi_host_result *results;
+    uint32_t n_results, results_capacity;
+    dsi_host_result *waiting_results; /* of speculative updates */
+    uint32_t n_waiting_results, waiting_results_capacity;
+    bool decided; /* the phases that decide about them are there */
 } dsi_offloader;
 
 /* offload_content.c */
@@ -116,5 +141,41 @@ bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *no
 ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node);
 /* At the end of the forward phase: states of the first early updates. */
 ds_status dsi_offload_bring_states(dsi_offloader *o);
+/* Elements of an update of `count` that are updated together. */
+int64_t dsi_offload_chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64_t count);
+/* The cell of elements [begin, begin + count) of a cell; the cell itself when that is all. */
+ds_status dsi_offload_part_of(dsi_offloader *o, ds_cell cell, int64_t begin, int64_t count,
+                              ds_cell *part_out);
+/* Those elements of a value of the new graph. */
+ds_status dsi_offload_take_chunk(dsi_offloader *o, ds_value x, int64_t begin, int64_t count,
+                                 ds_value *chunk_out);
+
+/* offload_host.c */
+
+/* Whether the processor runs an update, and that update in the new graph. */
+bool dsi_offload_on_host(const dsi_offloader *o, const dsi_node_info *node);
+ds_status dsi_offload_lower_on_host(dsi_offloader *o, const dsi_node_info *node);
+/* The same ahead of its phase, in the one that is set, by another factor (of the new graph); what
+ * it makes of the parameter is added to waiting_results. */
+ds_status dsi_offload_update_ahead(dsi_offloader *o, const dsi_node_info *node, ds_value factor);
+/* A cell in host memory, by its name; cell `to` becomes a copy of `from`, both there. */
+ds_status dsi_offload_host_cell(dsi_offloader *o, const char *name, ds_meta meta,
+                                ds_cell *cell_out);
+ds_status dsi_offload_store_on_host(dsi_offloader *o, ds_cell to, ds_cell from);
+/* A result goes to the device, in the phase that is set. */
+ds_status dsi_offload_bring_result(dsi_offloader *o, const dsi_host_result *result);
+/* What such updates have made of parameters goes to the device: all of it, at the end of their
+ * phase; and what stands for the value v of from, before it is read. */
+ds_status dsi_offload_take_results(dsi_offloader *o);
+ds_status dsi_offload_take_result(dsi_offloader *o, ds_value v);
+
+/* offload_speculate.c */
+
+/* Whether an update runs ahead of its phase, so that nothing stands in that. */
+bool dsi_offload_is_speculative(const dsi_offloader *o, const dsi_node_info *node);
+/* Behind the store of a gradient, a value of from: the updates that read it, speculatively. */
+ds_status dsi_offload_speculate(dsi_offloader *o, ds_value gradient);
+/* Behind the phases before them: those that decide about it. */
+ds_status dsi_offload_decide(dsi_offloader *o);
 
 #endif

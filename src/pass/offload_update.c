@@ -27,7 +27,7 @@ bool dsi_offload_touches_swapped(const dsi_offloader *o, const dsi_node_info *no
 
 /* Elements that are updated together: all, unless every tensor but the gradient is a cell of its
  * own, elements do not depend on each other, and nobody else reads what is updated. */
-static int64_t chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64_t count)
+int64_t dsi_offload_chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64_t count)
 {
     const ds_value *in = dsi_node_in(o->r.from, node);
     const int64_t step = DSI_SWAP_BLOCK; /* elements: whole blocks in every dtype */
@@ -46,9 +46,8 @@ static int64_t chunk_of(const dsi_offloader *o, const dsi_node_info *node, int64
     return cut ? chunk : count;
 }
 
-/* The cell of elements [begin, begin + count) of a cell; the cell itself when that is all. */
-static ds_status part_of(dsi_offloader *o, ds_cell cell, int64_t begin, int64_t count,
-                         ds_cell *part)
+ds_status dsi_offload_part_of(dsi_offloader *o, ds_cell cell, int64_t begin, int64_t count,
+                              ds_cell *part)
 {
     char name[OFFLOAD_NAME_BYTES];
     ds_cell_info info = *ds_cells_get(o->cells, cell);
@@ -81,14 +80,13 @@ typedef struct update {
     ds_value in[DS_MAX_IN], out[DS_MAX_OUT];
 } update;
 
-/* The chunk's elements of a gradient that has no cell. */
-static ds_status take_chunk(dsi_offloader *o, const update *u, ds_value gradient,
-                            ds_value *chunk_out)
+ds_status dsi_offload_take_chunk(dsi_offloader *o, ds_value x, int64_t begin, int64_t count,
+                                 ds_value *chunk_out)
 {
-    const int64_t all = ds_shape_count(ds_graph_meta(o->r.to, gradient).shape);
+    const int64_t all = ds_shape_count(ds_graph_meta(o->r.to, x).shape);
     const dsi_reshape_attrs flat = {.n_dims = 1, .dims = {all}};
-    const dsi_slice_attrs part = {.dim = 0, .start = u->begin, .length = u->count};
-    DS_TRY(dsi_offload_apply(o, &dsi_op_reshape, &flat, &gradient, 1, chunk_out));
+    const dsi_slice_attrs part = {.dim = 0, .start = begin, .length = count};
+    DS_TRY(dsi_offload_apply(o, &dsi_op_reshape, &flat, &x, 1, chunk_out));
     return dsi_offload_apply(o, &dsi_op_slice, &part, chunk_out, 1, chunk_out);
 }
 
@@ -101,13 +99,13 @@ static ds_status update_operand(dsi_offloader *o, update *u, uint32_t i)
         return DS_OK;
     }
     if (i == IN_GRAD && dsi_offload_cell_of(o, v) == DS_NONE && !u->whole) {
-        return take_chunk(o, u, o->r.map[v], &u->in[i]);
+        return dsi_offload_take_chunk(o, o->r.map[v], u->begin, u->count, &u->in[i]);
     }
     if (dsi_offload_cell_of(o, v) == DS_NONE || i == IN_HYPER || i == IN_FACTOR) {
         u->in[i] = o->r.map[v];
         return DS_OK;
     }
-    DS_TRY(part_of(o, dsi_offload_cell_of(o, v), u->begin, u->count, &u->cells[i]));
+    DS_TRY(dsi_offload_part_of(o, dsi_offload_cell_of(o, v), u->begin, u->count, &u->cells[i]));
     if (u->whole && dsi_offload_in_hand(o, v)) {
         u->in[i] = o->r.map[v];
         return DS_OK;
@@ -167,11 +165,11 @@ static ds_status lower_chunk(dsi_offloader *o, update *u)
     return DS_OK;
 }
 
-ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
+static ds_status lower_on_device(dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_meta meta = o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta;
     const int64_t count = ds_shape_count(meta.shape);
-    const int64_t chunk = chunk_of(o, node, count);
+    const int64_t chunk = dsi_offload_chunk_of(o, node, count);
     for (int64_t begin = 0; begin < count; begin += chunk) {
         update u = {.node = node,
                     .begin = begin,
@@ -179,6 +177,16 @@ ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
                     .whole = chunk == count};
         DS_TRY(lower_chunk(o, &u));
     }
+    return DS_OK;
+}
+
+ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
+{
+    if (dsi_offload_is_speculative(o, node)) {
+        return DS_OK; /* it has run */
+    }
+    DS_TRY(dsi_offload_on_host(o, node) ? dsi_offload_lower_on_host(o, node)
+                                        : lower_on_device(o, node));
     for (uint32_t i = 0; i < node->n_out; ++i) {
         const ds_value v = dsi_node_out(o->r.from, node)[i];
         if (dsi_offload_cell_of(o, v) != DS_NONE) {
@@ -207,7 +215,7 @@ static ds_status bring_chunk(dsi_offloader *o, const dsi_node_info *node, int64_
             return DS_OK;
         }
         dsi_brought it = {DS_NONE, DS_NONE};
-        DS_TRY(part_of(o, cell, begin, count, &it.cell));
+        DS_TRY(dsi_offload_part_of(o, cell, begin, count, &it.cell));
         DS_TRY(dsi_offload_content(o, it.cell, &it.value));
         o->ahead[o->n_ahead++] = it;
         *room -= bytes;
@@ -223,12 +231,13 @@ ds_status dsi_offload_bring_states(dsi_offloader *o)
     for (ds_node n = 0; n < o->r.from->n_nodes && room > 0; ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
         if (o->r.from->phases.items[node->phase].like != DS_PHASE_BACKWARD ||
-            node->op->role != DS_ROLE_UPDATE || !dsi_offload_touches_swapped(o, node)) {
+            node->op->role != DS_ROLE_UPDATE || !dsi_offload_touches_swapped(o, node) ||
+            dsi_offload_on_host(o, node)) {
             continue;
         }
         const int64_t count =
             ds_shape_count(o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta.shape);
-        const int64_t chunk = chunk_of(o, node, count);
+        const int64_t chunk = dsi_offload_chunk_of(o, node, count);
         DS_TRY(ds_graph_set_scope(o->r.to, node->scope));
         for (int64_t begin = 0; begin < count && room > 0; begin += chunk) {
             const int64_t rest = count - begin;

@@ -13,10 +13,12 @@ enum {
     MOST_SWAPS = 256    /* on their way in one direction */
 };
 
-/* STATE_IN: a swap into memory of what an update reads; SWAP_IN: of what computation reads. */
-typedef enum kind { REDUCTION, GATHER, SWAP_IN, STATE_IN, SWAP_OUT } kind;
+/* STATE_IN: a swap into memory of what an update reads; SWAP_IN: of what computation reads. HOST:
+ * what the processor runs. */
+typedef enum kind { REDUCTION, GATHER, HOST, SWAP_IN, STATE_IN, SWAP_OUT } kind;
 
-/* A collective or swap: the members of a bucket, or one node; places [begin,end) of the order. */
+/* A collective or swap, or a node of the host's: the members of a bucket, or one node; places
+ * [begin,end) of the order. */
 typedef struct group {
     uint32_t begin, end;
     uint32_t lead;  /* of a GATHER: place of what quantizes the parameter first; DS_NONE: nothing */
@@ -55,7 +57,7 @@ static const dsi_node_info *node_at(const spreader *s, uint32_t place)
 
 static bool overlaps(const spreader *s, const dsi_node_info *node)
 {
-    if ((node->op->flags & DS_OP_SWAP) != 0) {
+    if (node->on_host || (node->op->flags & DS_OP_SWAP) != 0) {
         return true;
     }
     return s->limits->comm && node->op->op_class == DS_CLASS_COMM;
@@ -126,6 +128,9 @@ static bool is_for_update(const spreader *s, const dsi_node_info *node)
 
 static kind kind_of(const spreader *s, const dsi_node_info *node)
 {
+    if (node->on_host) {
+        return HOST;
+    }
     if ((node->op->flags & DS_OP_SWAP) != 0) {
         const kind in = is_for_update(s, node) ? STATE_IN : SWAP_IN;
         return node->op->role == DS_ROLE_SWAP_IN ? in : SWAP_OUT;
@@ -166,7 +171,12 @@ static void find_groups(spreader *s)
                             .kind = kind_of(s, node)};
         }
         last->end = place + 1;
-        s->made_by[dsi_node_out(s->graph, node)[0]] = s->n_groups;
+        for (uint32_t i = 0; i < (node->on_host ? node->n_out : 1); ++i) {
+            const ds_value v = dsi_node_out(s->graph, node)[i];
+            if (v != DS_NONE) {
+                s->made_by[v] = s->n_groups;
+            }
+        }
     }
 }
 
@@ -201,6 +211,13 @@ static uint32_t phase_end(const spreader *s, uint32_t place)
     return s->end[node_at(s, place)->phase];
 }
 
+/* Whether what reads a group's results waits for them on a stream of its own, past the computing
+ * one: what the host runs, and swaps of what it has made. */
+static bool waits_itself(const dsi_node_info *reader, const group *g)
+{
+    return reader->on_host || (g->kind == HOST && reader->op->role == DS_ROLE_SWAP_IN);
+}
+
 /* The first reader, or the end of the phase. A state may be for an update of the next phase. */
 static void find_waits(spreader *s)
 {
@@ -210,7 +227,7 @@ static void find_waits(spreader *s)
         for (uint32_t i = 0; i < node->n_in; ++i) {
             const ds_value v = dsi_node_in(s->graph, node)[i];
             const uint32_t g = v != DS_NONE ? s->made_by[s->same[v]] : 0;
-            if (g > 0 && s->groups[g - 1].wait > at) {
+            if (g > 0 && s->groups[g - 1].wait > at && !waits_itself(node, &s->groups[g - 1])) {
                 s->groups[g - 1].wait = at;
             }
         }
@@ -222,6 +239,26 @@ static void find_waits(spreader *s)
             g->until = node_at(s, g->wait)->phase;
         } else {
             g->wait = g->wait < end ? g->wait : end;
+        }
+    }
+}
+
+/* What is swapped out of a cell of the device has left it before it is written again. */
+static void bound_sources(spreader *s)
+{
+    for (uint32_t i = 0; i < s->n_groups; ++i) {
+        group *g = &s->groups[i];
+        const dsi_node_info *swap = node_at(s, g->begin);
+        const ds_cell from =
+            g->kind == SWAP_OUT ? s->graph->values[dsi_node_in(s->graph, swap)[1]].cell : DS_NONE;
+        for (uint32_t place = g->end; from != DS_NONE && place < g->wait && place < s->n; ++place) {
+            const dsi_node_info *node = node_at(s, place);
+            for (uint32_t k = 0; k < node->n_out; ++k) {
+                const ds_value v = dsi_node_out(s->graph, node)[k];
+                if (v != DS_NONE && s->graph->values[v].cell == from) {
+                    g->wait = place;
+                }
+            }
         }
     }
 }
@@ -306,7 +343,7 @@ static void start_ahead(spreader *s)
         group *g = &s->groups[i];
         g->before = last[g->kind];
         last[g->kind] = i;
-        if (g->kind == REDUCTION || g->kind == SWAP_OUT) {
+        if (g->kind == REDUCTION || g->kind == SWAP_OUT || g->kind == HOST) {
             continue;
         }
         if (is_for_next_phase(s, g)) {
@@ -346,7 +383,8 @@ static void keep_versions(spreader *s)
         if ((g->kind == SWAP_IN || g->kind == STATE_IN) && maker != DS_NONE &&
             s->graph->nodes[maker].phase == node_at(s, g->begin)->phase) {
             const uint32_t by = s->made_by[in];
-            const bool waits = by > 0 && cell_kind(s, node_at(s, g->begin)) == DS_CELL_STATE;
+            const bool waits = by > 0 && s->groups[by - 1].kind != HOST &&
+                               cell_kind(s, node_at(s, g->begin)) == DS_CELL_STATE;
             group *written = waits ? &s->groups[by - 1] : NULL;
             const uint32_t least = waits ? written->end : g->begin;
             g->start = g->start > least ? g->start : least;
@@ -357,7 +395,8 @@ static void keep_versions(spreader *s)
     }
 }
 
-/* What swaps a cell ends before the next one writes it, whoever reads what it fetched. */
+/* What swaps a cell ends before the next one writes it, whoever reads what it fetched. Before what
+ * the host writes a cell is not swapped in its phase but for its sake. */
 static void bound_swaps(spreader *s)
 {
     for (uint32_t i = 0; i < s->n_groups; ++i) {
@@ -582,6 +621,7 @@ ds_status dsi_overlap(const ds_graph *graph, const ds_node *order, uint32_t n, c
         find_phases(&s);
         find_groups(&s);
         find_waits(&s);
+        bound_sources(&s);
         bound_reductions(&s);
         start_ahead(&s);
         keep_versions(&s);

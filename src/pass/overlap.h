@@ -28,7 +28,8 @@ typedef struct dsi_overlap_limits {
 /* Spreads an order of n nodes (buckets side by side) to slots (room for 2n). A collective or swap
  * starts where it stood, and is waited for before the first node that reads its outputs, before the
  * end of its phase, when too much is under way, or, of a swap, before the next one writes its cell.
- * Gathers of parameters and swaps into memory
+ * What the host runs (on_host) starts where it stood, and waits itself for the swaps that it reads,
+ * as swaps of what it makes wait for it. Gathers of parameters and swaps into memory
  * start ahead of their place as far as the limits go. Two kinds of swaps end in another phase than
  * they start in: states that the forward phase fetches for updates of the backward phase, and, with
  * defer, the last writebacks of states in a step: their wait stands in the forward phase, and

@@ -21,7 +21,8 @@
  *     puts on other streams is waited for: collectives in that phase, swaps there, in a later one,
  *     or, of a swap out, in the forward phase of the next step (a deferred writeback);
  *  9. a cell that lives in host memory or on disk is touched by swaps alone, which move it to or
- *     from an arena in whole blocks (cell_residency.h); no other cell is;
+ *     from an arena in whole blocks (cell_residency.h), or from a cell of the device; no other cell
+ *     is. Steps of the host's, on a stream of theirs, touch cells in host memory and nothing else;
  * 10. nothing orders a phase on the side stream (DS_PHASE_SIDE) against those that may run
  *     meanwhile (all but DS_PHASE_ALONE): it has a range of the arena to itself, sends nothing, and
  *     they write no cell that it touches and read none that it writes;
@@ -66,6 +67,7 @@ typedef enum dsi_plan_stream_kind {
     DSI_PLAN_STREAM_COMM,    /* collectives of one communicator */
     DSI_PLAN_STREAM_SWAP_IN,
     DSI_PLAN_STREAM_SWAP_OUT,
+    DSI_PLAN_STREAM_HOST, /* kernels of the processor, on cells in host memory */
     DSI_PLAN_STREAM_COUNT
 } dsi_plan_stream_kind;
 
@@ -76,8 +78,9 @@ typedef enum dsi_plan_stream_kind {
  *     fork   a phase begins on all streams of its set behind all that the computing stream of
  *            the set has to do; the side set begins behind what stream 0 has to do
  *     event  recorded behind a step, waited for before another one
- *     order  steps of a computing stream run one after another; those of another stream begin in
- *            their order and end in any: its own event alone says that one has ended
+ *     order  steps of a computing stream and of the host's run one after another; those of
+ *            another stream begin in their order and end in any: its own event alone says that one
+ *            has ended
  *     join   a phase that is DS_PHASE_ALONE begins behind the end of the side set */
 typedef struct dsi_plan_stream {
     dsi_plan_stream_kind role;
@@ -102,6 +105,7 @@ typedef struct dsi_step {
     uint32_t in_at, out_at; /* in plan->refs; the metas for the kernel's signature in plan->metas */
     size_t work_offset, work_bytes; /* scratch in the arena */
     bool recomputed;                /* does again what the forward phase did */
+    bool on_host;                   /* of START: the processor's kernel; see invariant 9 */
     ds_cost cost;
 } dsi_step;
 
@@ -154,6 +158,7 @@ typedef struct dsi_plan {
     dsi_range side_range; /* of the arena: of the side phase alone; inside of arena_bytes */
     dsi_ledger *ledger;   /* owned: what lies in the two arenas, over the steps */
     bool *cell_swapped;   /* per cell: it does not live in device memory */
+    bool *cell_on_host;   /* per cell: but in that of the host */
     ds_cell *cell_parent; /* per cell: whose storage it is a part of, or DS_NONE */
     size_t *cell_offset;  /* per cell: of a part, in the storage of its parent; else 0 */
     bool *cell_shared;    /* per cell of the table when the plan was built: a collective sends it */
@@ -165,6 +170,9 @@ typedef struct dsi_plan_env {
     ds_isa isa; /* what kernels may need */
     /* Kernel chooser of the accelerator: dsi_cpu_kernel_choose, dsi_null_kernel_choose. */
     const ds_kernel *(*choose)(const ds_kernel_sig *sig, ds_isa has);
+    /* The same for steps of the host's; NULL where the graph has none. */
+    const ds_kernel *(*choose_host)(const ds_kernel_sig *sig, ds_isa has);
+    ds_isa host_isa;
     bool no_reuse;    /* every value gets bytes of its own (comparison in tests) */
     bool no_fuse;     /* run the graph as traced */
     uint32_t n_slots; /* 0: 1 */

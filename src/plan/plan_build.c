@@ -55,6 +55,8 @@ static ds_status allocate(dsi_lowering *b)
     b->swapped = zeroed(b, g->n_values + 1, sizeof *b->swapped);
     b->plan->cell_swapped =
         zeroed(b, (size_t)ds_cells_count(g->cells) + 1, sizeof *b->plan->cell_swapped);
+    b->plan->cell_on_host =
+        zeroed(b, (size_t)ds_cells_count(g->cells) + 1, sizeof *b->plan->cell_on_host);
     b->plan->n_cells = ds_cells_count(g->cells);
     b->plan->cell_parent = zeroed(b, (size_t)b->plan->n_cells + 1, sizeof *b->plan->cell_parent);
     b->plan->cell_offset = zeroed(b, (size_t)b->plan->n_cells + 1, sizeof *b->plan->cell_offset);
@@ -73,9 +75,10 @@ static ds_status allocate(dsi_lowering *b)
     if (b->order == NULL || b->root == NULL || b->first == NULL || b->last == NULL ||
         b->kept == NULL || b->uses == NULL || b->placed == NULL || b->same == NULL ||
         b->items == NULL || b->slots == NULL || b->step_of == NULL || b->shared == NULL ||
-        b->swapped == NULL || b->plan->cell_swapped == NULL || b->plan->cell_shared == NULL ||
-        b->plan->cell_parent == NULL || b->plan->cell_offset == NULL || b->plan->steps == NULL ||
-        b->plan->refs == NULL || b->plan->metas == NULL) {
+        b->swapped == NULL || b->plan->cell_swapped == NULL || b->plan->cell_on_host == NULL ||
+        b->plan->cell_shared == NULL || b->plan->cell_parent == NULL ||
+        b->plan->cell_offset == NULL || b->plan->steps == NULL || b->plan->refs == NULL ||
+        b->plan->metas == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for the plan");
     }
     return DS_OK;

@@ -228,16 +228,38 @@ static ds_status check_blocks(const checker *c, uint32_t s, const dsi_ref *ref)
                : DS_OK;
 }
 
-/* A swapped cell is touched by swaps alone, and they by nothing else. */
+/* A step of the host's: what it touches lies in host memory, and it has no scratch. */
+static ds_status check_host(const checker *c, uint32_t s)
+{
+    const dsi_step *step = &c->plan->steps[s];
+    for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+        const dsi_ref *ref = &c->plan->refs[step->in_at + i];
+        const bool there = ref->space == DSI_SPACE_CELL && c->plan->cell_on_host[ref->cell];
+        if (ref->space != DSI_SPACE_NONE && !there) {
+            return broken(c, s, 9, "the host touches what does not lie in its memory");
+        }
+    }
+    return step->work_bytes == 0 && (step->kernel != NULL || step->kind == DSI_STEP_WAIT)
+               ? DS_OK
+               : broken(c, s, 9, "a step of the host's with scratch, or without a kernel");
+}
+
+/* A swapped cell is touched by swaps alone, and they by nothing else but what they move out of the
+ * device. */
 static ds_status check_swap(const checker *c, uint32_t s)
 {
     const dsi_step *step = &c->plan->steps[s];
     const bool swap = (step->op->flags & DS_OP_SWAP) != 0;
+    if (step->on_host) {
+        return check_host(c, s);
+    }
     for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
         const dsi_ref *ref = i < step->n_in ? &c->plan->refs[step->in_at + i]
                                             : &c->plan->refs[step->out_at + i - step->n_in];
         const bool swapped = ref->space == DSI_SPACE_CELL && c->plan->cell_swapped[ref->cell];
-        if (ref->space == DSI_SPACE_CELL && swapped != swap) {
+        const bool moved = step->op->role == DS_ROLE_SWAP_OUT && i == 1 && step->n_parts == 1 &&
+                           c->plan->cell_on_host[c->plan->refs[step->in_at].cell];
+        if (ref->space == DSI_SPACE_CELL && swapped != swap && !(moved && !swapped)) {
             return broken(c, s, 9, "touches a cell where it does not live");
         }
         DS_TRY(swap ? check_blocks(c, s, ref) : DS_OK);

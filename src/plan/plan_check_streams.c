@@ -60,6 +60,12 @@ static const char *find_fault(const dsi_plan *plan, uint32_t s)
     if ((stream->role != DSI_PLAN_STREAM_COMPUTE) != (step->kind == DSI_STEP_START)) {
         return "is on a stream that is not for it";
     }
+    if ((stream->role == DSI_PLAN_STREAM_HOST) != (step->kind == DSI_STEP_START && step->on_host)) {
+        return "is on a stream that is not for it";
+    }
+    if (step->on_host && step->kind == DSI_STEP_RUN) {
+        return "is the host's, and the device waits for it at once";
+    }
     if (step->event != DS_NONE &&
         (step->event >= plan->n_events || plan->events[step->event] != s)) {
         return "records an event of another step";
@@ -86,7 +92,7 @@ static bool is_place_of_wait(const dsi_plan *plan, uint32_t wait, uint32_t start
 {
     const dsi_step *w = &plan->steps[wait];
     const dsi_step *s = &plan->steps[start];
-    if (s->kind != DSI_STEP_START || s->op != w->op ||
+    if (s->kind != DSI_STEP_START || s->op != w->op || s->on_host != w->on_host ||
         plan->streams[s->stream].side != plan->streams[w->stream].side) {
         return false;
     }
@@ -203,9 +209,12 @@ static ds_status fail_hazard(const follower *f, uint32_t s, const touch *own, ui
 
 /* ---- what happens before what ---------------------------------------------------------------- */
 
+/* The host's steps run one after another. */
 static bool knows(const follower *f, uint32_t stream, uint32_t start)
 {
-    return (f->told[start] >> stream & 1) != 0;
+    return (f->told[start] >> stream & 1) != 0 ||
+           (f->plan->steps[start].stream == stream &&
+            f->plan->streams[stream].role == DSI_PLAN_STREAM_HOST);
 }
 
 /* Counts something on its way in, or out again (by: UINT32_MAX is -1). */

@@ -26,12 +26,11 @@ static void put_legend(dsi_buf *text)
     dsi_buf_puts(
         text,
         "; A row is a step, in the order in which the host issues them. waits: events that it "
-        "waits "
-        "for, eN* of the training step before. sets: the event\n"
-        "; recorded behind it. Streams compute and side run their steps one after another; others "
-        "begin theirs in order, in each phase behind all that was\n"
-        "; issued to compute before it, and the event alone tells that a step has ended. Operands "
-        "-> results: @offset in the arena, shared@offset in the\n"
+        "waits for, eN* of the training step before. sets: the event recorded\n"
+        "; behind it. Streams compute, side and host (on the processor) run their steps one after "
+        "another; others begin theirs in order, in each phase behind all\n"
+        "; that was issued to compute before it, and the event alone tells that a step has ended. "
+        "Operands -> results: @offset in the arena, shared@offset in the\n"
         "; arena that peers read, kind:name of a cell; type and shape. work: scratch in the arena, "
         "@offset:bytes. over: axes of a\n"
         "; collective that is not over all ranks. Behind the semicolon the scope.\n");

@@ -71,6 +71,7 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     }
     if (!is_collective(step)) {
         const ds_kernel_sig sig = sig_of(plan, step);
+        sim.stream = step->on_host ? DSI_STREAM_HOST : DSI_STREAM_COMPUTE;
         sim.work = dsi_work_of(&sig, &step->cost);
         return sim;
     }

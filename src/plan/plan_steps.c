@@ -17,7 +17,8 @@ static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
                                .in = b->plan->metas + step->in_at,
                                .out = b->plan->metas + step->out_at,
                                .n_threads = b->env->n_threads};
-    step->kernel = b->env->choose(&sig, b->env->isa);
+    const ds_isa isa = step->on_host ? b->env->host_isa : b->env->isa;
+    step->kernel = (step->on_host ? b->env->choose_host : b->env->choose)(&sig, isa);
     if (step->kernel == NULL) {
         char word[160];
         return ds_fail(b->graph->ctx, DS_ERR_UNSUPPORTED,
@@ -25,11 +26,11 @@ static ds_status choose_kernel(dsi_lowering *b, uint32_t s, dsi_step *step)
                        step->scope, step->op->name,
                        ds_meta_text(sig.n_in > 0 ? sig.in[0] : sig.out[0], word, sizeof word));
     }
-    if ((step->kernel->needs & ~b->env->isa) != 0) {
+    if ((step->kernel->needs & ~isa) != 0) {
         return ds_fail(b->graph->ctx, DS_ERR_DEVICE,
                        "%s: the accelerator chose kernel %s of %s, which needs %s; there is %s",
                        step->scope, step->kernel->name, step->op->name,
-                       dsi_isa_print(step->kernel->needs).text, dsi_isa_print(b->env->isa).text);
+                       dsi_isa_print(step->kernel->needs).text, dsi_isa_print(isa).text);
     }
     step->work_bytes = step->kernel->work_bytes != NULL ? step->kernel->work_bytes(&sig) : 0;
     b->items[b->graph->n_values + s] =
@@ -139,6 +140,7 @@ static ds_status make_step(dsi_lowering *b, uint32_t begin, uint32_t end)
                        .scope = dsi_arena_strdup(plan->arena, node->scope),
                        .phase = b->slots[begin].phase,
                        .recomputed = node->recomputed,
+                       .on_host = node->on_host,
                        .n_parts = end - begin};
     step->attrs = dsi_arena_copy(plan->arena, node->attrs, node->op->attrs_bytes);
     if (step->scope == NULL || step->attrs == NULL) {

@@ -4,7 +4,9 @@
  * A WAIT waits for the event behind its START. A START waits for the last step of the computing
  * stream that touches its bytes, unless its stream has waited for that one or a later one: the
  * computing stream has waited for all that other streams did with those bytes, so one event is
- * enough, and none is placed that the others imply. plan_check_streams.c proves it.
+ * enough, and none is placed that the others imply. What the host runs, and swaps of what that
+ * makes, wait for one another past the computing stream: for each START before them that touches
+ * their bytes and has not been waited for. plan_check_streams.c proves it.
  */
 #include "plan/plan_lower.h"
 
@@ -26,7 +28,10 @@ typedef struct extent {
 typedef struct streamer {
     dsi_plan *plan;
     uint32_t known[MOST_STREAMS]; /* per stream: steps before this one it need not wait for */
-    extent *own;                  /* of the START in hand */
+    uint64_t *told;    /* per START: streams that know of its end; all, behind its WAIT */
+    bool host;         /* the host has steps */
+    uint32_t n_direct; /* waits past the computing stream: at most one an operand of the plan */
+    extent *own;       /* of the START in hand */
     uint32_t n_own;
 } streamer;
 
@@ -37,7 +42,8 @@ static const char *name_stream(dsi_plan *plan, const dsi_plan_stream *stream)
     static const char *const names[] = {[DSI_PLAN_STREAM_COMPUTE] = "compute",
                                         [DSI_PLAN_STREAM_COMM] = "comm",
                                         [DSI_PLAN_STREAM_SWAP_IN] = "swap in",
-                                        [DSI_PLAN_STREAM_SWAP_OUT] = "swap out"};
+                                        [DSI_PLAN_STREAM_SWAP_OUT] = "swap out",
+                                        [DSI_PLAN_STREAM_HOST] = "host"};
     const dsi_axes axes = dsi_axes_decode(stream->axes);
     dsi_buf text = dsi_buf_make(NAME_BYTES);
     if (stream->side && stream->role == DSI_PLAN_STREAM_COMPUTE) {
@@ -86,7 +92,9 @@ static ds_status name_streams(dsi_plan *plan)
         dsi_step *step = &plan->steps[s];
         dsi_plan_stream want = {.role = DSI_PLAN_STREAM_COMPUTE, .side = step->phase == plan->side};
         step->event = DS_NONE;
-        if (step->kind == DSI_STEP_START && (step->op->flags & DS_OP_SWAP) != 0) {
+        if (step->kind == DSI_STEP_START && step->on_host) {
+            want.role = DSI_PLAN_STREAM_HOST;
+        } else if (step->kind == DSI_STEP_START && (step->op->flags & DS_OP_SWAP) != 0) {
             want.role = step->op->role == DS_ROLE_SWAP_IN ? DSI_PLAN_STREAM_SWAP_IN
                                                           : DSI_PLAN_STREAM_SWAP_OUT;
         } else if (step->kind == DSI_STEP_START) {
@@ -168,6 +176,40 @@ static void wait_for(dsi_plan *plan, uint32_t s, uint32_t behind)
     plan->waits[plan->n_waits++] = before->event;
 }
 
+static bool start_meets_own(const streamer *sm, const dsi_step *step)
+{
+    for (uint32_t i = 0; i < step->n_in + step->n_out; ++i) {
+        if (meets_own(sm, extent_of(sm->plan, step, i))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What the START in hand waits for directly: transfers that the host reads or overwrites, what the
+ * host does that a transfer moves, and a transfer that the host has waited for in between. */
+static void order_directly(streamer *sm, uint32_t s)
+{
+    dsi_plan *plan = sm->plan;
+    const dsi_step *step = &plan->steps[s];
+    for (uint32_t before = plan->phase_begin[step->phase]; before < s && sm->host; ++before) {
+        const dsi_step *other = &plan->steps[before];
+        const bool in_turn = step->on_host && other->on_host;
+        if (other->kind == DSI_STEP_START && !in_turn && sm->n_direct < plan->n_refs &&
+            (sm->told[before] >> step->stream & 1) == 0 && start_meets_own(sm, other)) {
+            wait_for(plan, s, before);
+            sm->told[before] |= (uint64_t)1 << step->stream;
+            sm->n_direct += 1;
+        }
+    }
+}
+
+/* A WAIT is behind: who waits for the computing stream from here on has waited for its START. */
+static void note_wait(streamer *sm, uint32_t s)
+{
+    sm->told[sm->plan->steps[s].start] = UINT64_MAX;
+}
+
 static void order_start(streamer *sm, uint32_t s)
 {
     dsi_plan *plan = sm->plan;
@@ -180,6 +222,7 @@ static void order_start(streamer *sm, uint32_t s)
             sm->own[sm->n_own++] = e;
         }
     }
+    order_directly(sm, s);
     for (uint32_t before = s; before-- > known;) {
         if (plan->steps[before].kind != DSI_STEP_START && meets(sm, before)) {
             wait_for(plan, s, before);
@@ -200,10 +243,22 @@ static void order_steps(streamer *sm)
         step->wait_at = plan->n_waits;
         if (step->kind == DSI_STEP_WAIT) {
             wait_for(plan, s, step->start);
+            note_wait(sm, s);
         } else if (step->kind == DSI_STEP_START) {
             order_start(sm, s);
         }
     }
+}
+
+/* One a step, and where the host has steps one an operand: the checker finds what more would have
+ * been needed. */
+static size_t count_waits(streamer *sm)
+{
+    const dsi_plan *plan = sm->plan;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        sm->host = sm->host || plan->steps[s].on_host;
+    }
+    return sm->host ? (size_t)plan->n_steps + plan->n_refs : plan->n_steps;
 }
 
 ds_status dsi_lower_place_events(dsi_lowering *b)
@@ -212,10 +267,12 @@ ds_status dsi_lower_place_events(dsi_lowering *b)
     streamer sm = {.plan = plan};
     plan->streams = dsi_arena_array(plan->arena, MOST_STREAMS, sizeof *plan->streams);
     plan->events = dsi_arena_array(plan->arena, (size_t)plan->n_steps + 1, sizeof *plan->events);
-    plan->waits = dsi_arena_array(plan->arena, (size_t)plan->n_steps + 1, sizeof *plan->waits);
+    plan->waits = dsi_arena_array(plan->arena, count_waits(&sm) + 1, sizeof *plan->waits);
+    sm.told = calloc((size_t)plan->n_steps + 1, sizeof *sm.told);
     sm.own = malloc(((size_t)plan->n_refs + 1) * sizeof *sm.own);
     ds_status status = DS_OK;
-    if (plan->streams == NULL || plan->events == NULL || plan->waits == NULL || sm.own == NULL) {
+    if (plan->streams == NULL || plan->events == NULL || plan->waits == NULL || sm.own == NULL ||
+        sm.told == NULL) {
         status = ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for the streams of a plan");
     }
     status = status < 0 ? status : name_streams(plan);
@@ -223,5 +280,6 @@ ds_status dsi_lower_place_events(dsi_lowering *b)
         order_steps(&sm);
     }
     free(sm.own);
+    free(sm.told);
     return status;
 }

@@ -101,6 +101,7 @@ void dsi_lower_mark_swapped(dsi_lowering *b)
     for (uint32_t c = 0; c < b->plan->n_cells; ++c) {
         const bool known = c < b->env->n_residencies;
         b->plan->cell_swapped[c] = known && b->env->residencies[c].where != DSI_RESIDENCY_DEVICE;
+        b->plan->cell_on_host[c] = known && b->env->residencies[c].where == DSI_RESIDENCY_HOST;
         b->plan->cell_parent[c] = known ? b->env->residencies[c].parent : DS_NONE;
         b->plan->cell_offset[c] =
             b->plan->cell_parent[c] != DS_NONE ? b->env->residencies[c].offset : 0;

@@ -257,7 +257,7 @@ static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_pl
     DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
     if (is_elsewhere(&r->request) && !dsi_accel_is_auto(asked)) {
         DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
-        r->spec.isa = dsi_accel_isa(&r->spec.accel);
+        dsi_run_follow_accel(dsi_config_values(params->config), &r->spec);
     }
     return DS_OK;
 }

@@ -124,6 +124,9 @@ struct ds_engine {
     double step_targets; /* see engine_average.c */
     bool at_boundary;    /* the step in progress updates */
     bool applied;
+    bool accepted;           /* speculative updates are the step's */
+    uint64_t numbers_at;     /* dsi_exec_known_writes when they were started */
+    uint64_t undone_updates; /* steps in which they were not */
     dsi_onebit_state onebit;
     dsi_zenflow_state zenflow;
     ds_cell *late_pairs; /* of ZenFlow's overlap: n waiting, then n handed, of the same matrices */
@@ -164,11 +167,17 @@ ds_status dsi_engine_check_model(const ds_engine *engine, const ds_checkpoint *c
 /* ERR_STATE when the engine is broken: its states must not be used, let alone saved. */
 ds_status dsi_engine_check_whole(const ds_engine *engine, const char *call);
 
+/* ERR_STATE where speculative updates have changed states that the step may give back. name: of a
+ * parameter, for the message. */
+ds_status dsi_engine_check_settled(const ds_engine *engine, const char *name);
+
 /* Builds the programs from plans and specification; runs the piece of one that a call names
  * (ERR_STATE when another is awaited); the call that training awaits. */
 ds_status dsi_engine_make_programs(ds_engine *engine);
 ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call);
 dsi_engine_call dsi_engine_awaits(const ds_engine *engine);
+/* Tells the executor which phases of a step may be launched together (exec_join.c). */
+ds_status dsi_engine_join_phases(ds_engine *engine);
 
 /* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
  * logs the times every steps_per_print steps. */

@@ -210,10 +210,22 @@ static ds_status open_cell(const ds_engine *engine, ds_cell_kind kind, const cha
     return dsi_engine_same(engine, what, digest, status);
 }
 
+ds_status dsi_engine_check_settled(const ds_engine *engine, const char *name)
+{
+    return engine->spec.train.speculative && dsi_engine_awaits(engine) == DSI_CALL_STEP
+               ? ds_fail(engine->ctx, DS_ERR_STATE,
+                         "what belongs to %s is there before ds_engine_backward and behind "
+                         "ds_engine_step: with offload_optimizer.super_offload it is ahead of the "
+                         "step in between",
+                         name)
+               : DS_OK;
+}
+
 ds_status ds_engine_get(const ds_engine *engine, ds_cell_kind kind, const char *name, float *data,
                         size_t count)
 {
     ds_cell cell = DS_NONE;
+    DS_TRY(dsi_engine_check_settled(engine, name));
     DS_TRY(open_cell(engine, kind, name, NULL, count, &cell));
     DS_TRY(kind == DS_CELL_PARAM || kind == DS_CELL_MASTER ? dsi_zenflow_drain(engine)
                                                            : dsi_zenflow_finish(engine));
@@ -263,6 +275,7 @@ ds_status ds_engine_set(ds_engine *engine, ds_cell_kind kind, const char *name, 
                         size_t count)
 {
     ds_cell cell = DS_NONE;
+    DS_TRY(dsi_engine_check_settled(engine, name));
     DS_TRY(dsi_engine_check_set(engine, kind));
     DS_TRY(open_cell(engine, kind, name, data, count, &cell));
     DS_TRY(dsi_zenflow_finish(engine));

@@ -27,6 +27,11 @@ typedef struct dsi_engine_backward {
 void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p,
                              const dsi_engine_backward *how);
 
+/* engine_speculate.c: behind the numbers of updates ahead of the norm; what becomes of these,
+ * behind the others. */
+extern const dsi_program_action dsi_engine_note_numbers;
+void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p);
+
 /* engine_zenflow_step.c: what a step does in place of the update, once its gradients may be used.
  */
 void dsi_zenflow_program(const ds_engine *engine, dsi_program *p);

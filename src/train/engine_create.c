@@ -98,6 +98,18 @@ static void say_offloaded(const ds_engine *engine, const dsi_offload_disks *disk
            (double)ds_engine_host_bytes(engine) / 1048576.0);
 }
 
+/* What a step is launched as. */
+static void say_captured(const ds_engine *engine)
+{
+    enum { MOST = 4096 };
+    dsi_buf text = dsi_buf_make(MOST);
+    dsi_exec_captured_text(engine->exec, engine->train_id, &text);
+    if (!text.failed && text.size > 0) {
+        ds_log(engine->ctx, DS_LOG_JOB, "graphs: %s", dsi_buf_text(&text));
+    }
+    dsi_buf_free(&text);
+}
+
 /* Memory for cells and arenas, storage for the cells that live elsewhere. */
 static ds_status allocate_memory(ds_engine *engine)
 {
@@ -106,10 +118,19 @@ static ds_status allocate_memory(ds_engine *engine)
     dsi_offload_swap_params(&engine->spec.offload, &disks, &swap);
     dsi_exec_set_residencies(engine->exec, engine->residencies.items, engine->residencies.n, &swap);
     DS_TRY(dsi_exec_allocate(engine->exec));
+    say_captured(engine);
     if (engine->residencies.n > 0) {
         say_offloaded(engine, &disks);
     }
     return DS_OK;
+}
+
+/* As DeepSpeed shares them out: the steps keep the whole part of the rest. */
+static uint32_t host_threads(const ds_engine *engine)
+{
+    const uint32_t all = ds_ctx_n_threads(engine->ctx);
+    const uint32_t kept = (uint32_t)((1.0 - engine->spec.host_cores) * (double)all);
+    return kept < all ? all - kept : 1;
 }
 
 static ds_status allocate(ds_engine *engine)
@@ -120,7 +141,9 @@ static ds_status allocate(ds_engine *engine)
     DS_TRY(dsi_exec_add(engine->exec, engine->train_plan, &engine->train_id));
     DS_TRY(dsi_exec_add(engine->exec, engine->eval_plan, &engine->eval_id));
     DS_TRY(dsi_engine_make_programs(engine));
+    DS_TRY(dsi_engine_join_phases(engine));
     DS_TRY(dsi_zenflow_open(engine));
+    dsi_exec_set_host_threads(engine->exec, host_threads(engine));
     DS_TRY(dsi_engine_open_compression(engine));
     DS_TRY(allocate_memory(engine));
     DS_TRY(dsi_engine_open_flops(engine));

@@ -231,6 +231,27 @@ static const dsi_program_action report_step_action = {"report_step", report_step
 
 /* ---- the programs ---------------------------------------------------------------------------- */
 
+static bool is_joined(const ds_engine *engine)
+{
+    const dsi_train_spec *t = &engine->spec.train;
+    return dsi_accel_chosen(&engine->spec.accel)->graphs != NULL && engine->pipe == NULL &&
+           !t->zenflow.on && !t->onebit.on && !t->loco.on &&
+           engine->spec.average != DS_AVERAGE_TARGETS;
+}
+
+/* With joined phases what the host writes for a step stands before all of it; where it would be
+ * written otherwise, it is again, if it has changed since. */
+static void add_numbers_ahead(const ds_engine *engine, dsi_program *p)
+{
+    dsi_program_do(p, &seed_loss_action);
+    dsi_program_do(p, &update_numbers);
+    if (engine->spec.train.accumulation > 1) {
+        dsi_program_if(p, &first_micro);
+        dsi_program_do(p, &clear_gradients_action);
+        dsi_program_end(p);
+    }
+}
+
 static void add_forward(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_await(p, DSI_CALL_FORWARD, "forward");
@@ -238,6 +259,9 @@ static void add_forward(const ds_engine *engine, dsi_program *p)
         dsi_program_do(p, &dsi_engine_write_compression);
     }
     dsi_program_do(p, &dsi_engine_load_batch);
+    if (is_joined(engine)) {
+        add_numbers_ahead(engine, p);
+    }
     dsi_program_run(p, DSI_PLAN_TRAIN, DS_PHASE_FORWARD, 0);
 }
 
@@ -256,8 +280,11 @@ void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p,
         dsi_program_do(p, &clear_gradients_action);
         dsi_program_end(p);
     }
-    if (dsi_train_is_early(&engine->spec.train)) {
+    if (dsi_train_is_early(&engine->spec.train) || engine->spec.train.speculative) {
         dsi_program_do(p, &update_numbers);
+    }
+    if (engine->spec.train.speculative) {
+        dsi_program_do(p, &dsi_engine_note_numbers);
     }
     dsi_program_run(p, DSI_PLAN_TRAIN, how->phase, how->slot);
     if (how->ends) {
@@ -269,8 +296,10 @@ static void add_backward(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_await(p, DSI_CALL_BACKWARD, "backward");
     dsi_program_do(p, &dsi_engine_load_gradients);
-    const dsi_engine_backward how = {
-        .phase = DS_PHASE_BACKWARD, .of_loss = true, .may_be_first = true, .ends = true};
+    const dsi_engine_backward how = {.phase = DS_PHASE_BACKWARD,
+                                     .of_loss = true,
+                                     .may_be_first = !is_joined(engine),
+                                     .ends = true};
     dsi_engine_add_backward(engine, p, &how);
 }
 
@@ -330,18 +359,34 @@ static void add_update(const ds_engine *engine, dsi_program *p)
     }
 }
 
+/* Gradients are applied whatever they are, so that the host looks at the norm behind that. */
+static bool judges_late(const ds_engine *engine)
+{
+    return is_joined(engine) && engine->spec.train.keep_nonfinite &&
+           !engine->spec.train.speculative;
+}
+
 static void add_step(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_do(p, &begin_step_action);
     dsi_program_if(p, &at_boundary);
     dsi_program_do(p, &update_numbers);
-    add_norm(engine, p);
-    dsi_program_if(p, &gradients_finite);
-    add_update(engine, p);
-    if (engine->pipe != NULL) {
-        dsi_pipe_add_copies(engine, p);
+    if (judges_late(engine)) {
+        dsi_program_run(p, DSI_PLAN_TRAIN, engine->own.phases.norm, 0);
+        add_update(engine, p);
+        dsi_program_do(p, &judge_gradients_action);
+    } else {
+        add_norm(engine, p);
+        dsi_program_if(p, &gradients_finite);
+        add_update(engine, p);
+        if (engine->pipe != NULL) {
+            dsi_pipe_add_copies(engine, p);
+        }
+        dsi_program_end(p);
     }
-    dsi_program_end(p);
+    if (engine->spec.train.speculative) {
+        dsi_engine_add_decision(engine, p);
+    }
     dsi_program_if(p, &step_skipped);
     dsi_program_do(p, &count_skip_action);
     dsi_program_end(p);
@@ -353,6 +398,23 @@ static void add_step(const ds_engine *engine, dsi_program *p)
     }
     dsi_program_do(p, &report_step_action);
     dsi_program_end(p);
+}
+
+/* What runs one behind the other when a batch is trained by one call: micro-batches, the last of
+ * which goes on to the norm, and, where the host has nothing to decide, to the updates. */
+ds_status dsi_engine_join_phases(ds_engine *engine)
+{
+    const dsi_train_phases *phases = &engine->own.phases;
+    const ds_phase all[] = {DS_PHASE_FORWARD, DS_PHASE_BACKWARD, phases->norm, phases->update};
+    const dsi_plan *plan = engine->train_plan;
+    const bool updates = judges_late(engine) &&
+                         plan->phase_begin[phases->update] < plan->phase_begin[phases->update + 1];
+    if (!is_joined(engine)) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 2));
+    DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 3));
+    return updates ? dsi_exec_join(engine->exec, engine->train_id, all, 4) : DS_OK;
 }
 
 ds_status dsi_engine_make_programs(ds_engine *engine)

@@ -62,7 +62,8 @@ static ds_status write_muon(ds_engine *engine)
         hyper[DSI_HYPER_BETA1] = (float)spec->muon_momentum;
         hyper[DSI_HYPER_WEIGHT_DECAY] =
             group == DSI_GROUP_DECAY || spec->decay_all ? (float)spec->weight_decay : 0.0f;
-        DS_TRY(dsi_exec_write(engine->exec, engine->own.muon_hyper[group], 0, hyper, sizeof hyper));
+        DS_TRY(
+            dsi_exec_write_known(engine->exec, engine->own.muon_hyper[group], hyper, sizeof hyper));
     }
     return DS_OK;
 }
@@ -131,7 +132,7 @@ ds_status dsi_engine_write_hyper(ds_engine *engine, const ds_cell cells[2], int6
         if (spec->train.ademamix.on) {
             write_ademamix(&spec->train.ademamix, beta1, t, hyper);
         }
-        DS_TRY(dsi_exec_write(engine->exec, cells[group], 0, hyper, sizeof hyper));
+        DS_TRY(dsi_exec_write_known(engine->exec, cells[group], hyper, sizeof hyper));
     }
     return spec->train.muon.on ? write_muon(engine) : DS_OK;
 }

@@ -108,6 +108,24 @@ static ds_status train_pipeline(ds_engine *engine, ds_batch_fn next, void *user,
     return DS_OK;
 }
 
+/* sum: of their losses, if asked for. Those of targets weigh by counts that a step forgets; others
+ * are looked at behind it, so that it may be launched with the rest. */
+static ds_status train_micro_batches(ds_engine *engine, ds_batch_fn next, void *user, bool sums,
+                                     double *sum)
+{
+    const bool weighed = engine->spec.average == DS_AVERAGE_TARGETS;
+    for (int64_t i = 0; i < engine->spec.train.accumulation; ++i) {
+        ds_batch batch = {0};
+        DS_TRY(next(user, &batch));
+        DS_TRY(ds_engine_forward(engine, &batch));
+        DS_TRY(ds_engine_backward(engine));
+        DS_TRY(sums && weighed ? add_loss(engine, sum) : DS_OK);
+        DS_TRY(ds_engine_step(engine));
+        DS_TRY(sums && !weighed ? add_loss(engine, sum) : DS_OK);
+    }
+    return DS_OK;
+}
+
 ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user, double *loss_out)
 {
     const bool weighed = engine->spec.average == DS_AVERAGE_TARGETS;
@@ -115,13 +133,12 @@ ds_status ds_engine_train_batch(ds_engine *engine, ds_batch_fn next, void *user,
     if (engine->pipe != NULL) {
         DS_TRY(train_pipeline(engine, next, user, &sum));
     }
-    for (int64_t i = 0; engine->pipe == NULL && i < engine->spec.train.accumulation; ++i) {
-        ds_batch batch = {0};
-        DS_TRY(next(user, &batch));
-        DS_TRY(ds_engine_forward(engine, &batch));
-        DS_TRY(ds_engine_backward(engine));
-        DS_TRY(loss_out != NULL ? add_loss(engine, &sum) : DS_OK);
-        DS_TRY(ds_engine_step(engine));
+    if (engine->pipe == NULL) {
+        DS_TRY(dsi_exec_hold(engine->exec, true));
+        const ds_status status = train_micro_batches(engine, next, user, loss_out != NULL, &sum);
+        const ds_status released = dsi_exec_hold(engine->exec, false);
+        DS_TRY(status);
+        DS_TRY(released);
     }
     if (loss_out != NULL) {
         const double micro_batches =

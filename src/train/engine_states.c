@@ -82,6 +82,7 @@ static ds_status find(const ds_engine *engine, query *q)
     if (q->cell == DS_NONE) {
         return ds_fail(engine->ctx, DS_ERR_NOT_FOUND, "there is no parameter named %s", q->name);
     }
+    DS_TRY(dsi_engine_check_settled(engine, q->name));
     if (q->kind == DS_STATE_PARAM) {
         DS_TRY(dsi_engine_check_plain(engine, q->cell));
         const ds_cell master = ds_cells_find(engine->cells, DS_CELL_MASTER, q->name);

@@ -30,8 +30,10 @@ ds_status config_plan_build(ds_ctx *ctx, const ds_model *model, const config_pla
         status = ds_config_resolve(config, what->n_ranks, NULL);
     }
     if (status >= 0) {
-        const ds_engine_params params = {
-            .model = model, .config = config, .seq_length = what->seq_length};
+        const ds_engine_params params = {.model = model,
+                                         .config = config,
+                                         .seq_length = what->seq_length,
+                                         .accelerator = what->accelerator};
         status = dsi_engine_read_config(ctx, &params, &spec);
     }
     if (status >= 0) {

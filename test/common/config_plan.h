@@ -15,6 +15,7 @@ typedef struct config_plan {
     const char *frozen; /* a glob pattern; NULL: none */
     uint32_t n_ranks;
     int64_t seq_length;
+    const char *accelerator; /* whose memory it is planned for; NULL: the best there is */
 } config_plan;
 
 /* Then dsi_rank_plan_free. */

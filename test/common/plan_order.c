@@ -132,7 +132,9 @@ static void find_known(graph *g)
         const bool starts = step->kind == DSI_STEP_START;
         const uint32_t before = last_before(g, t, !starts);
         if (before < 2 * g->n) {
-            learn(g, t, before, !starts || g->queues);
+            const bool in_turn =
+                plan->streams[step->stream].role == DSI_PLAN_STREAM_HOST || g->queues;
+            learn(g, t, before, !starts || in_turn);
         }
         const uint32_t first = t - s + plan->phase_begin[step->phase];
         for (uint32_t u = first; starts && u-- > 0;) { /* the last that its set has computed */

@@ -125,6 +125,16 @@ static const bad table[] = {
      "reset_T: 9}}",
      "at most 1"},
     {"zero_optimization: {offload_optimizer: {ratio: 0.5}}", "expected zero_optimization.stage 3"},
+    {"zero_optimization: {stage: 2, offload_optimizer: {device: 'cpu', super_offload: true}}",
+     "expected zero_optimization.stage 3"},
+    {"zero_optimization: {stage: 3, offload_optimizer: {super_offload: true}}",
+     "expected offload_optimizer.device cpu"},
+    {"zero_optimization: {stage: 3, offload_optimizer: {device: 'cpu', super_offload: true, "
+     "cpuadam_cores_perc: 0}}",
+     "expected cpuadam_cores_perc above 0"},
+    {"gradient_accumulation_steps: 2, zero_optimization: {stage: 3, offload_optimizer: {device: "
+     "'cpu', super_offload: true}}",
+     "expected gradient_accumulation_steps 1"},
     {"data_parallel_size: 3", "data_parallel_size: expected the world size, 1, found 3"},
     /* features that are not built */
     {"zero_optimization: {offload_param: {device: 'nvme', nvme_path: '/x'}}",

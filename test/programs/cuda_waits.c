@@ -49,34 +49,51 @@ typedef struct setting {
     bool states, params; /* on the host */
     uint32_t accumulation;
     ds_optimizer_kind optimizer;
+    bool host, ahead; /* the processor updates what is there; before the norm is known */
 } setting;
 
 #define F32  DS_DTYPE_F32
 #define BF16 DS_DTYPE_BF16
 static const setting settings[] = {
-    {"zero0", gpt2, F32, 2, 0, false, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero1", llama, BF16, 2, 1, false, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero2", gpt2, BF16, 2, 2, false, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero3", llama, F32, 2, 3, false, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero3, three ranks", gpt2, BF16, 3, 3, false, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero2, three ranks, 2 micro-batches", llama, F32, 3, 2, false, false, 2, DS_OPTIMIZER_ADAM},
-    {"zero3, 2 micro-batches", gpt2, F32, 2, 3, false, false, 2, DS_OPTIMIZER_ADAM},
-    {"zero0, 2 micro-batches", llama, BF16, 2, 0, false, false, 2, DS_OPTIMIZER_ADAM},
-    {"zero2, Muon", llama, F32, 2, 2, false, false, 1, DS_OPTIMIZER_MUON},
-    {"one rank, states on the host", gpt2, F32, 1, 0, true, false, 1, DS_OPTIMIZER_ADAM},
-    {"one rank, all on the host", llama, BF16, 1, 3, true, true, 1, DS_OPTIMIZER_ADAM},
+    {"zero0", gpt2, F32, 2, 0, false, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero1", llama, BF16, 2, 1, false, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero2", gpt2, BF16, 2, 2, false, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero3", llama, F32, 2, 3, false, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero3, three ranks", gpt2, BF16, 3, 3, false, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero2, three ranks, 2 micro-batches", llama, F32, 3, 2, false, false, 2, DS_OPTIMIZER_ADAM,
+     false, false},
+    {"zero3, 2 micro-batches", gpt2, F32, 2, 3, false, false, 2, DS_OPTIMIZER_ADAM, false, false},
+    {"zero0, 2 micro-batches", llama, BF16, 2, 0, false, false, 2, DS_OPTIMIZER_ADAM, false, false},
+    {"zero2, Muon", llama, F32, 2, 2, false, false, 1, DS_OPTIMIZER_MUON, false, false},
+    {"one rank, states on the host", gpt2, F32, 1, 0, true, false, 1, DS_OPTIMIZER_ADAM, false,
+     false},
+    {"one rank, all on the host", llama, BF16, 1, 3, true, true, 1, DS_OPTIMIZER_ADAM, false,
+     false},
     {"one rank, states on the host, 2 micro-batches", llama, F32, 1, 1, true, false, 2,
-     DS_OPTIMIZER_LION},
+     DS_OPTIMIZER_LION, false, false},
     {"one rank, all on the host, 2 micro-batches", gpt2, BF16, 1, 3, true, true, 2,
-     DS_OPTIMIZER_ADAM},
-    {"zero1, states on the host", gpt2, BF16, 2, 1, true, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero2, states on the host", llama, F32, 2, 2, true, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero3, states on the host", gpt2, F32, 2, 3, true, false, 1, DS_OPTIMIZER_ADAM},
-    {"zero3, all on the host", llama, BF16, 2, 3, true, true, 1, DS_OPTIMIZER_ADAM},
-    {"zero3, three ranks, all on the host", gpt2, BF16, 3, 3, true, true, 1, DS_OPTIMIZER_ADAM},
+     DS_OPTIMIZER_ADAM, false, false},
+    {"zero1, states on the host", gpt2, BF16, 2, 1, true, false, 1, DS_OPTIMIZER_ADAM, false,
+     false},
+    {"zero2, states on the host", llama, F32, 2, 2, true, false, 1, DS_OPTIMIZER_ADAM, false,
+     false},
+    {"zero3, states on the host", gpt2, F32, 2, 3, true, false, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero3, all on the host", llama, BF16, 2, 3, true, true, 1, DS_OPTIMIZER_ADAM, false, false},
+    {"zero3, three ranks, all on the host", gpt2, BF16, 3, 3, true, true, 1, DS_OPTIMIZER_ADAM,
+     false, false},
     {"zero2, states on the host, 2 micro-batches", llama, BF16, 2, 2, true, false, 2,
-     DS_OPTIMIZER_ADAM},
-    {"zero3, LAMB, states on the host", gpt2, F32, 2, 3, true, false, 1, DS_OPTIMIZER_LAMB},
+     DS_OPTIMIZER_ADAM, false, false},
+    {"zero3, LAMB, states on the host", gpt2, F32, 2, 3, true, false, 1, DS_OPTIMIZER_LAMB, false,
+     false},
+    {"one rank, updated on the host", gpt2, F32, 1, 0, true, false, 1, DS_OPTIMIZER_ADAM, true,
+     false},
+    {"one rank, all updated on the host", llama, BF16, 1, 3, true, true, 1, DS_OPTIMIZER_ADAM, true,
+     false},
+    {"zero1, updated on the host", llama, BF16, 2, 1, true, false, 2, DS_OPTIMIZER_ADAM, true,
+     false},
+    {"zero3, updated on the host", gpt2, F32, 2, 3, true, false, 1, DS_OPTIMIZER_LION, true, false},
+    {"one rank, updated ahead of the norm", llama, BF16, 1, 3, true, false, 1, DS_OPTIMIZER_ADAM,
+     true, true},
 };
 
 enum { SETTINGS = sizeof settings / sizeof settings[0] };
@@ -109,7 +126,6 @@ static dsi_engine_spec make_spec(const bench *b)
     spec.train.batch = BATCH;
     spec.train.seq_length = SEQ;
     spec.train.accumulation = c->accumulation;
-    spec.train.max_norm = 0.1;
     spec.train.optimizer = c->optimizer;
     spec.train.max_coeff = 10.0;
     spec.train.min_coeff = 0.01;
@@ -131,6 +147,10 @@ static dsi_engine_spec make_spec(const bench *b)
     spec.prefetch = 1000;
     spec.offload = small_away(b->folder, c->states ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE,
                               c->params ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE);
+    spec.offload.how.host = c->host;
+    spec.host_cores = 1.0;
+    spec.train.speculative = c->ahead;
+    spec.train.max_norm = c->ahead ? 1e6 : 0.1;
     return spec;
 }
 
@@ -164,11 +184,15 @@ static ds_status run_steps(bench *b, ds_engine *engine, uint64_t *hash_out)
     int32_t data[4][BATCH * SEQ];
     uint64_t norms = 0;
     int32_t at = (int32_t)b->rank;
-    for (uint32_t step = 0; step < STEPS; ++step) {
+    const uint32_t n = b->c->ahead ? STEPS + 1 : STEPS; /* undone, accepted, and seen by a step */
+    for (uint32_t step = 0; step < n; ++step) {
         for (uint32_t micro = 0; micro < b->c->accumulation; ++micro, at += MOST_RANKS) {
             const ds_batch batch = feed(at, tensors, data);
             DS_TRY(ds_engine_forward(engine, &batch));
             DS_TRY(ds_engine_backward(engine));
+            if (b->c->ahead && step == 0) { /* too late for what is ahead, which is undone */
+                DS_TRY(ds_engine_set_lr(engine, 2e-3));
+            }
             DS_TRY(ds_engine_step(engine));
         }
         norms = with_norm(norms, ds_engine_grad_norm(engine));

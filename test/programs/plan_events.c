@@ -50,6 +50,9 @@ static const char llama[] =
 #define STATES(where)                                                                              \
     ",\"sub_group_size\":5000,\"offload_optimizer\":{" where                                       \
     ",\"pipeline_read\":true,\"pipeline_write\":true}"
+/* Updated there, beside a device with memory of its own. */
+#define BESIDE        ",\"sub_group_size\":5000,\"offload_optimizer\":{" HOST ",\"cpuadam_cores_perc\":1}"
+#define AHEAD         ",\"offload_optimizer\":{" HOST ",\"cpuadam_cores_perc\":1,\"super_offload\":true}"
 #define PARAMS(where) ",\"offload_param\":{" where "}"
 #define ZERO(n, more) "\"zero_optimization\":{\"stage\":" n ",\"overlap_comm\":true" more "}"
 #define ZENFLOW                                                                                    \
@@ -96,6 +99,14 @@ static const struct {
      "{" ADAM "\"fp16\":{\"enabled\":true},\"gradient_accumulation_steps\":4," ZERO(
          "3", SMALL ",\"zero_hpz_partition_size\":2") "}",
      4},
+    {"zero1 updated on the host", gpt2, "{" ADAM BF16 CLIP ZERO("1", SMALL BESIDE) "}", 2},
+    {"zero3 updated on the host, parameters there", llama,
+     "{" ADAM BF16 CLIP ZERO("3", SMALL BESIDE PARAMS(HOST)) "}", 4},
+    {"zero3 early updates on the host", llama, "{" ADAM EARLY ZERO("3", SMALL BESIDE) "}", 2},
+    {"one rank, updated on the host ahead of the norm", gpt2,
+     "{" ADAM BF16 CLIP ZERO("3", SMALL AHEAD) "}", 1},
+    {"zero3 updated on the host ahead of the norm", llama,
+     "{" ADAM BF16 CLIP ZERO("3", SMALL AHEAD PARAMS(HOST)) "}", 2},
 };
 
 enum { PLANS = sizeof plans / sizeof plans[0], SEQ = 32 };
@@ -261,6 +272,9 @@ static void try_plan(dsi_plan *plan, const char *name, tally *t)
         }
         if (plan->steps[s].kind == DSI_STEP_WAIT) {
             try_delayed(&g, plan, &k, s, name, t);
+            if (plan->steps[s].on_host) {
+                continue; /* an update, of which nobody can tell that it ought to be there */
+            }
             drop_copy(plan, plan->steps[s].start, s);
             const bool refused = is_refused(plan);
             put_back(plan, &k);
@@ -284,7 +298,11 @@ static int run(ds_ctx *ctx, uint32_t number)
     const config_plan what = {.name = plans[number].name,
                               .config = plans[number].config,
                               .n_ranks = plans[number].n_ranks,
-                              .seq_length = SEQ};
+                              .seq_length = SEQ,
+                              .accelerator =
+                                  strstr(plans[number].config, "cpuadam_cores_perc") != NULL
+                                      ? "sim" /* its memory is apart */
+                                      : NULL};
     if (config_plan_model(ctx, plans[number].model, &model) < 0 ||
         config_plan_build(ctx, model, &what, &plan) < 0) {
         (void)fprintf(stderr, "plan_events: %s: %s\n", what.name, ds_ctx_error(ctx));

@@ -51,7 +51,8 @@ static dsi_engine_spec make_spec(uint32_t which, const char *folder)
     spec.train.accumulation = pick(which, 11, 3) == 0 ? 2 : 1;
     spec.train.keep_nonfinite =
         !zenflow && spec.train.accumulation == 1 && spec.train.dtype != DS_DTYPE_F16;
-    spec.train.max_norm = spec.train.keep_nonfinite ? 0.0 : 0.1;
+    spec.train.keep_nonfinite = spec.train.keep_nonfinite && pick(which, 17, 3) != 0;
+    spec.train.max_norm = spec.train.keep_nonfinite ? 0.0 : pick(which, 18, 2) == 0 ? 0.1 : 1e6;
     spec.train.zenflow = (dsi_zenflow_spec){.on = zenflow,
                                             .ratio = 0.2,
                                             .update_every = 2,
@@ -60,6 +61,16 @@ static dsi_engine_spec make_spec(uint32_t which, const char *folder)
                                             .overlap = zenflow && pick(which, 13, 2) == 0};
     spec.no_reuse = pick(which, 14, 4) == 0;
     return spec;
+}
+
+/* On `sim` alone: the processor updates what is in its memory, perhaps before the norm is known. */
+static void update_on_host(dsi_engine_spec *spec, uint32_t which)
+{
+    const dsi_train_spec *t = &spec->train;
+    spec->host_cores = 1.0;
+    spec->offload.how.host = !t->zenflow.on && pick(which, 19, 4) != 0;
+    spec->train.speculative = spec->offload.how.host && t->accumulation == 1 &&
+                              !dsi_train_is_early(t) && pick(which, 20, 2) == 0;
 }
 
 static ds_status train(ds_engine *engine, result *got)
@@ -110,6 +121,7 @@ static ds_status compare(ds_ctx *ctx, const char *folder, ds_model *const models
         (void)snprintf(text, sizeof text, "sim:seed=%ld,turn=%u", seed,
                        1u << pick((uint32_t)seed, 16, 14));
         DS_TRY_GOTO(status, dsi_accel_choose(ctx, text, &spec.accel), done);
+        update_on_host(&spec, which);
         DS_TRY_GOTO(status, run(ctx, model, &spec, &got), done);
         if (memcmp(&got, &wanted[which], sizeof got) != 0) {
             status = ds_fail(ctx, DS_ERR_STATE,

@@ -33,6 +33,23 @@ config off.json '"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"sta
     "offload_optimizer": {"device": "cpu"}}'
 on_cuda 5 2 off.json off "${own[@]}" || fail "offload" off.log
 [ "$(weights off)" = "$(weights cuda0)" ] || fail "offload gives other weights"
+grep -Eq 'offloaded: 0 MiB to disk, [0-9]+ MiB to host memory' off.log || fail "offload without device_memory" off.log
+
+# Updated there: ahead of the norm, too; by nobody but the device where the share of the threads is 0; refused where there is no device.
+super() { # FILE KEYS
+    config "$1.json" "\"train_micro_batch_size_per_gpu\": 4, \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0,
+        \"offload_optimizer\": {\"device\": \"cpu\", $2}}"
+}
+super ahead '"super_offload": true'
+super device '"cpuadam_cores_perc": 0'
+for how in ahead device; do
+    on_cuda 7 2 "$how.json" "$how" "${own[@]}" --print_plan || fail "$how" "$how.log"
+    [ "$(weights "$how")" = "$(weights cuda0)" ] || fail "$how gives other weights"
+done
+grep -Eq '^ *[0-9]+ backward +host ' ahead.log || fail "no update on the host in the backward phase"
+if grep -Eq '^ *[0-9]+ [a-z]+ +host ' device.log; then fail "an update on the host by none of the threads"; fi
+if train 2 ahead.json oncpu "${own[@]}"; then fail "super_offload without a device is not refused" oncpu.log; fi
+grep -q "super_offload: the accelerator cpu has the host's memory" oncpu.log || fail "super_offload on cpu" oncpu.log
 
 # On disk, where the devices themselves move it; without that, and without a device, refused by the key's name.
 nvme() { # FILE KEY

@@ -370,6 +370,92 @@ static ds_status check_events(accel_conform *c)
     return status;
 }
 
+/* ---- calls of the host ----------------------------------------------------------------------- */
+
+typedef struct host_job {
+    const unsigned char *from;
+    unsigned char *to;
+    uint32_t n; /* how often it was called */
+} host_job;
+
+static void add_one(void *arg)
+{
+    host_job *job = arg;
+    for (size_t i = 0; i < BLOCK_BYTES; ++i) {
+        job->to[i] = (unsigned char)(job->from[i] + 1);
+    }
+    job->n += 1;
+}
+
+/* Block 0 goes to the host, is changed there in another stream's turn, and comes back as block 1.
+ */
+static ds_status queue_call(accel_conform *c, const shadow *s, const queues *q, host_job *job)
+{
+    const ds_accel_streams *t = c->accel->streams;
+    DS_TRY(t->copy(q->streams[0], s->room, s->device[0], BLOCK_BYTES));
+    DS_TRY(t->record(q->streams[0], q->events[0]));
+    DS_TRY(t->wait(q->streams[1], q->events[0]));
+    DS_TRY(t->call(q->streams[1], add_one, job));
+    DS_TRY(t->record(q->streams[1], q->events[1]));
+    DS_TRY(t->wait(q->streams[0], q->events[1]));
+    return t->copy(q->streams[0], s->device[1], job->to, BLOCK_BYTES);
+}
+
+static ds_status use_calls(accel_conform *c, const shadow *s, const queues *q, bool captured)
+{
+    const ds_accel_graphs *g = c->accel->graphs;
+    host_job job = {s->room, s->room + BLOCK_BYTES, 0};
+    ds_accel_graph *graph = NULL;
+    ds_status status = captured ? g->begin(q->streams[0]) : DS_OK;
+    if (status == DS_ERR_UNSUPPORTED) {
+        return DS_OK; /* not as it was opened */
+    }
+    DS_TRY(status);
+    if (captured) {
+        status = queue_call(c, s, q, &job);
+        const ds_status ended = g->end(q->streams[0], &graph);
+        status = status < 0 ? status : ended;
+    }
+    for (uint32_t round = 0; round < 1 + c->rounds && status >= 0; ++round) {
+        const int byte = (int)below(c, 10, round, 255);
+        status = c->accel->streams->fill(q->streams[0], s->device[0], byte, BLOCK_BYTES);
+        memset(s->host[0], byte, BLOCK_BYTES);
+        memset(s->host[1], byte + 1, BLOCK_BYTES);
+        status = status < 0 ? status
+                 : captured ? g->launch(q->streams[0], graph)
+                            : queue_call(c, s, q, &job);
+        status = status < 0 ? status : synchronize(c, q);
+        status = status < 0 ? status : compare(c, s, "calls of the host");
+        if (status >= 0 && job.n != round + 1) {
+            status = ds_fail(c->ctx, DS_ERR_STATE, "%u calls of the host, expected %u", job.n,
+                             round + 1);
+        }
+    }
+    if (captured) {
+        const ds_status last = synchronize(c, q);
+        g->destroy(&graph);
+        status = status < 0 ? status : last;
+    }
+    return status;
+}
+
+static ds_status check_calls(accel_conform *c)
+{
+    shadow s;
+    queues q;
+    ds_status status = make(c, &s);
+    status = status < 0 ? status : open_queues(c, &q);
+    status = status < 0 ? status : use_calls(c, &s, &q, false);
+    if (status >= 0 && c->accel->graphs != NULL) {
+        status = use_calls(c, &s, &q, true);
+    }
+    if (status >= 0) {
+        close_queues(c, &q);
+    }
+    drop(c, &s);
+    return status;
+}
+
 static const accel_check checks[] = {
     {.name = "memory: zeroed, aligned, copied and filled", .run = check_memory},
     {.name = "streams: random work, ordered by events alone",
@@ -378,6 +464,10 @@ static const accel_check checks[] = {
     {.name = "events: without a record, recorded again, long queues",
      .run = check_events,
      .streams = true},
+    {.name = "calls: of the host, in a stream's turn",
+     .run = check_calls,
+     .streams = true,
+     .calls = true},
     {.name = "graphs: captured work, launched again and again",
      .run = check_graphs,
      .graphs = true},

@@ -23,6 +23,7 @@ typedef struct accel_check {
     ds_status (*run)(accel_conform *c);
     bool streams;  /* of accelerators that have them */
     bool graphs;   /* likewise */
+    bool calls;    /* of accelerators whose streams make calls of the host */
     bool computes; /* of accelerators that compute */
     bool disks;    /* of those that read and write files by themselves */
 } accel_check;

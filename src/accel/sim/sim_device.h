@@ -48,12 +48,14 @@ typedef struct sim_region {
     size_t bytes;
 } sim_region;
 
-typedef enum sim_kind { SIM_LAUNCH, SIM_COPY, SIM_FILL, SIM_RECORD, SIM_WAIT } sim_kind;
+typedef enum sim_kind { SIM_LAUNCH, SIM_COPY, SIM_FILL, SIM_RECORD, SIM_WAIT, SIM_CALL } sim_kind;
 
 typedef struct sim_work {
     sim_kind kind;
     const ds_kernel *kernel;
     const ds_kernel_call *call, *told; /* what runs; what a failure names */
+    void (*fn)(void *arg);             /* of a call of the host's */
+    void *arg;
     void *to;
     const void *from;
     size_t bytes, done;

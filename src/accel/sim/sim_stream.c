@@ -90,6 +90,9 @@ static void take_turn(ds_accel_stream *s)
     case SIM_RECORD:
         w->event->done = w->ticket;
         break;
+    case SIM_CALL:
+        w->fn(w->arg);
+        break;
     case SIM_WAIT:
         break;
     }
@@ -215,6 +218,7 @@ static void take_time(ds_accel_stream *s, const sim_work *w)
     switch (w->kind) {
     case SIM_LAUNCH:
     case SIM_FILL:
+    case SIM_CALL:
         dsi_sim_time_kernel(s->device, s->ctx, &s->clock);
         break;
     case SIM_COPY:
@@ -343,6 +347,11 @@ static ds_status wait(ds_accel_stream *s, ds_accel_event *event)
     return dsi_sim_put(s, (sim_work){.kind = SIM_WAIT, .event = event});
 }
 
+static ds_status call(ds_accel_stream *s, void (*fn)(void *arg), void *arg)
+{
+    return dsi_sim_put(s, (sim_work){.kind = SIM_CALL, .fn = fn, .arg = arg});
+}
+
 const ds_accel_streams dsi_sim_streams = {.create = create,
                                           .destroy = destroy,
                                           .launch = launch,
@@ -352,4 +361,5 @@ const ds_accel_streams dsi_sim_streams = {.create = create,
                                           .event_create = event_create,
                                           .event_destroy = event_destroy,
                                           .record = record,
-                                          .wait = wait};
+                                          .wait = wait,
+                                          .call = call};

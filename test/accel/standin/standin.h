@@ -39,12 +39,14 @@ typedef struct region {
     bool own;       /* of the host, by cuMemHostAlloc */
 } region;
 
-typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH, CALL } kind;
+typedef enum kind { LAUNCH, COPY, FILL, RECORD, WAIT, GRAPH, CALL, HOST } kind;
 
 typedef struct work {
     kind kind;
     const dsc_host_row *kernel;
     bool (*call)(const void *args); /* of another library's stand-in; whether it is done */
+    void (*fn)(void *arg);          /* of HOST */
+    void *arg;
     unsigned grid[3], block[3];
     unsigned char args[ARGS_BYTES];
     unsigned char *to;
@@ -140,6 +142,9 @@ STANDIN_API void standin_copy(void *to, const void *from, size_t bytes);
 /* standin_driver.c: takes the lock for a call; what is wrong before it can begin. */
 dsc_cu_result standin_enter(void);
 dsc_cu_result standin_leave(dsc_cu_result result);
+/* Runs a function of the host's: with the device's memory closed, and no call of the driver is
+ * allowed in it. */
+void standin_run_host(void (*fn)(void *arg), void *arg);
 /* Whether this wait is the one to be ignored. idle: it has nothing to wait for. */
 bool standin_ignores(bool idle);
 

@@ -29,6 +29,7 @@ struct CUmod_st {
 static struct CUctx_st context;
 static struct CUmod_st module;
 static _Thread_local bool is_current;
+static _Thread_local bool in_host_call; /* where the driver allows no call of its own */
 
 /* What STANDIN_API adds to declarations of the driver's own. */
 #define X(member, symbol, params) STANDIN_API dsc_cu_result symbol params;
@@ -85,6 +86,10 @@ bool standin_ignores(bool idle)
 
 dsc_cu_result standin_enter(void)
 {
+    if (in_host_call) {
+        (void)fputs("stand-in: a host function calls the driver\n", stderr);
+        abort();
+    }
     (void)pthread_mutex_lock(&standin_all.lock);
     return !standin_all.initialized                     ? DSC_CU_NOT_INITIALIZED
            : !is_current || standin_all.n_contexts == 0 ? DSC_CU_INVALID_CONTEXT
@@ -96,6 +101,14 @@ dsc_cu_result standin_leave(dsc_cu_result result)
     standin_protect(false);
     (void)pthread_mutex_unlock(&standin_all.lock);
     return result;
+}
+
+void standin_run_host(void (*fn)(void *arg), void *arg)
+{
+    standin_protect(false);
+    in_host_call = true;
+    fn(arg);
+    in_host_call = false;
 }
 
 bool standin_has_context(void)

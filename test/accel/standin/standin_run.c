@@ -52,6 +52,9 @@ static bool do_work(work *w)
         break;
     case CALL:
         return w->call(w->args);
+    case HOST:
+        standin_run_host(w->fn, w->arg);
+        break;
     case COPY:
     case FILL:
         return move(w);

@@ -282,3 +282,9 @@ dsc_cu_result cuLaunchKernel(dsc_cu_function function, unsigned grid_x, unsigned
     memcpy(w.args, args, bytes);
     return put(s, &w);
 }
+
+STANDIN_API dsc_cu_result cuLaunchHostFunc(dsc_cu_stream s, void (*fn)(void *arg), void *arg);
+dsc_cu_result cuLaunchHostFunc(dsc_cu_stream s, void (*fn)(void *arg), void *arg)
+{
+    return fn == NULL ? DSC_CU_INVALID_VALUE : put(s, &(work){.kind = HOST, .fn = fn, .arg = arg});
+}

@@ -110,6 +110,7 @@ enum {
       (dsc_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                \
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
        dsc_cu_stream stream, void **params, void **extra))                                         \
+    X(launch_host, cuLaunchHostFunc, (dsc_cu_stream stream, void (*fn)(void *arg), void *arg))     \
     X(capture_begin, cuStreamBeginCapture_v2, (dsc_cu_stream stream, int mode))                    \
     X(capture_end, cuStreamEndCapture, (dsc_cu_stream stream, dsc_cu_graph * graph_out))           \
     X(instantiate, cuGraphInstantiateWithFlags,                                                    \

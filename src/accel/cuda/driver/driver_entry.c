@@ -224,9 +224,9 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .groups = &dsc_groups,
                               .disks = &dsc_disks};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v7(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v8(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v7(const ds_accel_library *given)
+const ds_accel *ds_accel_v8(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

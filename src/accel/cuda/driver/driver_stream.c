@@ -190,6 +190,14 @@ static ds_status wait(ds_accel_stream *s, ds_accel_event *event)
     return DS_OK;
 }
 
+static ds_status call(ds_accel_stream *s, void (*fn)(void *arg), void *arg)
+{
+    DS_TRY(dsc_enter(s->device, s->ctx));
+    DSC_CU(s->ctx, s->device->cu, s->device->cu->launch_host(s->queue, fn, arg),
+           "cuLaunchHostFunc");
+    return DS_OK;
+}
+
 const ds_accel_streams dsc_streams = {.create = create,
                                       .destroy = destroy,
                                       .launch = launch,
@@ -199,4 +207,5 @@ const ds_accel_streams dsc_streams = {.create = create,
                                       .event_create = event_create,
                                       .event_destroy = event_destroy,
                                       .record = record,
-                                      .wait = wait};
+                                      .wait = wait,
+                                      .call = call};

@@ -1,0 +1,492 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Updates that the processor runs where their states live, while the device goes on: the bits of
+ * the run in memory, whatever the order, optimizer, precision and part; the checker's rules for
+ * them; the keys of a configuration; a kernel that fails. Over the stand-in of a GPU:
+ * test_cuda_accel.c; waits taken out: test_cuda_waits.sh. */
+#include "common/check.h"
+#include "common/engine_hash.h"
+#include "common/scratch.h"
+#include "common/small_run.h"
+#include "compile/run_spec.h"
+#include "exec/exec_state.h"
+#include "op/ops.h"
+#include "train/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { STEPS = 2 };
+
+static ds_ctx *ctx;
+static char *folder;
+
+static dsi_accel_choice choose(const char *text)
+{
+    dsi_accel_choice choice;
+    CHECK_OK(ctx, dsi_accel_choose(ctx, text, &choice));
+    return choice;
+}
+
+static dsi_engine_spec make_spec(ds_dtype dtype, const char *accel, bool away, bool params)
+{
+    dsi_engine_spec spec = small_spec(dtype);
+    spec.accel = choose(accel);
+    spec.train.max_norm = 0.1;
+    spec.host_cores = 1.0;
+    if (away) {
+        spec.offload = small_away(folder, DSI_RESIDENCY_HOST,
+                                  params ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE);
+        spec.offload.how.host = true;
+    }
+    return spec;
+}
+
+static uint32_t count_host(const dsi_plan *plan)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        n += plan->steps[s].on_host && plan->steps[s].kind == DSI_STEP_START ? 1 : 0;
+    }
+    return n;
+}
+
+static uint64_t train(ds_engine *engine)
+{
+    small_batch data;
+    uint64_t hash = 0;
+    for (int32_t step = 0; step < STEPS; ++step) {
+        const ds_batch batch = small_feed(step, &data);
+        for (int64_t micro = 0; micro < engine->spec.train.accumulation; ++micro) {
+            CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+            CHECK_OK(ctx, ds_engine_backward(engine));
+            CHECK_OK(ctx, ds_engine_step(engine));
+        }
+    }
+    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
+    return hash;
+}
+
+/* *host_out: its steps of the host's. */
+static uint64_t run(const char *config, const dsi_engine_spec *spec, uint32_t *host_out)
+{
+    ds_model *model = small_model(ctx, folder, config);
+    ds_engine *engine = small_engine(ctx, model, spec);
+    const uint64_t hash = train(engine);
+    *host_out = count_host(engine->train_plan);
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+    return hash;
+}
+
+static void expect(const char *config, const dsi_engine_spec *spec, uint64_t wanted,
+                   const char *what)
+{
+    uint32_t n = 0;
+    const uint64_t got = run(config, spec, &n);
+    if (got != wanted) {
+        fail_msg("%s: other bits than in memory", what);
+    }
+    if (n == 0) {
+        fail_msg("%s: no update on the host", what);
+    }
+}
+
+static void every_order_gives_the_bits_of_memory(void **state)
+{
+    static const char *const accels[] = {"cpu", "sim:seed=1", "sim:seed=2,turn=64",
+                                         "sim:seed=3,graphs=0"};
+    static const ds_dtype dtypes[] = {DS_DTYPE_F32, DS_DTYPE_BF16, DS_DTYPE_F16};
+    (void)state;
+    for (int d = 0; d < 3; ++d) {
+        uint32_t n = 0;
+        const dsi_engine_spec kept = make_spec(dtypes[d], "cpu", false, false);
+        const uint64_t wanted = run(small_llama, &kept, &n);
+        assert_int_equal(n, 0);
+        for (size_t a = 0; a < sizeof accels / sizeof accels[0]; ++a) {
+            for (int params = 0; params < 2; ++params) {
+                const dsi_engine_spec spec = make_spec(dtypes[d], accels[a], true, params == 1);
+                expect(small_llama, &spec, wanted, accels[a]);
+            }
+        }
+    }
+}
+
+static void no_setting_changes_a_bit(void **state)
+{
+    uint32_t n = 0;
+    (void)state;
+    for (int i = 0; i < 8; ++i) {
+        char what[40];
+        dsi_engine_spec kept = make_spec(DS_DTYPE_BF16, "cpu", false, false);
+        dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "sim:seed=4", true, i % 2 == 1);
+        spec.offload.how.chunk = i == 0 ? 0 : i == 1 ? 1 : 4096;
+        spec.offload.update_ahead = i == 2 ? 0 : i == 3 ? SIZE_MAX : 60000;
+        spec.offload.write_behind = i == 4 ? 0 : 60000;
+        spec.offload.ratio = i == 5 ? 0.4 : 1.0;
+        spec.no_reuse = i == 6;
+        spec.train.accumulation = kept.train.accumulation = i == 7 ? 2 : 1;
+        (void)snprintf(what, sizeof what, "setting %d", i);
+        expect(small_gpt2, &spec, run(small_gpt2, &kept, &n), what);
+    }
+}
+
+/* Updates that wait for nothing: their gradients have no cells. */
+static void early_updates_too(void **state)
+{
+    uint32_t n = 0;
+    (void)state;
+    for (int d = 0; d < 2; ++d) {
+        const ds_dtype dtype = d == 0 ? DS_DTYPE_F32 : DS_DTYPE_BF16;
+        dsi_engine_spec kept = make_spec(dtype, "cpu", false, false);
+        kept.train.max_norm = 0.0;
+        kept.train.keep_nonfinite = true;
+        assert_true(dsi_train_is_early(&kept.train));
+        const uint64_t wanted = run(small_llama, &kept, &n);
+        for (int params = 0; params < 2; ++params) {
+            dsi_engine_spec spec = make_spec(dtype, "sim:seed=5", true, params == 1);
+            spec.train.max_norm = 0.0;
+            spec.train.keep_nonfinite = true;
+            expect(small_llama, &spec, wanted, "early updates");
+        }
+    }
+}
+
+static void every_elementwise_optimizer(void **state)
+{
+    static const ds_optimizer_kind kinds[] = {DS_OPTIMIZER_SGD, DS_OPTIMIZER_LION,
+                                              DS_OPTIMIZER_ADAGRAD, DS_OPTIMIZER_LAMB};
+    (void)state;
+    for (int i = 0; i < 4; ++i) {
+        uint32_t n = 0;
+        uint64_t hash[2];
+        for (int away = 0; away < 2; ++away) {
+            dsi_engine_spec spec =
+                make_spec(DS_DTYPE_BF16, away ? "sim:seed=6" : "cpu", away == 1, false);
+            spec.train.optimizer = kinds[i];
+            spec.train.momentum = true;
+            spec.train.max_coeff = 10.0;
+            spec.train.min_coeff = 0.01;
+            hash[away] = run(small_gpt2, &spec, &n);
+        }
+        assert_true(hash[0] == hash[1]);
+        assert_true((kinds[i] == DS_OPTIMIZER_LAMB) == (n == 0)); /* its norms are the device's */
+    }
+}
+
+/* ---- before the norm is known ---------------------------------------------------------------- */
+
+typedef struct decision {
+    const char *name;
+    double max_norm;       /* none is clipped, some or all are */
+    double scale;          /* of the loss in fp16, 0: bf16 */
+    bool new_rate;         /* between backward and step */
+    uint64_t undone, done; /* steps in which updates are undone; that are applied */
+} decision;
+
+static const decision decisions[] = {
+    {"none is clipped", 1e6, 0.0, false, 0, STEPS},
+    {"all are clipped", 1e-3, 0.0, false, STEPS, STEPS},
+    {"skipped", 1e6, 1e30, false, STEPS, 0},
+    {"another rate", 1e6, 0.0, true, STEPS, STEPS},
+};
+
+static uint64_t train_deciding(ds_engine *engine, const decision *d)
+{
+    small_batch data;
+    uint64_t hash = 0;
+    for (int32_t step = 0; step < STEPS; ++step) {
+        const ds_batch batch = small_feed(step, &data);
+        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+        CHECK_OK(ctx, ds_engine_backward(engine));
+        CHECK_OK(ctx, d->new_rate ? ds_engine_set_lr(engine, 1e-3 * (step + 2)) : DS_OK);
+        CHECK_OK(ctx, ds_engine_step(engine));
+    }
+    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
+    return hash;
+}
+
+static void decide(const decision *d, ds_dtype dtype, const char *accel, bool params)
+{
+    uint64_t hash[2];
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    for (int ahead = 0; ahead < 2; ++ahead) {
+        dsi_engine_spec spec = make_spec(dtype, ahead ? accel : "cpu", ahead == 1, params);
+        spec.train.max_norm = d->max_norm;
+        spec.train.speculative = ahead == 1;
+        if (d->scale > 0.0) {
+            spec.loss_scale = dsi_loss_scale_static(d->scale);
+        }
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        hash[ahead] = train_deciding(engine, d);
+        if (ahead == 1) {
+            const dsi_plan *plan = engine->train_plan;
+            const uint32_t s = plan->phase_begin[DS_PHASE_BACKWARD];
+            uint32_t n = 0;
+            for (uint32_t i = s; i < plan->phase_begin[DS_PHASE_BACKWARD + 1]; ++i) {
+                n += plan->steps[i].on_host && plan->steps[i].op == &dsi_op_adam ? 1 : 0;
+            }
+            assert_true(n > 10);
+            assert_int_equal(engine->undone_updates, d->undone);
+            assert_int_equal(STEPS - engine->skipped_steps, d->done);
+        }
+        ds_engine_destroy(&engine);
+    }
+    ds_model_destroy(&model);
+    if (hash[0] != hash[1]) {
+        fail_msg("%s, %s: other bits than updates that wait", d->name, accel);
+    }
+}
+
+static void what_comes_too_early_is_undone(void **state)
+{
+    static const char *const accels[] = {"cpu", "sim:seed=8", "sim:seed=9,turn=64,graphs=0"};
+    (void)state;
+    for (size_t i = 0; i < sizeof decisions / sizeof decisions[0]; ++i) {
+        const decision *d = &decisions[i];
+        for (size_t a = 0; a < sizeof accels / sizeof accels[0]; ++a) {
+            const ds_dtype wide = d->scale > 0.0 ? DS_DTYPE_F16 : DS_DTYPE_F32;
+            decide(d, wide, accels[a], a % 2 == 1);
+            decide(d, d->scale > 0.0 ? DS_DTYPE_F16 : DS_DTYPE_BF16, accels[a], a % 2 == 0);
+        }
+    }
+}
+
+static void states_are_not_read_meanwhile(void **state)
+{
+    small_batch data;
+    float values[SMALL_WIDTH];
+    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "sim", true, false);
+    (void)state;
+    spec.train.speculative = true;
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    const ds_batch batch = small_feed(0, &data);
+    const char *name = "transformer.ln_f.weight";
+    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_FAILS(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH),
+                DS_ERR_STATE, "super_offload");
+    CHECK_OK(ctx, ds_engine_step(engine));
+    CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+/* ---- launched together ----------------------------------------------------------------------- */
+
+static ds_status next_batch(void *user, ds_batch *batch_out)
+{
+    static small_batch data;
+    int32_t *step = user;
+    *batch_out = small_feed((*step)++, &data);
+    return DS_OK;
+}
+
+/* By one call a batch, the phases of a step are joined; the losses are those of three calls. */
+static void joined_phases_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 12; ++i) {
+        const int64_t accumulation = i % 2 == 0 ? 1 : 2;
+        uint64_t hash[2];
+        double losses[2][STEPS];
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        for (int joined = 0; joined < 2; ++joined) {
+            int32_t step = 0;
+            dsi_engine_spec spec =
+                make_spec(DS_DTYPE_BF16, joined ? "sim:seed=10" : "cpu", joined && i >= 6, false);
+            spec.train.accumulation = accumulation;
+            spec.train.keep_nonfinite = i % 6 / 2 != 0;
+            spec.train.max_norm = i % 6 / 2 == 2 ? 0.0 : 0.1;
+            ds_engine *engine = small_engine(ctx, model, &spec);
+            for (int k = 0; k < STEPS; ++k) {
+                CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &losses[joined][k]));
+            }
+            CHECK_OK(ctx, engine_hash(ctx, engine, &hash[joined]));
+            ds_engine_destroy(&engine);
+        }
+        ds_model_destroy(&model);
+        if (hash[0] != hash[1] || memcmp(losses[0], losses[1], sizeof losses[0]) != 0) {
+            fail_msg("row %d: other bits when phases are launched together", i);
+        }
+    }
+}
+
+/* Launches of a step: what is captured is called once for each. */
+static void a_step_is_one_launch_where_the_host_decides_nothing(void **state)
+{
+    static const struct {
+        bool keep;
+        int64_t accumulation;
+        const char *says;
+    } rows[] = {
+        {true, 1,
+         "as one launch: forward + backward; as one launch: forward + backward + norm; "
+         "as one launch: forward + backward + norm + update"},
+        {false, 1, "as one launch: forward + backward; as one launch: forward + backward + norm"},
+        {true, 2,
+         "as one launch: forward + backward; as one launch: forward + backward + norm; "
+         "as one launch: forward + backward + norm + update"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        int32_t step = 0;
+        double loss = 0.0;
+        dsi_buf text = dsi_buf_make(4096);
+        ds_model *model = small_model(ctx, folder, small_llama);
+        dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "sim", true, false);
+        spec.train.keep_nonfinite = rows[i].keep;
+        spec.train.accumulation = rows[i].accumulation;
+        spec.offload.defer = false;
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        dsi_exec_captured_text(engine->exec, engine->train_id, &text);
+        assert_non_null(strstr(dsi_buf_text(&text), "captured: forward, backward, norm, update"));
+        if (strstr(dsi_buf_text(&text), rows[i].says) == NULL) {
+            fail_msg("row %zu: %s", i, dsi_buf_text(&text));
+        }
+        CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &loss));
+        const uint64_t before = engine->exec->n_launches;
+        CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &loss));
+        const uint64_t wanted = (uint64_t)rows[i].accumulation + (rows[i].keep ? 0 : 1);
+        assert_int_equal(engine->exec->n_launches - before, wanted);
+        dsi_buf_free(&text);
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
+/* ---- the checker ----------------------------------------------------------------------------- */
+
+static void the_checker_holds_them_to_host_memory(void **state)
+{
+    const dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "cpu", true, false);
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    ds_engine *engine = small_engine(ctx, model, &spec);
+    dsi_plan *plan = engine->train_plan;
+    uint32_t s = 0;
+    (void)state;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    while (!plan->steps[s].on_host) {
+        ++s;
+    }
+    dsi_step *step = &plan->steps[s];
+    assert_int_equal(plan->streams[step->stream].role, DSI_PLAN_STREAM_HOST);
+    assert_string_equal(plan->streams[step->stream].name, "host");
+    const ds_cell cell = plan->refs[step->in_at + 1].cell;
+    plan->cell_on_host[cell] = false; /* as if it were on disk */
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "invariant 9");
+    plan->cell_on_host[cell] = true;
+    step->on_host = false; /* the device would run it */
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "invariant");
+    step->on_host = true;
+    const uint32_t n_waits = step->n_waits;
+    assert_true(n_waits > 0);
+    step->n_waits = 0; /* for the factor, which comes in the same phase */
+    CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "invariant 8");
+    step->n_waits = n_waits;
+    CHECK_OK(ctx, dsi_plan_check(plan));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static ds_status fail_kernel(const ds_kernel_call *call)
+{
+    return ds_fail(call->ctx, DS_ERR_ARG, "the test's kernel fails");
+}
+
+static void a_failed_update_is_named(void **state)
+{
+    static const char *const accels[] = {"cpu", "sim:seed=7", "sim:graphs=0"};
+    (void)state;
+    for (int a = 0; a < 3; ++a) {
+        const dsi_engine_spec spec = make_spec(DS_DTYPE_F32, accels[a], true, false);
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        dsi_plan *plan = engine->train_plan;
+        small_batch data;
+        uint32_t s = 0;
+        while (!plan->steps[s].on_host) {
+            ++s;
+        }
+        ds_kernel broken = *plan->steps[s].kernel;
+        broken.run = fail_kernel;
+        plan->steps[s].kernel = &broken;
+        dsi_exec_relink(engine->exec); /* what is captured has the kernel in it */
+        const ds_batch batch = small_feed(0, &data);
+        ds_status status = ds_engine_forward(engine, &batch);
+        status = status < 0 ? status : ds_engine_backward(engine);
+        status = status < 0 ? status : ds_engine_step(engine);
+        status = status < 0 ? status : ds_engine_forward(engine, &batch);
+        assert_int_equal(status, DS_ERR_ARG);
+        assert_non_null(strstr(ds_ctx_error(ctx), "(adam/"));
+        assert_non_null(strstr(ds_ctx_error(ctx), "the test's kernel fails"));
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
+/* ---- configurations -------------------------------------------------------------------------- */
+
+static dsi_engine_spec read_spec(const char *accelerator, const char *offload)
+{
+    char text[1024];
+    ds_config *config = NULL;
+    dsi_engine_spec spec;
+    ds_model *model = small_model(ctx, folder, small_gpt2);
+    (void)snprintf(text, sizeof text,
+                   "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
+                   "{\"lr\": 1e-3}}, \"zero_optimization\": {\"stage\": 3, "
+                   "\"offload_optimizer\": {\"device\": \"cpu\"%s}}}",
+                   offload);
+    CHECK_OK(ctx, ds_config_load_text(ctx, "test", text, strlen(text), NULL, &config));
+    CHECK_OK(ctx, ds_config_resolve(config, 1, NULL));
+    const ds_engine_params params = {
+        .model = model, .config = config, .seq_length = SMALL_SEQ, .accelerator = accelerator};
+    CHECK_OK(ctx, dsi_engine_read_config(ctx, &params, &spec));
+    ds_config_destroy(&config);
+    ds_model_destroy(&model);
+    return spec;
+}
+
+static void the_keys_are_in_force(void **state)
+{
+    (void)state;
+    const dsi_engine_spec on_cpu = read_spec("cpu", "");
+    assert_false(on_cpu.offload.how.host);
+    assert_int_equal(on_cpu.offload.states, DSI_RESIDENCY_DEVICE); /* it is all of host memory */
+    const dsi_engine_spec apart = read_spec("sim", "");
+    assert_true(apart.offload.how.host);
+    assert_int_equal(apart.offload.states, DSI_RESIDENCY_HOST);
+    assert_true(apart.host_cores == 0.8);
+    const dsi_engine_spec some = read_spec("sim", ", \"cpuadam_cores_perc\": 0.25");
+    assert_true(some.offload.how.host && some.host_cores == 0.25);
+    const dsi_engine_spec none = read_spec("sim", ", \"cpuadam_cores_perc\": 0");
+    assert_false(none.offload.how.host);
+    assert_int_equal(none.offload.states, DSI_RESIDENCY_HOST);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_order_gives_the_bits_of_memory),
+        cmocka_unit_test(no_setting_changes_a_bit),
+        cmocka_unit_test(early_updates_too),
+        cmocka_unit_test(every_elementwise_optimizer),
+        cmocka_unit_test(what_comes_too_early_is_undone),
+        cmocka_unit_test(states_are_not_read_meanwhile),
+        cmocka_unit_test(joined_phases_give_the_same_bits),
+        cmocka_unit_test(a_step_is_one_launch_where_the_host_decides_nothing),
+        cmocka_unit_test(the_checker_holds_them_to_host_memory),
+        cmocka_unit_test(a_failed_update_is_named),
+        cmocka_unit_test(the_keys_are_in_force),
+    };
+    ctx = check_ctx(2);
+    folder = scratch_make();
+    cmocka_set_test_filter(argc > 1 ? argv[1] : NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    scratch_remove(folder);
+    ds_ctx_destroy(&ctx);
+    return failed;
+}
