@@ -12,8 +12,6 @@ ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *para
     const bool many = g->paged.blocks > 0;
     const char *what =
         ds_comm_size(params->comm) > 1 || g->plan_ranks > 1 ? "ranks that share the layers"
-        : params->quantize != DS_DTYPE_NONE || params->gguf != NULL || params->keep_blocks
-            ? "quantized weights"
         : many && g->slots.n > 0     ? "adapters of requests; merge one into the model"
         : many && params->offload_kv ? "keys and values that are away (offload_kv)"
                                      : NULL;

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches and a reload;
-a crowd has the texts of each alone; vectors of the encoder; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
+a crowd has the texts of each alone; vectors of the encoder; weights in blocks; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
 import atexit
 import http.client
 import json
@@ -14,6 +14,8 @@ import threading
 BUILD, MODELS, OTHER = sys.argv[1:4]
 with open(f"{MODELS}/served.json", encoding="utf-8") as golden:
     ROWS = {row["base"]: row for row in json.load(golden) if row["scale"] is None}
+with open(f"{MODELS}/blocks.json", encoding="utf-8") as golden:
+    BLOCKS = json.load(golden)
 LENGTH = 128
 KEYS = tempfile.NamedTemporaryFile("w", prefix="keys", encoding="utf-8")
 KEYS.write("key\n")
@@ -43,7 +45,7 @@ class Server:
 
     def open(self, path="/v1/completions", **body):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        c.request("POST", path, json.dumps(body if path.startswith("/mii") else {"model": "m", **body}), {"Authorization": "Bearer key"})
+        c.request("POST", path, json.dumps(body if path.startswith(("/mii", "/v1/load_", "/v1/unload_")) else {"model": "m", **body}), {"Authorization": "Bearer key"})
         return c
 
     def ask(self, path="/v1/completions", **body):
@@ -75,9 +77,9 @@ def refused(*flags, text, model=f"{MODELS}/t5"):
     expect(got.returncode != 0 and text in got.stderr, flags, got.returncode, got.stderr)
 
 
-def check_greedy(s, row):
+def check_greedy(s, row, **more):
     for text in row["texts"]:
-        got = s.complete(text["source"], max_tokens=len(text["ids"]), temperature=0, logprobs=1, ignore_eos=True)
+        got = s.complete(text["source"], **more, max_tokens=len(text["ids"]), temperature=0, logprobs=1, ignore_eos=True)
         choice = got["choices"][0]
         expect(choice["text"] == words(text["ids"]) and choice["finish_reason"] == "length", choice, text)
         expect(all(abs(a - b) < 1e-4 for a, b in zip(choice["logprobs"]["token_logprobs"], text["logprobs"])), choice, text)
@@ -171,7 +173,14 @@ with tempfile.TemporaryDirectory() as disk:
     crowd("--offload_param", "nvme", "--nvme_path", disk)
     refused("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", text="offload_kv")
 
+
+# weights in blocks
+for row in BLOCKS:
+    if row["type"] in ("q8_0", "q4_1"):
+        s = Server(f"{MODELS}/{row['base']}", "--quantize", row["type"])
+        check_greedy(s, row)
+        s.end()
+
 refused("--draft_model", f"{MODELS}/t5", text="draft: t5 reads sources")
 refused("--max_loras", "2", text="adapters of requests")
-refused("--quantize", "q8_0", text="quantized weights")
 print("PASS")
