@@ -147,12 +147,12 @@ ds_status dsi_pairs_build_pieces(ds_generator *generator);
 ds_status dsi_pairs_find_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t n);
 /* Of many sequences: the inputs of a piece that reads a source; and reads one of 1 to max_length
- * ids, whose keys and values go to slots [n] of the blocks, NULL: nowhere. Which piece runs depends
- * on n and max_length alone, and so do the bits. *rows_out [n][width], borrowed until the next run.
- */
+ * ids, whose keys and values go to slots [n] of the blocks, NULL: nowhere; with the adapter in a
+ * slot of adapters, -1: none. Which piece runs depends on n and max_length alone, and so do the
+ * bits. *rows_out [n][width], borrowed until the next run. */
 ds_status dsi_pairs_find_source_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_read_source(ds_generator *generator, const uint32_t *ids, int64_t n,
-                                const int32_t *slots, const float **rows_out);
+                                const int32_t *slots, int32_t adapter, const float **rows_out);
 /* Whether latent attention keeps keys and values of whole heads: ranks share them, adapters are on
  * the matrix that makes them, and other accelerators' kernels have no heads as wide as what they
  * are made of. */

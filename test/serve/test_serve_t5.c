@@ -440,8 +440,6 @@ static void refused_by_name(void **state)
     parity_open(ctx, "llama3_tied", &llama);
     const ds_generator_params draft = {.model = p.model, .weights = p.folder};
     refuse_with(ctx, &p, (ds_serve_params){.max_draft = 2, .draft = &draft}, "draft: t5 reads");
-    refuse_with(ctx, &p, (ds_serve_params){.adapters = 1, .adapter_rank = 4},
-                "t5: generation from a source is not built for adapters of requests");
     refuse_with(ctx, &p, (ds_serve_params){.source = {.dtype = DS_DTYPE_F16}},
                 "not built for t5: fp16");
     const ds_serve_params with_t5 = {

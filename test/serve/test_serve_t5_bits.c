@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* T5's server has the same bits alone and in a crowd, whatever the sizes, threads, preemption and
- * order, and allocates nothing in a step (LAW 6), in each dtype, with weights in blocks, too.
+ * order, and allocates nothing in a step (LAW 6), in each dtype, with weights in blocks and
+ * adapters of requests, too.
  *
  * labels: threads */
 #include "common/check.h"
@@ -12,12 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ASKED = 40, NEW = 90, PATH = 1024, LONGEST = 160, TIGHT = 2 * 192 };
+enum { ASKED = 40, NEW = 90, PATH = 1024, LONGEST = 160, TIGHT = 2 * 192, ADAPTERS = 2 };
 
 /* What is served, and how. */
 typedef struct served {
     const char *name; /* of a folder of test/golden/t5 */
     ds_dtype dtype, blocks, cells;
+    const char *adapters[ADAPTERS]; /* of two requests of three, in turn; NULL: none */
 } served;
 
 /* A model that is open. */
@@ -46,8 +48,23 @@ static ds_server *open_server(ds_ctx *ctx, const opened *o, ds_serve_params para
                                           .quantize = o->how->blocks};
     params.kv_type = o->how->cells;
     params.no_prefix_cache = true; /* they have none */
+    params.adapters = o->how->adapters[0] != NULL ? ADAPTERS : 0;
+    params.adapter_rank = o->how->adapters[0] != NULL ? 5 : 0;
     CHECK_OK(ctx, ds_serve_create(ctx, &params, &server));
     return server;
+}
+
+/* Loads them, the last one first where the way goes backwards: into other slots. */
+static void load_adapters(ds_ctx *ctx, ds_server *server, const served *how, bool backwards,
+                          uint64_t ids[1 + ADAPTERS])
+{
+    memset(ids, 0, (1 + ADAPTERS) * sizeof *ids);
+    for (int i = 0; i < ADAPTERS && how->adapters[0] != NULL; ++i) {
+        char folder[PATH];
+        const int k = backwards ? ADAPTERS - 1 - i : i;
+        golden_path(folder, sizeof folder, "%s", how->adapters[k]);
+        CHECK_OK(ctx, ds_serve_adapter_load(server, folder, &ids[1 + k]));
+    }
 }
 
 typedef struct made {
@@ -111,12 +128,16 @@ static void serve_all(const opened *o, const way *w, const asked *a, made *got)
     uint64_t uids[ASKED] = {0};
     uint64_t stray = 0;
     size_t n = 0;
+    uint64_t adapters[1 + ADAPTERS];
     ds_server *server = open_server(ctx, o, w->sizes);
+    load_adapters(ctx, server, o->how, w->backwards, adapters);
     memset(got, 0, ASKED * sizeof *got);
     for (int step = 0, begun = 0;; ++step) {
         if (begun < ASKED && step % 2 == 0) {
             const int k = w->backwards ? ASKED - 1 - begun : begun;
-            CHECK_OK(ctx, ds_serve_submit(server, &a[k].request, &uids[k]));
+            ds_serve_request r = a[k].request;
+            r.adapter = adapters[k % (1 + ADAPTERS)];
+            CHECK_OK(ctx, ds_serve_submit(server, &r, &uids[k]));
             ++begun;
         }
         if (w->cancels && step % 5 == 0) {
@@ -143,7 +164,8 @@ static void serve_all(const opened *o, const way *w, const asked *a, made *got)
         assert_true(step < 20000);
     }
     assert_int_equal(stats.n_free_blocks, stats.n_blocks);
-    assert_true(w->sizes.kv_tokens != TIGHT || stats.n_preemptions > 0);
+    assert_true(w->sizes.kv_tokens != TIGHT || o->how->adapters[0] != NULL ||
+                stats.n_preemptions > 0);
     assert_true((w->sizes.max_draft > 0) == (stats.n_drafted > 0));
     ds_serve_destroy(&server);
     ds_ctx_destroy(&ctx);
@@ -230,9 +252,36 @@ static void same_bits_in_blocks(void **state)
     }
 }
 
+/* Requests 4, 10 … have the source of the one before them, and another adapter. */
+static void same_bits_with_adapters(void **state)
+{
+    static const struct {
+        served how;
+        size_t every;
+    } cases[] = {
+        {{.name = "t5",
+          .dtype = DS_DTYPE_F32,
+          .adapters = {"t5/adapters/encoder", "adapter/t5_lora/end"}},
+         4},
+        {{.name = "t5_untied",
+          .dtype = DS_DTYPE_BF16,
+          .adapters = {"adapter/t5_all/start", "adapter/t5_all/end"}},
+         7},
+        {{.name = "blocks_untied",
+          .dtype = DS_DTYPE_F32,
+          .blocks = DS_DTYPE_Q8_0,
+          .adapters = {"t5/adapters/blocks", "t5/adapters/blocks"}},
+         7},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        same_bits_in(*state, &cases[i].how, cases[i].every);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(same_bits),
-                                       cmocka_unit_test(same_bits_in_blocks)};
+                                       cmocka_unit_test(same_bits_in_blocks),
+                                       cmocka_unit_test(same_bits_with_adapters)};
     return cmocka_run_group_tests(tests, check_set_up, check_tear_down);
 }

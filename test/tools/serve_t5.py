@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches and a reload;
-a crowd has the texts of each alone; vectors of the encoder; weights in blocks; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
+a crowd has the texts of each alone; vectors of the encoder; weights in blocks; adapters by the request; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
 import atexit
 import http.client
 import json
@@ -16,6 +16,8 @@ with open(f"{MODELS}/served.json", encoding="utf-8") as golden:
     ROWS = {row["base"]: row for row in json.load(golden) if row["scale"] is None}
 with open(f"{MODELS}/blocks.json", encoding="utf-8") as golden:
     BLOCKS = json.load(golden)
+with open(f"{MODELS}/adapted.json", encoding="utf-8") as golden:
+    ADAPTED = [row for row in json.load(golden) if row["base"] == "t5"]
 LENGTH = 128
 KEYS = tempfile.NamedTemporaryFile("w", prefix="keys", encoding="utf-8")
 KEYS.write("key\n")
@@ -181,6 +183,28 @@ for row in BLOCKS:
         check_greedy(s, row)
         s.end()
 
+# adapters by the request, at the start and while it runs; a source is not another adapter's
+NAMED = {row["adapter"].split("/")[-1]: row for row in ADAPTED if row["adapter"] is not None}
+FOLDERS = {name: f"{MODELS}/../{row['adapter']}" for name, row in NAMED.items()}
+s = Server(f"{MODELS}/t5", "--lora", f"encoder={FOLDERS['encoder']}", "--lora", f"cross={FOLDERS['cross']}", "--max_loras", "3", "--max_lora_rank", "4",
+           "--lora_updates")
+status, got = s.ask("/v1/load_lora_adapter", lora_name="decoder", lora_path=FOLDERS["decoder"])
+expect(status == 200, got)
+for _ in range(2):
+    check_greedy(s, ADAPTED[0])
+    for name in ("encoder", "cross", "decoder"):
+        check_greedy(s, NAMED[name], model=name)
+        check_greedy(s, NAMED[name], lora=name)
+status, got = s.ask("/v1/load_lora_adapter", lora_name="end", lora_path=FOLDERS["end"])
+expect(status == 400 and "slots" in got["error"]["message"], status, got)
+status, got = s.ask("/v1/unload_lora_adapter", lora_name="cross")
+expect(status == 200, got)
+status, got = s.ask("/v1/load_lora_adapter", lora_name="end", lora_path=FOLDERS["end"])
+expect(status == 200, got)
+check_greedy(s, NAMED["end"], model="end")
+status, got = s.ask("/v1/load_lora_adapter", lora_name="other", lora_path=f"{MODELS}/../adapter/lora/end")
+expect(status == 400, got)
+s.end()
+
 refused("--draft_model", f"{MODELS}/t5", text="draft: t5 reads sources")
-refused("--max_loras", "2", text="adapters of requests")
 print("PASS")
