@@ -10,8 +10,8 @@
 ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *params)
 {
     const bool many = g->paged.blocks > 0;
-    const char *what = ds_comm_size(params->comm) > 1 || g->plan_ranks > 1
-                           ? "ranks that share the layers"
+    const char *what = !many && ds_comm_size(params->comm) > 1
+                           ? "ranks that share the layers; a server's is"
                        : many && params->offload_kv ? "keys and values that are away (offload_kv)"
                                                     : NULL;
     return what == NULL ? DS_OK
@@ -132,6 +132,9 @@ ds_status dsi_pairs_read_source(ds_generator *g, const uint32_t *ids, int64_t n,
 {
     const dsi_piece *piece = &g->pieces[g->n_texts];
     ds_tensor rows;
+    if (g->comm != NULL && g->comm->rank == 0) {
+        DS_TRY(dsi_paged_lead_source(g, ids, n, slots, adapter));
+    }
     while (piece->length < n) {
         ++piece;
     }
