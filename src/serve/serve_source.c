@@ -98,6 +98,23 @@ ds_status dsi_sequence_of_request(ds_server *s, uint64_t uid, const ds_serve_req
     return DS_OK;
 }
 
+ds_status dsi_source_shadow(ds_server *d, const dsi_sequence *q, int64_t most,
+                            dsi_sequence **shadow_out)
+{
+    const ds_serve_request r = {
+        .ids = q->source->ids, .n = (size_t)q->source->n, .max_new_tokens = most - 1};
+    bool fits = q->source->n <= d->max_length;
+    for (size_t i = 0; i < r.n && fits; ++i) {
+        fits = (int64_t)r.ids[i] < d->vocab_size;
+    }
+    if (!fits) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_sequence_of_request(d, q->uid, &r, shadow_out));
+    (*shadow_out)->n_ids = 0;
+    return DS_OK;
+}
+
 void dsi_source_leave(dsi_sequence *q)
 {
     dsi_source *source = q->source;
@@ -166,14 +183,18 @@ void dsi_source_table(const dsi_sequence *q, int32_t *table)
     }
 }
 
-static ds_status read_one(ds_server *s, dsi_source *source, int32_t adapter)
+ds_status dsi_serve_source_read(ds_server *s, const dsi_sequence *q)
 {
+    dsi_source *source = q->source;
     const float *rows = NULL;
     int32_t *slots = s->batch.source_slots;
+    if (source == NULL || source->is_read) {
+        return DS_OK;
+    }
     for (int64_t i = 0; i < source->n; ++i) {
         slots[i] = (int32_t)(source->blocks[i / s->block] * s->block + i % s->block);
     }
-    DS_TRY(dsi_pairs_read_source(s->generator, source->ids, source->n, slots, adapter, &rows));
+    DS_TRY(dsi_pairs_read_source(s->generator, source->ids, source->n, slots, q->slot, &rows));
     source->is_read = true;
     s->stats.n_tokens += source->n;
     return DS_OK;
@@ -182,9 +203,7 @@ static ds_status read_one(ds_server *s, dsi_source *source, int32_t adapter)
 ds_status dsi_sources_read(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (q->source != NULL && !q->source->is_read) {
-            DS_TRY(read_one(s, q->source, q->slot));
-        }
+        DS_TRY(dsi_serve_source_read(s, q));
     }
     return DS_OK;
 }

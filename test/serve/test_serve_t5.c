@@ -85,7 +85,7 @@ static void expect_search(const json_t *search, const ds_serve_event *e)
 }
 
 /* A row's texts and its search, all at a time. */
-static void texts_of(ds_ctx *ctx, const json_t *row, const ds_serve_params *sizes)
+static void texts_of(ds_ctx *ctx, const json_t *row, ds_serve_params sizes, bool drafts)
 {
     parity_case p;
     char *folder = NULL;
@@ -102,7 +102,10 @@ static void texts_of(ds_ctx *ctx, const json_t *row, const ds_serve_params *size
     const size_t n_texts = json_array_size(texts);
     assert_int_equal(n_texts, 4);
     open_row(ctx, row, &p, &folder);
-    ds_server *server = open_server(ctx, &p, *sizes);
+    const ds_generator_params draft = {
+        .model = p.model, .weights = p.folder, .dtype = DS_DTYPE_BF16};
+    sizes.draft = drafts ? &draft : NULL;
+    ds_server *server = open_server(ctx, &p, sizes);
     for (size_t i = 0; i < n_texts; ++i) {
         const json_t *text = json_array_get(texts, i);
         const ds_serve_request r = {.ids = sources[i],
@@ -146,6 +149,7 @@ static void texts_of(ds_ctx *ctx, const json_t *row, const ds_serve_params *size
         assert_int_equal(at[i], json_array_size(json_object_get(json_array_get(texts, i), "ids")));
     }
     assert_int_equal(stats.n_free_blocks, stats.n_blocks);
+    assert_true(!drafts || (stats.n_accepted > 0 && 2 * stats.n_accepted > stats.n_drafted));
     ds_serve_destroy(&server);
     parity_close(&p);
     if (folder != NULL) {
@@ -157,12 +161,13 @@ static void texts_like_transformers(void **state)
 {
     static const ds_serve_params ways[] = {
         {.max_sequences = 3, .max_batch_tokens = 3, .kv_tokens = TIGHT},
-        {.max_sequences = 8, .max_batch_tokens = 40, .max_draft = 4}};
+        {.max_sequences = 8, .max_batch_tokens = 40, .max_draft = 4},
+        {.max_sequences = 5, .max_batch_tokens = 20, .kv_tokens = TIGHT, .max_draft = 3}};
     json_t *rows = golden_json("t5/served.json");
     assert_int_equal(json_array_size(rows), 6);
     for (size_t i = 0; i < json_array_size(rows); ++i) {
         for (size_t w = 0; w < sizeof ways / sizeof *ways; ++w) {
-            texts_of(*state, json_array_get(rows, i), &ways[w]);
+            texts_of(*state, json_array_get(rows, i), ways[w], w == 2);
         }
     }
     json_decref(rows);
@@ -439,13 +444,14 @@ static void refused_by_name(void **state)
     parity_open_pairs(ctx, "t5", &p);
     parity_open(ctx, "llama3_tied", &llama);
     const ds_generator_params draft = {.model = p.model, .weights = p.folder};
-    refuse_with(ctx, &p, (ds_serve_params){.max_draft = 2, .draft = &draft}, "draft: t5 reads");
     refuse_with(ctx, &p, (ds_serve_params){.source = {.dtype = DS_DTYPE_F16}},
                 "not built for t5: fp16");
     const ds_serve_params with_t5 = {
         .source = {.model = llama.model, .weights = llama.folder, .max_length = 128},
         .max_draft = 2,
         .draft = &draft};
+    const ds_generator_params other = {.model = llama.model, .weights = llama.folder};
+    refuse_with(ctx, &p, (ds_serve_params){.max_draft = 2, .draft = &other}, "reads no sources");
     CHECK_FAILS(ctx, ds_serve_create(ctx, &with_t5, &(ds_server *){NULL}), DS_ERR_UNSUPPORTED,
                 "draft: t5 reads sources");
     ds_server *server = open_server(ctx, &p, (ds_serve_params){.max_sequences = 2});

@@ -129,7 +129,11 @@ static void serve_all(const opened *o, const way *w, const asked *a, made *got)
     uint64_t stray = 0;
     size_t n = 0;
     uint64_t adapters[1 + ADAPTERS];
-    ds_server *server = open_server(ctx, o, w->sizes);
+    const ds_generator_params draft = {
+        .model = o->model, .weights = o->folder, .dtype = DS_DTYPE_BF16};
+    ds_serve_params sizes = w->sizes;
+    sizes.draft = strncmp(w->name, "draft model", 11) == 0 ? &draft : NULL;
+    ds_server *server = open_server(ctx, o, sizes);
     load_adapters(ctx, server, o->how, w->backwards, adapters);
     memset(got, 0, ASKED * sizeof *got);
     for (int step = 0, begun = 0;; ++step) {
@@ -164,7 +168,7 @@ static void serve_all(const opened *o, const way *w, const asked *a, made *got)
         assert_true(step < 20000);
     }
     assert_int_equal(stats.n_free_blocks, stats.n_blocks);
-    assert_true(w->sizes.kv_tokens != TIGHT || o->how->adapters[0] != NULL ||
+    assert_true(w->sizes.kv_tokens != TIGHT || o->how->adapters[0] != NULL || sizes.draft != NULL ||
                 stats.n_preemptions > 0);
     assert_true((w->sizes.max_draft > 0) == (stats.n_drafted > 0));
     ds_serve_destroy(&server);
@@ -185,6 +189,11 @@ static void same_bits_in(ds_ctx *ctx, const served *how, size_t every)
         {"drafts, preemption",
          {.max_sequences = 16, .max_batch_tokens = 64, .kv_tokens = TIGHT, .max_draft = 3},
          1,
+         1,
+         1},
+        {"draft model, preemption",
+         {.max_sequences = 9, .max_batch_tokens = 40, .kv_tokens = TIGHT, .max_draft = 3},
+         2,
          1,
          1},
     };

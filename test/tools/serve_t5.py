@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches and a reload;
-a crowd has the texts of each alone; vectors of the encoder; weights in blocks; adapters by the request; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
+a crowd has the texts of each alone; vectors of the encoder; weights in blocks; adapters by the request; a draft model; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
 import atexit
 import http.client
 import json
@@ -175,6 +175,7 @@ with tempfile.TemporaryDirectory() as disk:
     crowd("--offload_param", "nvme", "--nvme_path", disk)
     refused("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", text="offload_kv")
 
+crowd("--draft_model", f"{MODELS}/t5_start", "--draft", "3", "--max_sequences", "5")
 
 # weights in blocks
 for row in BLOCKS:
@@ -206,5 +207,5 @@ status, got = s.ask("/v1/load_lora_adapter", lora_name="other", lora_path=f"{MOD
 expect(status == 400, got)
 s.end()
 
-refused("--draft_model", f"{MODELS}/t5", text="draft: t5 reads sources")
+refused("--draft_model", OTHER, text="reads no sources")
 print("PASS")
