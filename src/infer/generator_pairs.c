@@ -12,8 +12,7 @@ ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *para
     const bool many = g->paged.blocks > 0;
     const char *what = !many && ds_comm_size(params->comm) > 1
                            ? "ranks that share the layers; a server's is"
-                       : many && params->offload_kv ? "keys and values that are away (offload_kv)"
-                                                    : NULL;
+                           : NULL;
     return what == NULL ? DS_OK
                         : ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
                                   "%s: generation from a source is not built for %s",

@@ -173,7 +173,8 @@ crowd("--max_sequences", "8", "--max_batch_tokens", "8", "--kv_tokens", "256")
 crowd("--draft", "3", "--kv_type", "f32")
 with tempfile.TemporaryDirectory() as disk:
     crowd("--offload_param", "nvme", "--nvme_path", disk)
-    refused("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", text="offload_kv")
+    crowd("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", "--max_sequences", "5", "--kv_tokens", "256")
+    crowd("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", "--draft", "2", "--kv_type", "f32")
 
 crowd("--draft_model", f"{MODELS}/t5_start", "--draft", "3", "--max_sequences", "5")
 
