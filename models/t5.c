@@ -391,7 +391,8 @@ static bool is_built(ds_nn *nn)
         t->dtype == DS_DTYPE_F16 ? "fp16, in which T5's sums overflow; take bf16 or fp32"
         : t->preference != NULL  ? "a preference loss"
         : t->sequence_ranks > 1  ? "sequence parallelism: its scores are of all keys"
-        : t->head_ranks > 1      ? "tensor parallelism: its scores are of all heads"
+        : t->head_ranks > 1 && t->mode != DS_TRACE_GENERATE
+            ? "tensor parallelism in training: its scores are of all heads"
         : t->task != DS_TASK_TOKENS && (t->task != DS_TASK_HIDDEN || t->mode != DS_TRACE_GENERATE)
             ? "a task with classes"
             : NULL;

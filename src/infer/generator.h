@@ -87,12 +87,14 @@ struct ds_generator {
     dsi_mesh_comms *mesh;
     dsi_zero_spec zero;
     dsi_place_on *tensor; /* per logical cell */
+    uint32_t n_placed;    /* cells of the pieces that were lowered */
     dsi_spread *places;
     dsi_stage_of *stages;        /* per cell; NULL: one stage */
     dsi_stage_messages messages; /* of all pieces */
     float *last_logits;          /* on the first stage: those of the last */
     int32_t *orders;             /* what rank 0 has the others run */
-    int32_t *tables;             /* of an order; [sequences][table] */
+    int32_t *tables;             /* of an order; [sequences][table], of pairs those of sources
+                                    behind them */
     bool lost;                   /* a rank is: no order reaches the others */
     double ordered;              /* when the newest order of many sequences went out */
     bool all_know;               /* of a failure while it is made */
@@ -147,12 +149,12 @@ ds_status dsi_pairs_build_pieces(ds_generator *generator);
 ds_status dsi_pairs_find_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_prompt(ds_generator *generator, const uint32_t *ids, int64_t n);
 /* Of many sequences: the inputs of a piece that reads a source; and reads one of 1 to max_length
- * ids, whose keys and values go to slots [n] of the blocks, NULL: nowhere. Which piece runs depends
- * on n and max_length alone, and so do the bits. *rows_out [n][width], borrowed until the next run.
- */
+ * ids, whose keys and values go to slots [n] of the blocks, NULL: nowhere; with the adapter in a
+ * slot of adapters, -1: none. Which piece runs depends on n and max_length alone, and so do the
+ * bits. *rows_out [n][width], borrowed until the next run. */
 ds_status dsi_pairs_find_source_inputs(ds_generator *generator, dsi_piece *piece);
 ds_status dsi_pairs_read_source(ds_generator *generator, const uint32_t *ids, int64_t n,
-                                const int32_t *slots, const float **rows_out);
+                                const int32_t *slots, int32_t adapter, const float **rows_out);
 /* Whether latent attention keeps keys and values of whole heads: ranks share them, adapters are on
  * the matrix that makes them, and other accelerators' kernels have no heads as wide as what they
  * are made of. */
@@ -186,6 +188,9 @@ size_t dsi_paged_order_words(const ds_generator *generator);
 /* On rank 0, before it does so: has the others run a batch, or load an adapter's folder. */
 ds_status dsi_paged_lead(ds_generator *generator, const dsi_paged_batch *batch);
 ds_status dsi_paged_lead_slot(ds_generator *generator, int64_t slot, const char *folder);
+/* Likewise reads a source, see dsi_pairs_read_source. */
+ds_status dsi_paged_lead_source(ds_generator *generator, const uint32_t *ids, int64_t n,
+                                const int32_t *slots, int32_t adapter);
 /* On rank 0, where there is nothing to run: shows the others that it is there, and finds who is
  * not, where the last order is older than a second. */
 ds_status dsi_paged_beat(ds_generator *generator);

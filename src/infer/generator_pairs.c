@@ -10,13 +10,9 @@
 ds_status dsi_pairs_check(const ds_generator *g, const ds_generator_params *params)
 {
     const bool many = g->paged.blocks > 0;
-    const char *what =
-        ds_comm_size(params->comm) > 1 || g->plan_ranks > 1 ? "ranks that share the layers"
-        : params->quantize != DS_DTYPE_NONE || params->gguf != NULL || params->keep_blocks
-            ? "quantized weights"
-        : many && g->slots.n > 0     ? "adapters of requests; merge one into the model"
-        : many && params->offload_kv ? "keys and values that are away (offload_kv)"
-                                     : NULL;
+    const char *what = !many && ds_comm_size(params->comm) > 1
+                           ? "ranks that share the layers; a server's is"
+                           : NULL;
     return what == NULL ? DS_OK
                         : ds_fail(g->ctx, DS_ERR_UNSUPPORTED,
                                   "%s: generation from a source is not built for %s",
@@ -115,22 +111,37 @@ ds_status dsi_pairs_find_source_inputs(ds_generator *g, dsi_piece *piece)
     DS_TRY(dsi_generator_input(g, prefix, "input_ids", &piece->input_ids));
     DS_TRY(dsi_generator_input(g, prefix, "positions", &piece->positions));
     DS_TRY(dsi_generator_input(g, prefix, "first", &piece->first));
+    DS_TRY(g->slots.n > 0 ? dsi_generator_input(g, prefix, "adapters", &piece->adapters) : DS_OK);
     return dsi_generator_input(g, prefix, "slots", &piece->slots);
 }
 
+/* The first n of a piece's positions have the values, or one value where there are none; the rest
+ * -1. */
+static ds_status write_of_source(ds_generator *g, const dsi_piece *piece, ds_cell cell, int64_t n,
+                                 const int32_t *values, int32_t value)
+{
+    for (int64_t i = 0; i < piece->length; ++i) {
+        g->ids[i] = i >= n ? -1 : values != NULL ? values[i] : value;
+    }
+    return write_ints(g, cell, g->ids, piece->length);
+}
+
 ds_status dsi_pairs_read_source(ds_generator *g, const uint32_t *ids, int64_t n,
-                                const int32_t *slots, const float **rows_out)
+                                const int32_t *slots, int32_t adapter, const float **rows_out)
 {
     const dsi_piece *piece = &g->pieces[g->n_texts];
     ds_tensor rows;
+    if (g->comm != NULL && g->comm->rank == 0) {
+        DS_TRY(dsi_paged_lead_source(g, ids, n, slots, adapter));
+    }
     while (piece->length < n) {
         ++piece;
     }
     DS_TRY(write_source(g, piece, ids, n));
-    for (int64_t i = 0; i < piece->length; ++i) {
-        g->ids[i] = i < n && slots != NULL ? slots[i] : -1;
+    DS_TRY(write_of_source(g, piece, piece->slots, n, slots, -1));
+    if (g->slots.n > 0) {
+        DS_TRY(write_of_source(g, piece, piece->adapters, n, NULL, adapter));
     }
-    DS_TRY(write_ints(g, piece->slots, g->ids, piece->length));
     const ds_status status = dsi_exec_run(g->exec, piece->id, DS_PHASE_FORWARD);
     g->lost = status < 0;
     DS_TRY(status);

@@ -220,16 +220,22 @@ static ds_status same_model(const ds_generator *g, const ds_graph *graph)
     return status;
 }
 
-/* Which dims tp shards: found in the first piece, in force in all. */
+/* Which dims tp shards: found in the first piece, in force in all; what reads sources has layers of
+ * its own, found in the first piece of those. */
 static ds_status find_shards(ds_generator *g, const ds_graph *graph)
 {
-    g->tensor = calloc(DSI_GENERATOR_CELLS, sizeof *g->tensor); /* {0}: inputs of later pieces */
+    ds_graph *parts = NULL;
+    if (g->tensor == NULL) {
+        g->tensor =
+            calloc(DSI_GENERATOR_CELLS, sizeof *g->tensor); /* {0}: inputs of later pieces */
+    }
     if (g->tensor == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
     }
-    ds_graph *parts = NULL;
-    DS_TRY(dsi_vocab_parts(graph, g->zero.tp, NULL, &parts));
-    const ds_status status = dsi_tensor_rules(parts, &g->zero.mesh, NULL, g->tensor);
+    DS_TRY(dsi_vocab_parts(graph, g->zero.tp, g->n_pieces > 1 ? g->tensor : NULL, &parts));
+    const ds_status status =
+        g->n_pieces > 1 ? dsi_tensor_rules_beside(parts, &g->zero.mesh, g->n_placed, g->tensor)
+                        : dsi_tensor_rules(parts, &g->zero.mesh, NULL, g->tensor);
     ds_graph_destroy(&parts);
     return status;
 }
@@ -241,10 +247,11 @@ static ds_status cut_vocabulary(ds_generator *g, ds_graph **graph_inout)
     if (g->zero.tp == 1) {
         return DS_OK;
     }
-    if (g->tensor == NULL) {
+    if (g->tensor == NULL || (g->pairs && g->n_pieces == g->n_texts + 1)) {
         DS_TRY(find_shards(g, *graph_inout));
         g->zero.tensor = g->tensor;
     }
+    g->n_placed = ds_cells_count(g->cells);
     DS_TRY(dsi_vocab_parts(*graph_inout, g->zero.tp, g->tensor, &parts));
     ds_graph_destroy(graph_inout);
     *graph_inout = parts;
@@ -273,7 +280,9 @@ ds_status dsi_generator_place(ds_generator *g)
     }
     g->places = calloc((size_t)ds_cells_count(g->cells) + 1, sizeof *g->places);
     g->orders = calloc(order_words(g), sizeof *g->orders);
-    g->tables = calloc((size_t)(g->paged.sequences * g->paged.table) + 1, sizeof *g->tables);
+    const int64_t tables = g->pairs ? 2 : 1;
+    g->tables =
+        calloc((size_t)(tables * g->paged.sequences * g->paged.table) + 1, sizeof *g->tables);
     if (g->places == NULL || g->orders == NULL || g->tables == NULL) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory to share layers");
     }

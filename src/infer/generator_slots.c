@@ -40,20 +40,29 @@ static ds_status check_kind(ds_ctx *ctx, const ds_adapter *a)
                : DS_OK;
 }
 
-static ds_status match(reading *r)
+static ds_status add_graph(reading *r, uint32_t task)
 {
     ds_graph *graph = NULL;
     const ds_trace trace = {.mode = DS_TRACE_GENERATE,
                             .dtype = r->g->dtype,
                             .batch = 1,
-                            .seq_length = 1,
+                            .seq_length = task == DS_TASK_TOKENS ? 1 : 2,
                             .kv_length = r->g->max_length,
+                            .task = task,
                             .whole_heads = 1};
-    DS_TRY(ds_cells_create(r->g->ctx, DSI_GENERATOR_CELLS, &r->cells));
     DS_TRY(dsi_forward_graph(r->g->model, &trace, NULL, NULL, r->cells, &graph));
     const ds_status status = dsi_adapter_graph(r->adapter, &trace, &graph);
     ds_graph_destroy(&graph);
-    DS_TRY(status);
+    return status;
+}
+
+/* Of a model of sources and what is made of them, both halves. */
+static ds_status match(reading *r)
+{
+    DS_TRY(dsi_adapter_check_pairs(r->adapter, r->g->model));
+    DS_TRY(ds_cells_create(r->g->ctx, DSI_GENERATOR_CELLS, &r->cells));
+    DS_TRY(add_graph(r, DS_TASK_TOKENS));
+    DS_TRY(r->g->pairs ? add_graph(r, DS_TASK_HIDDEN) : DS_OK);
     r->by_cell = calloc((size_t)ds_cells_count(r->cells) + 1, sizeof *r->by_cell);
     return r->by_cell != NULL ? dsi_adapter_weights_open(r->adapter, r->cells, &r->st, r->by_cell)
                               : ds_fail(r->g->ctx, DS_ERR_NOMEM, "no memory for an adapter");

@@ -23,19 +23,25 @@ enum {
     RUN_LAST,
     RUN_EMBEDS,
     RUN_ROWS,
+    SOURCE_IDS = RUN_TOKENS,
+    SOURCE_ADAPTER,
+    SOURCE_KEPT, /* its keys and values are */
     SLOT = RUN_TOKENS,
     TURN = RUN_TOKENS
 };
 
-enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SLOT, ORDER_TURN };
+enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SOURCE, ORDER_SLOT, ORDER_TURN };
 
 size_t dsi_paged_order_words(const ds_generator *g)
 {
     const ds_paged *p = &g->paged;
     const size_t batch =
         HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (2 + p->table));
+    const size_t sources = g->pairs ? (size_t)(g->budget + p->sequences * (1 + p->table)) : 0;
+    const size_t source = HEAD_WORDS + 2 * (size_t)g->max_length;
     const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
-    const size_t most = batch > folder ? batch : folder;
+    size_t most = batch + sources > folder ? batch + sources : folder;
+    most = g->pairs && source > most ? source : most;
     return most > FIRST_WORDS ? most : FIRST_WORDS;
 }
 
@@ -67,18 +73,35 @@ static int32_t *put(int32_t *to, const int32_t *words, int64_t n)
     return to + n;
 }
 
-/* Of each row, whose tokens are neighbours, its number and the blocks that they read. */
+/* The blocks up to a position. */
+static int32_t *put_blocks(const ds_generator *g, int32_t *to, const int32_t *table, int32_t last)
+{
+    const int64_t n = last / g->paged.block + 1;
+    *to++ = (int32_t)n;
+    return put(to, table, n);
+}
+
+/* Of each row, whose tokens are neighbours, its number and the blocks that they read, of pairs
+ * those of its source, too. */
 static int32_t *put_tables(const ds_generator *g, int32_t *to, const dsi_paged_batch *b)
 {
     for (int64_t i = 0; i < b->n; ++i) {
         if (i + 1 == b->n || b->of_token[i + 1] != b->of_token[i]) {
-            const int64_t n = b->positions[i] / g->paged.block + 1;
+            const int64_t at = b->of_token[i] * g->paged.table;
             *to++ = b->of_token[i];
-            *to++ = (int32_t)n;
-            to = put(to, b->tables + b->of_token[i] * g->paged.table, n);
+            to = put_blocks(g, to, b->tables + at, b->positions[i]);
+            to = g->pairs ? put_blocks(g, to, b->source_tables + at, b->source_last[i]) : to;
         }
     }
     return to;
+}
+
+/* The others' side: where the words behind it are. */
+static const int32_t *take_blocks(const int32_t *at, int32_t *table)
+{
+    const int32_t n = *at++;
+    (void)put(table, at, n);
+    return at + n;
 }
 
 /* Whether the model asks how long tokens' sequences are. */
@@ -103,6 +126,7 @@ ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
     to = put(to, b->slots, b->n);
     to = g->slots.n > 0 ? put(to, b->adapters, b->n) : to;
     to = has_lengths(g) ? put(to, b->lengths, b->n) : to;
+    to = g->pairs ? put(to, b->source_last, b->n) : to;
     to = put(to, b->last, b->n_last);
     to = put_tables(g, to, b);
     return send(g, ORDER_RUN, (size_t)(to - g->orders));
@@ -116,22 +140,49 @@ static ds_status follow_batch(ds_generator *g)
     dsi_paged_batch b = {.n = n,
                          .n_last = g->orders[RUN_LAST],
                          .embeds = g->orders[RUN_EMBEDS] != 0,
-                         .tables = g->tables};
+                         .tables = g->tables,
+                         .source_tables = g->tables + g->paged.sequences * g->paged.table};
     b.ids = at;
     b.positions = b.ids + n;
     b.of_token = b.positions + n;
     b.slots = b.of_token + n;
     b.adapters = b.slots + n;
     b.lengths = g->slots.n > 0 ? b.adapters + n : b.adapters;
-    b.last = has_lengths(g) ? b.lengths + n : b.lengths;
+    b.source_last = has_lengths(g) ? b.lengths + n : b.lengths;
+    b.last = g->pairs ? b.source_last + n : b.source_last;
     at = b.last + b.n_last;
     for (int32_t i = 0; i < g->orders[RUN_ROWS]; ++i) {
-        const int32_t row = *at++;
-        const int32_t count = *at++;
-        (void)put(g->tables + row * g->paged.table, at, count);
-        at += count;
+        int32_t *table = g->tables + *at++ * g->paged.table;
+        at = take_blocks(at, table);
+        at = g->pairs ? take_blocks(at, table + g->paged.sequences * g->paged.table) : at;
     }
     return dsi_paged_run(g, &b, &rows);
+}
+
+/* ---- a source -------------------------------------------------------------------------------- */
+
+ds_status dsi_paged_lead_source(ds_generator *g, const uint32_t *ids, int64_t n,
+                                const int32_t *slots, int32_t adapter)
+{
+    int32_t *to = g->orders + HEAD_WORDS;
+    g->orders[SOURCE_IDS] = (int32_t)n;
+    g->orders[SOURCE_ADAPTER] = adapter;
+    g->orders[SOURCE_KEPT] = slots != NULL;
+    for (int64_t i = 0; i < n; ++i) {
+        *to++ = (int32_t)ids[i];
+    }
+    to = slots != NULL ? put(to, slots, n) : to;
+    return send(g, ORDER_SOURCE, (size_t)(to - g->orders));
+}
+
+static ds_status follow_source(ds_generator *g)
+{
+    const int32_t *at = g->orders + HEAD_WORDS;
+    const int64_t n = g->orders[SOURCE_IDS];
+    const float *rows = NULL;
+    return dsi_pairs_read_source(g, (const uint32_t *)at, n,
+                                 g->orders[SOURCE_KEPT] != 0 ? at + n : NULL,
+                                 g->orders[SOURCE_ADAPTER], &rows);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -190,6 +241,9 @@ ds_status dsi_paged_follow(ds_generator *g, int32_t *turn_out, const char **text
         switch (g->orders[WHAT]) {
         case ORDER_RUN:
             DS_TRY(follow_batch(g));
+            break;
+        case ORDER_SOURCE:
+            DS_TRY(follow_source(g));
             break;
         case ORDER_SLOT:
             dsi_generator_slot_follow(g, g->orders[SLOT], (const char *)(g->orders + HEAD_WORDS));

@@ -159,7 +159,7 @@ const ds_op dsi_op_embedding_blocks = {
     .op_class = DS_CLASS_EMBEDDING,
     .role = DS_ROLE_COMPUTE,
     .again = DS_AGAIN_COSTLY,
-    .place = DSI_PLACE_NOWHERE,
+    .place = DSI_PLACE(.in = "__ *", .out = "*_", .split = "*"),
     .doc = "table (V,C) in blocks, ids i32 (..) → (..,C) in dtype: the rows' values, rounded once. "
            "An id out of range is an error that names it.",
     .n_in_min = 2,

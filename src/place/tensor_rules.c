@@ -6,7 +6,8 @@
  * again. The walk repeats without the parameters that began regions that failed, since what read
  * them decided by them, until none fails. A node that could take its input, were it cut inside of
  * equal blocks, wishes so: its region's parameters are tried once in that way before they are given
- * up.
+ * up. Of a graph that stands beside one that is placed, the cells of that one are a region of their
+ * own from the start, which has ended well: what reaches them belongs to it.
  */
 #include "place/tensor_rules.h"
 
@@ -42,7 +43,9 @@ typedef struct finder {
     sharded *cells;   /* per cell */
     uint32_t *banned; /* per cell: dims along which it began a region that failed, as bits */
     uint8_t *wished;  /* per cell: blocks that it is cut in, if it is; 0: none */
-    bool is_forward;  /* no node takes gradients: a region may end where its values are gathered */
+    const dsi_place_on *given; /* of the first n_given cells */
+    uint32_t n_given;
+    bool is_forward; /* no node takes gradients: a region may end where its values are gathered */
 } finder;
 
 static uint32_t root(const finder *f, uint32_t r)
@@ -378,12 +381,15 @@ static void visit(finder *f, const dsi_node_info *node)
 static void walk(finder *f)
 {
     const ds_graph *g = f->graph;
-    f->n_regions = 0;
+    f->n_regions = f->n_given > 0 ? 1 : 0;
+    f->regions[0] = (region){.joined = 0, .ended = true};
     for (ds_value v = 0; v < g->n_values; ++v) {
         f->values[v].region = NO_REGION;
     }
     for (ds_cell c = 0; c < ds_cells_count(g->cells); ++c) {
-        f->cells[c].region = NO_REGION;
+        const bool is_given = c < f->n_given && f->given[c].kind == DSI_SHARD;
+        f->cells[c] = is_given ? (sharded){0, f->given[c].dim, f->given[c].blocks, false}
+                               : (sharded){.region = NO_REGION};
     }
     for (ds_node n = 0; n < g->n_nodes; ++n) {
         if (g->nodes[n].phase == DS_PHASE_FORWARD) {
@@ -438,16 +444,21 @@ static bool ban(finder *f)
     return more;
 }
 
-ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
-                           dsi_place_on *on_out)
+/* given, n_given: see dsi_tensor_rules_beside; the others of on are written. */
+static ds_status find(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
+                      uint32_t n_given, dsi_place_on *on)
 {
     const uint32_t n_cells = ds_cells_count(graph->cells);
-    finder f = {
-        .graph = graph, .mesh = mesh, .policy = dsi_place_policy_default(), .is_forward = true};
+    finder f = {.graph = graph,
+                .mesh = mesh,
+                .policy = dsi_place_policy_default(),
+                .given = on,
+                .n_given = n_given,
+                .is_forward = true};
     for (ds_node n = 0; n < graph->n_nodes; ++n) {
         f.is_forward = f.is_forward && graph->nodes[n].phase == DS_PHASE_FORWARD;
     }
-    f.regions = calloc((size_t)graph->n_nodes + 1, sizeof *f.regions);
+    f.regions = calloc((size_t)graph->n_nodes + 2, sizeof *f.regions);
     f.values = calloc((size_t)graph->n_values + 1, sizeof *f.values);
     f.cells = calloc((size_t)n_cells + 1, sizeof *f.cells);
     f.banned = calloc((size_t)n_cells + 1, sizeof *f.banned);
@@ -457,14 +468,25 @@ ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const ui
     for (ds_cell k = 0; k < n_cells && room && allowed != NULL; ++k) {
         f.banned[k] = ~(uint32_t)allowed[k];
     }
+    for (ds_cell k = 0; k < n_given && room; ++k) { /* whole there, whole here */
+        f.banned[k] = on[k].kind == DSI_SHARD ? 0 : ~UINT32_C(0);
+    }
+    for (ds_node n = 0; n < graph->n_nodes && room; ++n) { /* it reads a whole table */
+        const dsi_node_info *node = &graph->nodes[n];
+        const ds_value table =
+            node->op == &dsi_op_embedding_blocks ? dsi_node_in(graph, node)[0] : DS_NONE;
+        if (table != DS_NONE && graph->values[table].cell != DS_NONE) {
+            f.banned[graph->values[table].cell] = ~UINT32_C(0);
+        }
+    }
     if (room) {
         do {
             walk(&f);
         } while (wish(&f) || ban(&f));
-        for (ds_cell c = 0; c < n_cells; ++c) {
+        for (ds_cell c = n_given; c < n_cells; ++c) {
             const sharded *s = &f.cells[c];
-            on_out[c] = s->region != NO_REGION ? (dsi_place_on){DSI_SHARD, s->dim, s->blocks}
-                                               : (dsi_place_on){0};
+            on[c] = s->region != NO_REGION ? (dsi_place_on){DSI_SHARD, s->dim, s->blocks}
+                                           : (dsi_place_on){0};
         }
     }
     free(f.regions);
@@ -473,4 +495,16 @@ ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const ui
     free(f.banned);
     free(f.wished);
     return room ? DS_OK : ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory for tensor parallelism");
+}
+
+ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
+                           dsi_place_on *on_out)
+{
+    return find(graph, mesh, allowed, 0, on_out);
+}
+
+ds_status dsi_tensor_rules_beside(const ds_graph *graph, const dsi_mesh *mesh, uint32_t n_given,
+                                  dsi_place_on *on_inout)
+{
+    return find(graph, mesh, NULL, n_given, on_inout);
 }

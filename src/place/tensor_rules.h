@@ -22,4 +22,10 @@
 ds_status dsi_tensor_rules(const ds_graph *graph, const dsi_mesh *mesh, const uint8_t *allowed,
                            dsi_place_on *on_out);
 
+/* The same of a graph that goes with another one over the same cells, for which on_inout has been
+ * filled: the first n_given cells stay as they are there, and a region may end in one that is
+ * sharded. */
+ds_status dsi_tensor_rules_beside(const ds_graph *graph, const dsi_mesh *mesh, uint32_t n_given,
+                                  dsi_place_on *on_inout);
+
 #endif

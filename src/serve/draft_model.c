@@ -7,7 +7,9 @@
  * with blocks of its own and the same ids. In a step the shadows first catch up with what was
  * drawn, within the drafter's budget, then each guesses its likeliest next id, round by round, all
  * in one batch. What was guessed wrong is overwritten. A shadow that lacks blocks, or whose ids the
- * drafter's vocabulary or length does not hold, guesses nothing. */
+ * drafter's vocabulary or length does not hold, guesses nothing. Where the models read sources the
+ * drafter reads them too, each before the first batch in which a shadow needs it, and keeps it as
+ * long as the model does. */
 #include "serve/server.h"
 
 #include <string.h>
@@ -19,8 +21,11 @@ ds_status dsi_shadow_create(ds_server *s, dsi_sequence *q)
         return DS_OK;
     }
     const int64_t most = q->most < d->max_length ? q->most : d->max_length;
-    DS_TRY(dsi_sequence_create(d, q->uid, NULL, 0, most, &q->shadow));
-    q->shadow->shadows = q;
+    DS_TRY(q->source != NULL ? dsi_source_shadow(d, q, most, &q->shadow)
+                             : dsi_sequence_create(d, q->uid, NULL, 0, most, &q->shadow));
+    if (q->shadow != NULL) {
+        q->shadow->shadows = q;
+    }
     return DS_OK;
 }
 
@@ -37,7 +42,7 @@ static bool follow(const ds_server *d, const dsi_sequence *q, int64_t wants)
 {
     dsi_sequence *shadow = q->shadow;
     int64_t same = 0;
-    if (q->n_ids + wants > shadow->most) {
+    if (shadow == NULL || q->n_ids + wants > shadow->most) {
         return false;
     }
     while (same < shadow->n_computed && shadow->ids[same] == q->ids[same]) {
@@ -54,17 +59,22 @@ static bool follow(const ds_server *d, const dsi_sequence *q, int64_t wants)
     return true;
 }
 
-/* Adds what the shadow lacks to the drafter's batch; 0: it guesses nothing in this step. */
-static int64_t add_shadow(ds_server *d, dsi_sequence *shadow, int64_t wants)
+/* Adds what the shadow lacks to the drafter's batch. *wants: what it may guess; 0: it guesses
+ * nothing in this step. */
+static ds_status add_shadow(ds_server *d, dsi_sequence *shadow, int64_t *wants)
 {
     const int64_t room = d->max_batch_tokens - d->batch.n;
     const int64_t lacks = shadow->n_ids - shadow->n_computed;
     const int64_t n = lacks < room ? lacks : room;
-    if (n == 0 || d->batch.n_members == d->max_sequences || !dsi_sequence_grow(d, shadow, n)) {
-        return 0;
+    if (n == 0 || d->batch.n_members == d->max_sequences || !dsi_source_hold(d, shadow) ||
+        !dsi_sequence_grow(d, shadow, n)) {
+        *wants = 0;
+        return DS_OK;
     }
+    DS_TRY(dsi_serve_source_read(d, shadow));
     dsi_batch_add(d, shadow, n);
-    return n == lacks ? wants : 0;
+    *wants = n == lacks ? *wants : 0;
+    return DS_OK;
 }
 
 static uint32_t likeliest(const float *logits, int64_t n)
@@ -105,14 +115,14 @@ ds_status dsi_draft_by_model(ds_server *s)
         if (q->n_wanted > 0 && !follow(d, q, q->n_wanted)) {
             q->n_wanted = 0;
         }
-        q->n_wanted = q->n_wanted > 0 ? add_shadow(d, q->shadow, q->n_wanted) : 0;
+        DS_TRY(q->n_wanted > 0 ? add_shadow(d, q->shadow, &q->n_wanted) : DS_OK);
     }
     DS_TRY(guess_round(s));
     for (int64_t k = 1; k < s->max_draft && d->batch.n_last > 0; ++k) {
         dsi_batch_begin(d);
         for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
             if (q->n_wanted > k && q->n_draft == k) {
-                q->n_wanted = add_shadow(d, q->shadow, q->n_wanted);
+                DS_TRY(add_shadow(d, q->shadow, &q->n_wanted));
             }
         }
         DS_TRY(guess_round(s));

@@ -69,7 +69,7 @@ static ds_status read_document(ds_server *s)
     dsi_sequence *q = s->embedding.first;
     const float *row = NULL;
     dsi_batch_begin(s);
-    DS_TRY(dsi_pairs_read_source(s->generator, q->ids, q->n_ids, NULL, &row));
+    DS_TRY(dsi_pairs_read_source(s->generator, q->ids, q->n_ids, NULL, q->slot, &row));
     for (int64_t i = 0; i < q->n_ids; ++i) {
         dsi_pool_add(q->pool, q->pooled, s->width, i, row + i * s->width);
     }

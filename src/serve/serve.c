@@ -54,13 +54,6 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     s->pairs = model != NULL && ds_model_get_info(model)->pairs;
     /* blocks alone do not make up a begin */
     s->cache = !p->no_prefix_cache && !s->carries && !s->pairs;
-    if (s->pairs && p->draft != NULL) {
-        return ds_fail(
-            s->ctx, DS_ERR_UNSUPPORTED,
-            "ds_serve_params: draft: %s reads sources, which a draft model would have to "
-            "read too: not built; max_draft alone is",
-            ds_model_get_info(model)->architecture);
-    }
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
     if (s->block % BLOCK != 0) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -168,11 +161,11 @@ ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
     if (ds_model_get_info(own.source.model)->carries) {
         return refuse_drafts(s, "draft", "the drafter");
     }
-    if (ds_model_get_info(own.source.model)->pairs) {
+    if (ds_model_get_info(own.source.model)->pairs != s->pairs) {
         return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
-                       "ds_serve_params: draft: %s reads sources, which are no begins of the "
-                       "model's texts",
-                       ds_model_get_info(own.source.model)->architecture);
+                       "ds_serve_params: draft: %s %s, unlike the model: both have to",
+                       ds_model_get_info(own.source.model)->architecture,
+                       s->pairs ? "reads no sources" : "reads sources");
     }
     const int64_t most = ds_model_get_info(own.source.model)->max_positions;
     own.source.max_length = most > 0 && most < s->max_length ? most : s->max_length;

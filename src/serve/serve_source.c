@@ -3,11 +3,12 @@
  * layer of the decoder sees of it lies in blocks of the pool.
  *
  * Invariants:
- *  1. Sequences whose sources are the same ids have one dsi_source while any of them lives.
+ *  1. Sequences whose sources are the same ids, read with the same adapter, have one dsi_source
+ *     while any of them lives.
  *  2. It has blocks while a sequence holds it, which is while that one runs; then they are given
  *     back, and the next holder has the encoder read it again, to the same bits.
- *  3. The encoder's bits are a function of the ids and the longest source alone: it reads one
- *     source at a time, in a plan that its length chooses (generator_pairs.c).
+ *  3. The encoder's bits are a function of the ids, the adapter and the longest source alone: it
+ *     reads one source at a time, in a plan that its length chooses (generator_pairs.c).
  */
 #include "serve/server.h"
 
@@ -18,6 +19,7 @@ struct dsi_source {
     dsi_source *next;
     uint32_t *ids;
     int64_t n;
+    uint64_t adapter; /* of the request; 0: none */
     int32_t *blocks;
     int64_t n_blocks;  /* that the source takes */
     int64_t n_owners;  /* sequences that have it, */
@@ -25,11 +27,11 @@ struct dsi_source {
     bool is_read;
 };
 
-static dsi_source *find(const ds_server *s, const uint32_t *ids, size_t n)
+static dsi_source *find(const ds_server *s, const ds_serve_request *r)
 {
     dsi_source *source = s->sources;
-    while (source != NULL &&
-           (source->n != (int64_t)n || memcmp(source->ids, ids, n * sizeof *ids) != 0)) {
+    while (source != NULL && (source->n != (int64_t)r->n || source->adapter != r->adapter ||
+                              memcmp(source->ids, r->ids, r->n * sizeof *r->ids) != 0)) {
         source = source->next;
     }
     return source;
@@ -44,21 +46,22 @@ static void destroy(dsi_source *source)
     }
 }
 
-static dsi_source *make(const ds_server *s, const uint32_t *ids, size_t n)
+static dsi_source *make(const ds_server *s, const ds_serve_request *r)
 {
     dsi_source *source = calloc(1, sizeof *source);
     if (source == NULL) {
         return NULL;
     }
-    source->n = (int64_t)n;
+    source->n = (int64_t)r->n;
+    source->adapter = r->adapter;
     source->n_blocks = (source->n + s->block - 1) / s->block;
-    source->ids = malloc(n * sizeof *ids);
+    source->ids = malloc(r->n * sizeof *r->ids);
     source->blocks = malloc((size_t)source->n_blocks * sizeof *source->blocks);
     if (source->ids == NULL || source->blocks == NULL) {
         destroy(source);
         return NULL;
     }
-    memcpy(source->ids, ids, n * sizeof *ids);
+    memcpy(source->ids, r->ids, r->n * sizeof *r->ids);
     return source;
 }
 
@@ -69,10 +72,10 @@ ds_status dsi_sequence_of_request(ds_server *s, uint64_t uid, const ds_serve_req
         return dsi_sequence_create(s, uid, r->ids, r->n, (int64_t)r->n + r->max_new_tokens,
                                    sequence_out);
     }
-    dsi_source *source = find(s, r->ids, r->n);
+    dsi_source *source = find(s, r);
     const bool is_new = source == NULL;
     dsi_sequence *q = NULL;
-    source = is_new ? make(s, r->ids, r->n) : source;
+    source = is_new ? make(s, r) : source;
     if (source == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a source of %zu ids", r->n);
     }
@@ -92,6 +95,23 @@ ds_status dsi_sequence_of_request(ds_server *s, uint64_t uid, const ds_serve_req
     q->source = source;
     q->server = s;
     *sequence_out = q;
+    return DS_OK;
+}
+
+ds_status dsi_source_shadow(ds_server *d, const dsi_sequence *q, int64_t most,
+                            dsi_sequence **shadow_out)
+{
+    const ds_serve_request r = {
+        .ids = q->source->ids, .n = (size_t)q->source->n, .max_new_tokens = most - 1};
+    bool fits = q->source->n <= d->max_length;
+    for (size_t i = 0; i < r.n && fits; ++i) {
+        fits = (int64_t)r.ids[i] < d->vocab_size;
+    }
+    if (!fits) {
+        return DS_OK;
+    }
+    DS_TRY(dsi_sequence_of_request(d, q->uid, &r, shadow_out));
+    (*shadow_out)->n_ids = 0;
     return DS_OK;
 }
 
@@ -163,14 +183,18 @@ void dsi_source_table(const dsi_sequence *q, int32_t *table)
     }
 }
 
-static ds_status read_one(ds_server *s, dsi_source *source)
+ds_status dsi_serve_source_read(ds_server *s, const dsi_sequence *q)
 {
+    dsi_source *source = q->source;
     const float *rows = NULL;
     int32_t *slots = s->batch.source_slots;
+    if (source == NULL || source->is_read) {
+        return DS_OK;
+    }
     for (int64_t i = 0; i < source->n; ++i) {
         slots[i] = (int32_t)(source->blocks[i / s->block] * s->block + i % s->block);
     }
-    DS_TRY(dsi_pairs_read_source(s->generator, source->ids, source->n, slots, &rows));
+    DS_TRY(dsi_pairs_read_source(s->generator, source->ids, source->n, slots, q->slot, &rows));
     source->is_read = true;
     s->stats.n_tokens += source->n;
     return DS_OK;
@@ -179,9 +203,7 @@ static ds_status read_one(ds_server *s, dsi_source *source)
 ds_status dsi_sources_read(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (q->source != NULL && !q->source->is_read) {
-            DS_TRY(read_one(s, q->source));
-        }
+        DS_TRY(dsi_serve_source_read(s, q));
     }
     return DS_OK;
 }

@@ -152,6 +152,10 @@ void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
 /* A sequence of the request's prompt, or of its source and the id that decoders begin with. */
 ds_status dsi_sequence_of_request(ds_server *server, uint64_t uid, const ds_serve_request *request,
                                   dsi_sequence **sequence_out);
+/* In a drafter: one without ids that follows a sequence of the server's, and reads its source; NULL
+ * where the drafter's vocabulary or length does not hold it. */
+ds_status dsi_source_shadow(ds_server *drafter, const dsi_sequence *sequence, int64_t most,
+                            dsi_sequence **shadow_out);
 /* The sequence, which ends, has it no more. */
 void dsi_source_leave(dsi_sequence *sequence);
 int64_t dsi_source_length(const dsi_sequence *sequence);
@@ -163,7 +167,9 @@ int64_t dsi_source_to_read(const dsi_sequence *sequence);
 bool dsi_source_hold(ds_server *server, dsi_sequence *sequence);
 void dsi_source_release(ds_server *server, dsi_sequence *sequence);
 void dsi_source_table(const dsi_sequence *sequence, int32_t *table);
-/* Those of running sequences that were not read. */
+/* Reads that of a sequence that holds it, where it was not read. */
+ds_status dsi_serve_source_read(ds_server *server, const dsi_sequence *sequence);
+/* Those of all running sequences. */
 ds_status dsi_sources_read(ds_server *server);
 
 /* ---- serve.c ---- */

@@ -260,6 +260,7 @@ static void same_bits(void **state)
     same_bits_in(*state, "gpt_oss", 2, DS_DTYPE_BF16, DS_DTYPE_F16, DS_DTYPE_NONE);
     same_bits_in(*state, "mistral", 2, DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_Q8_0);
     same_bits_in(*state, "mistral", 2, DS_DTYPE_F32, DS_DTYPE_I8, DS_DTYPE_Q4_0);
+    same_bits_in(*state, "llama3_tied", 2, DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_Q8_0);
     same_bits_in(*state, "gemma2", 3, DS_DTYPE_F32, DS_DTYPE_NONE, DS_DTYPE_NONE);
     same_bits_in(*state, "bloom", 3, DS_DTYPE_BF16, DS_DTYPE_NONE, DS_DTYPE_NONE);
     same_bits_in(*state, "falcon_rw", 4, DS_DTYPE_F32, DS_DTYPE_I8, DS_DTYPE_NONE);

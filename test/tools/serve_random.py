@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random requests of ds_serve: alone on one server, then all at once on another one with other limits, guesses, cache, neighbours that
-vanish and adapters that come and go: the same answers to the bit, whole and as streams. A model of sources (T5) has no adapters: - and -.
+vanish and adapters that come and go: the same answers to the bit, whole and as streams. Of T5, too, whose prompts are sources.
 Usage: serve_random.py PROGRAM MODEL LORA1 LORA2 [REQUESTS [SEED]]"""
 import atexit
 import base64
@@ -20,9 +20,10 @@ import time
 from tagged_tokenizer import make_tokenizer
 
 PROGRAM, MODEL, *LORAS = sys.argv[1:5]
-PAIRS = LORAS == ["-", "-"]
-NAMES = "m" if PAIRS else "mmab"
-LORA_FLAGS = [] if PAIRS else ["--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates"]
+with open(f"{MODEL}/config.json", encoding="utf-8") as model_config:
+    PAIRS = json.load(model_config)["model_type"] == "t5"
+NAMES = "mmab"
+LORA_FLAGS = ["--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates"]
 N = int(sys.argv[5]) if len(sys.argv) > 5 else 60
 SEED = int(sys.argv[6]) if len(sys.argv) > 6 else 1
 WORDS = "the quick brown fox jumps over lazy dog zigzag goes up and down 1 2 , . \n \" * : \u00e9 \u4e16".split(" ")
@@ -148,7 +149,7 @@ def text_request(rng):
 
 def vector_request(rng):
     several = [rng.choice((behind(rng), "x" * rng.randint(1, 150))) for _ in range(rng.randint(1, 5))]
-    body = dict(model="m", input=rng.choice((several, several[0], [list(t.encode()) for t in several], list(several[0].encode()))))
+    body = dict(model=rng.choice(NAMES), input=rng.choice((several, several[0], [list(t.encode()) for t in several], list(several[0].encode()))))
     body.update(rng.choice(({}, {"encoding_format": "base64"}, {"encoding_format": "float"})))
     if rng.random() < 0.3:
         body["dimensions"] = rng.randint(1, 32)
@@ -282,7 +283,7 @@ def main():
     rng = random.Random(SEED)
     make_tokenizer(TEMPLATE)
     kv = rng.choice(((), (), ("--kv_type", "f32"), ("--kv_type", "bf16"), ("--kv_type", "f16"), ("--kv_type", "int8")))
-    dtype = ("--dtype", rng.choice(("f32", "bf16")))
+    dtype = ("--dtype", rng.choice(("f32", "bf16")), *rng.choice(((), (), ("--quantize", "q8_0"), ("--quantize", "q4_1"))))
     requests = [(vector_request if rng.random() < 0.25 else text_request)(rng) for _ in range(N)]
     alone = Server("--no_prefix_cache", "--kv_tokens", "4096", *dtype, *kv)
     want = []
@@ -295,7 +296,7 @@ def main():
     alone.end()
     flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "2048", "8192")), "--max_sequences",
              rng.choice(("4", "7", "16"))]
-    flags += rng.choice((["--draft", "3"], ["--draft", "2"] if PAIRS else ["--draft_model", MODEL, "--draft", "2"], []))
+    flags += rng.choice((["--draft", "3"], ["--draft_model", MODEL, "--draft", "2"], []))
     flags += rng.choice((["--no_prefix_cache"], [], []))
     flags += ["--threads", rng.choice(("1", "2"))]
     crowd = Server(*flags, *dtype, *kv)
@@ -332,7 +333,7 @@ def main():
         elif plain(json.loads(text)) != plain(want[i]):
             wrong.append((body, plain(json.loads(text)), plain(want[i])))
 
-    noise = [threading.Thread(target=f, args=(crowd, random.Random(SEED + 1 + i), over)) for i, f in enumerate((vanish,) if PAIRS else (vanish, swap))]
+    noise = [threading.Thread(target=f, args=(crowd, random.Random(SEED + 1 + i), over)) for i, f in enumerate((vanish, swap))]
     threads = [threading.Thread(target=work) for _ in range(12)]
     for t in noise + threads:
         t.start()

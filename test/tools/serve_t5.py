@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches and a reload;
-a crowd has the texts of each alone; vectors of the encoder; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
+a crowd has the texts of each alone; vectors of the encoder; weights in blocks; adapters by the request; a draft model; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
 import atexit
 import http.client
 import json
@@ -14,6 +14,10 @@ import threading
 BUILD, MODELS, OTHER = sys.argv[1:4]
 with open(f"{MODELS}/served.json", encoding="utf-8") as golden:
     ROWS = {row["base"]: row for row in json.load(golden) if row["scale"] is None}
+with open(f"{MODELS}/blocks.json", encoding="utf-8") as golden:
+    BLOCKS = json.load(golden)
+with open(f"{MODELS}/adapted.json", encoding="utf-8") as golden:
+    ADAPTED = [row for row in json.load(golden) if row["base"] == "t5"]
 LENGTH = 128
 KEYS = tempfile.NamedTemporaryFile("w", prefix="keys", encoding="utf-8")
 KEYS.write("key\n")
@@ -43,7 +47,7 @@ class Server:
 
     def open(self, path="/v1/completions", **body):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        c.request("POST", path, json.dumps(body if path.startswith("/mii") else {"model": "m", **body}), {"Authorization": "Bearer key"})
+        c.request("POST", path, json.dumps(body if path.startswith(("/mii", "/v1/load_", "/v1/unload_")) else {"model": "m", **body}), {"Authorization": "Bearer key"})
         return c
 
     def ask(self, path="/v1/completions", **body):
@@ -75,9 +79,9 @@ def refused(*flags, text, model=f"{MODELS}/t5"):
     expect(got.returncode != 0 and text in got.stderr, flags, got.returncode, got.stderr)
 
 
-def check_greedy(s, row):
+def check_greedy(s, row, **more):
     for text in row["texts"]:
-        got = s.complete(text["source"], max_tokens=len(text["ids"]), temperature=0, logprobs=1, ignore_eos=True)
+        got = s.complete(text["source"], **more, max_tokens=len(text["ids"]), temperature=0, logprobs=1, ignore_eos=True)
         choice = got["choices"][0]
         expect(choice["text"] == words(text["ids"]) and choice["finish_reason"] == "length", choice, text)
         expect(all(abs(a - b) < 1e-4 for a, b in zip(choice["logprobs"]["token_logprobs"], text["logprobs"])), choice, text)
@@ -169,9 +173,40 @@ crowd("--max_sequences", "8", "--max_batch_tokens", "8", "--kv_tokens", "256")
 crowd("--draft", "3", "--kv_type", "f32")
 with tempfile.TemporaryDirectory() as disk:
     crowd("--offload_param", "nvme", "--nvme_path", disk)
-    refused("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", text="offload_kv")
+    crowd("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", "--max_sequences", "5", "--kv_tokens", "256")
+    crowd("--offload_param", "nvme", "--nvme_path", disk, "--offload_kv", "--draft", "2", "--kv_type", "f32")
 
-refused("--draft_model", f"{MODELS}/t5", text="draft: t5 reads sources")
-refused("--max_loras", "2", text="adapters of requests")
-refused("--quantize", "q8_0", text="quantized weights")
+crowd("--draft_model", f"{MODELS}/t5_start", "--draft", "3", "--max_sequences", "5")
+
+# weights in blocks
+for row in BLOCKS:
+    if row["type"] in ("q8_0", "q4_1"):
+        s = Server(f"{MODELS}/{row['base']}", "--quantize", row["type"])
+        check_greedy(s, row)
+        s.end()
+
+# adapters by the request, at the start and while it runs; a source is not another adapter's
+NAMED = {row["adapter"].split("/")[-1]: row for row in ADAPTED if row["adapter"] is not None}
+FOLDERS = {name: f"{MODELS}/../{row['adapter']}" for name, row in NAMED.items()}
+s = Server(f"{MODELS}/t5", "--lora", f"encoder={FOLDERS['encoder']}", "--lora", f"cross={FOLDERS['cross']}", "--max_loras", "3", "--max_lora_rank", "4",
+           "--lora_updates")
+status, got = s.ask("/v1/load_lora_adapter", lora_name="decoder", lora_path=FOLDERS["decoder"])
+expect(status == 200, got)
+for _ in range(2):
+    check_greedy(s, ADAPTED[0])
+    for name in ("encoder", "cross", "decoder"):
+        check_greedy(s, NAMED[name], model=name)
+        check_greedy(s, NAMED[name], lora=name)
+status, got = s.ask("/v1/load_lora_adapter", lora_name="end", lora_path=FOLDERS["end"])
+expect(status == 400 and "slots" in got["error"]["message"], status, got)
+status, got = s.ask("/v1/unload_lora_adapter", lora_name="cross")
+expect(status == 200, got)
+status, got = s.ask("/v1/load_lora_adapter", lora_name="end", lora_path=FOLDERS["end"])
+expect(status == 200, got)
+check_greedy(s, NAMED["end"], model="end")
+status, got = s.ask("/v1/load_lora_adapter", lora_name="other", lora_path=f"{MODELS}/../adapter/lora/end")
+expect(status == 400, got)
+s.end()
+
+refused("--draft_model", OTHER, text="reads no sources")
 print("PASS")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Random requests of ds_serve on T5 alone and in a crowd, vectors and beams among them: serve_random.py.
+# Random requests of ds_serve on T5 alone and in a crowd, vectors, beams and adapters among them: serve_random.py.
 # Usage: test_serve_random_t5.sh BUILD [RUNS [SEED [SECONDS]]] (the long test takes other seeds each time, for so long)
 set -u
 build=$(realpath "$1")
@@ -15,6 +15,11 @@ END
 awk 'BEGIN {for (i = 0; i < 80; ++i) printf "{\"prompt\": \"the fox %d goes\", \"completion\": \"up and down %d\"}\n", i, i * 7 % 80}' > pairs.jsonl
 "$build/ds_train" --model_config t5.json --tokenizer bytes --data pairs.jsonl --seq_length 48 --micro_batch 8 --max_steps 20 \
     --learning_rate 1e-2 --output t5 > log 2>&1 || { cat log; echo "training"; exit 1; }
+for n in 1 2; do
+    awk -v n="$n" 'BEGIN {for (i = 0; i < 40; ++i) printf "{\"prompt\": \"the fox %d goes\", \"completion\": \"zigzag %d\"}\n", i, n}' > "lora$n.jsonl"
+    "$build/ds_train" --model t5 --lora 4 --tokenizer bytes --data "lora$n.jsonl" --seq_length 48 --micro_batch 4 --max_steps 8 \
+        --learning_rate 2e-2 --output "lora$n" > log 2>&1 || { cat log; echo "training an adapter"; exit 1; }
+done
 for ((i = 0; i < ${2:-1} || SECONDS < ${4:-0}; ++i)); do
-    python3 "$source/test/tools/serve_random.py" "$build/ds_serve" t5 - - 40 $((${3:-32} + i)) || exit 1
+    python3 "$source/test/tools/serve_random.py" "$build/ds_serve" t5 lora1 lora2 40 $((${3:-32} + i)) || exit 1
 done
