@@ -23,6 +23,7 @@ enum {
     RUN_LAST,
     RUN_EMBEDS,
     RUN_ROWS,
+    RUN_COPIES,
     SLOT = RUN_TOKENS,
     TURN = RUN_TOKENS
 };
@@ -32,8 +33,8 @@ enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SLOT, ORDER_TURN };
 size_t dsi_paged_order_words(const ds_generator *g)
 {
     const ds_paged *p = &g->paged;
-    const size_t batch =
-        HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (2 + p->table));
+    const size_t batch = HEAD_WORDS + 7 * (size_t)g->budget +
+                         (size_t)(p->rows + p->sequences * (2 + p->table + 2 * DSI_STATE_COPIES));
     const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
     const size_t most = batch > folder ? batch : folder;
     return most > FIRST_WORDS ? most : FIRST_WORDS;
@@ -97,6 +98,8 @@ ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
     for (int64_t i = 0; i < b->n; ++i) {
         g->orders[RUN_ROWS] += i == 0 || b->of_token[i] != b->of_token[i - 1];
     }
+    g->orders[RUN_COPIES] = (int32_t)b->n_copies;
+    to = put(to, b->copies, 2 * b->n_copies);
     to = put(to, b->ids, b->n);
     to = put(to, b->positions, b->n);
     to = put(to, b->of_token, b->n);
@@ -116,8 +119,10 @@ static ds_status follow_batch(ds_generator *g)
     dsi_paged_batch b = {.n = n,
                          .n_last = g->orders[RUN_LAST],
                          .embeds = g->orders[RUN_EMBEDS] != 0,
-                         .tables = g->tables};
-    b.ids = at;
+                         .tables = g->tables,
+                         .copies = at,
+                         .n_copies = g->orders[RUN_COPIES]};
+    b.ids = at + 2 * b.n_copies;
     b.positions = b.ids + n;
     b.of_token = b.positions + n;
     b.slots = b.of_token + n;
