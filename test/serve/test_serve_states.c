@@ -238,7 +238,7 @@ static void same_bits(void **state)
     const char *text = getenv("DS_STATES_SEED");
     const char *trials = getenv("DS_STATES_TRIALS");
     uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : 1;
-    const int n_trials = trials != NULL ? atoi(trials) : 4;
+    const int n_trials = trials != NULL ? atoi(trials) : 3;
     parity_case p;
     parity_case other;
     asked *a = calloc(CROWD_REQUESTS, sizeof *a);
