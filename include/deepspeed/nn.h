@@ -124,7 +124,9 @@ typedef struct ds_paged {
     int64_t rows;      /* of logits */
     ds_dtype kv_type;  /* of the cells: f32, bf16, f16, or i8 with a scale in fp32 a position and
                           head (D + 4 bytes); default NONE: the trace's dtype */
-    DS_RESERVED(3);
+    int64_t states;    /* rows of what layers carry; those behind `sequences` no token names: they
+                          are for copies. Default 0: sequences */
+    DS_RESERVED(2);
 } ds_paged;
 
 /* How ranks that share sequences share attention. */

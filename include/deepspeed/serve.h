@@ -49,12 +49,11 @@ typedef struct ds_serve_params {
                           least max_length; default 0: four times max_length */
     int64_t kv_block;  /* positions of a block, a multiple of 64; default 0: 64 */
     bool no_prefix_cache; /* keys and values of a prompt's begin that were computed for another
-                             sequence are not used again; nor are those of models that carry a
-                             state */
+                             sequence are not used again */
     /* Ids that a sequence guesses in a step, 0 to DS_SERVE_MOST_DRAFT: those that followed its last
      * ids where they stood before (prompt lookup). Each is drawn as ever, and the first that
-     * differs ends the guess: so no id changes. ERR_UNSUPPORTED with models that carry a state.
-     * Default 0 */
+     * differs ends the guess: so no id changes. With models that carry a state a sequence has a
+     * second row, for the state ahead of its guesses. Default 0 */
     int64_t max_draft;
     bool embeddings;      /* build plans for ds_serve_embed, too */
     int64_t adapters;     /* slots for adapters of requests (ds_serve_adapter_load); default 0 */
@@ -76,7 +75,12 @@ typedef struct ds_serve_params {
      * many tokens as there are rows. Each takes memory for the vocabulary in fp32. Default 0: such
      * prompts take the rows of sequences that draw nothing */
     int64_t prompt_rows;
-    DS_RESERVED(3);
+    /* Of models that carry a state: states at ends of blocks that are kept, so that a prompt that
+     * begins as another one, or a sequence that gave up its blocks, goes on from the last one. Each
+     * is a row as a sequence has; the least recently used goes first. ERR_ARG with other models and
+     * with no_prefix_cache. Default 0: max_sequences */
+    int64_t state_snapshots;
+    DS_RESERVED(2);
 } ds_serve_params;
 
 /* As ds_generator_configure: sets what a resolved configuration says of `params`, whose source has
@@ -116,8 +120,10 @@ typedef struct ds_serve_needs {
     ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */
     uint64_t stored; /* weights, keys and values on disk, or in the host's memory beside a device;
                         not in total */
-    uint64_t states; /* what layers of linear attention carry, of max_sequences sequences */
-    DS_RESERVED(6);
+    uint64_t states; /* what layers of linear attention carry, in state_rows rows: of max_sequences
+                        sequences, with max_draft twice, and of state_snapshots */
+    int64_t state_rows, state_snapshots; /* 0: they carry none */
+    DS_RESERVED(4);
 } ds_serve_needs;
 /* Counts them from the plans that ds_serve_create would build, the drafter's too (all but
  * `parameters`). Nothing is read: source and draft need a

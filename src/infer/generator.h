@@ -17,6 +17,7 @@
 #include <deepspeed/infer.h>
 
 enum { DSI_GENERATOR_PIECES = 48, DSI_GENERATOR_CELLS = 1 << 20 };
+enum { DSI_STATE_COPIES = 4 }; /* of rows of states, of each sequence between two batches */
 
 /* A plan for pieces of one length, and the cells of its inputs. */
 typedef struct dsi_piece {
@@ -175,6 +176,9 @@ typedef struct dsi_paged_batch {
     const int32_t *lengths;  /* of tokens' sequences; not read but where rotary ones are dynamic */
     const int32_t *source_tables, *source_last; /* of pairs: blocks of the sequences' sources, and
                                                    the last position of each token's */
+    const int32_t
+        *copies; /* [n_copies][2]: rows of states, from and to, in order, before it runs */
+    int64_t n_copies;
     int64_t n, n_last;
     bool embeds; /* hidden states are wanted in the place of logits, n_last at most n */
 } dsi_paged_batch;

@@ -116,11 +116,12 @@ static ds_status same_sizes(const ds_generator *g)
     char text[TEXT_BYTES];
     (void)snprintf(
         text, sizeof text,
-        "positions: %lld\nblock: %lld\nsequences: %lld\nmax_length: %lld\nbudget of tokens: "
-        "%lld\nrows of logits: %lld\nkv_type: %s\nembeddings: %s\nslots of adapters: %lld of rank "
+        "positions: %lld\nblock: %lld\nsequences: %lld\nrows of states: %lld\nmax_length: "
+        "%lld\nbudget of tokens: %lld\nrows of logits: %lld\nkv_type: %s\nembeddings: %s\nslots of "
+        "adapters: %lld of rank "
         "%lld\nquantize: %s\n",
         (long long)(p->blocks * p->block), (long long)p->block, (long long)p->sequences,
-        (long long)g->max_length, (long long)g->budget, (long long)p->rows,
+        (long long)p->states, (long long)g->max_length, (long long)g->budget, (long long)p->rows,
         ds_dtype_name(p->kv_type), g->embeds ? "yes" : "no", (long long)g->slots.n,
         (long long)g->slots.rank, ds_dtype_name(g->quantize));
     return dsi_same_text(g->ctx, g->comm, text, "server", "give every rank the same parameters");

@@ -23,6 +23,7 @@ enum {
     RUN_LAST,
     RUN_EMBEDS,
     RUN_ROWS,
+    RUN_COPIES,
     SOURCE_IDS = RUN_TOKENS,
     SOURCE_ADAPTER,
     SOURCE_KEPT, /* its keys and values are */
@@ -35,8 +36,8 @@ enum { ORDER_END, ORDER_BEAT, ORDER_RUN, ORDER_SOURCE, ORDER_SLOT, ORDER_TURN };
 size_t dsi_paged_order_words(const ds_generator *g)
 {
     const ds_paged *p = &g->paged;
-    const size_t batch =
-        HEAD_WORDS + 7 * (size_t)g->budget + (size_t)(p->rows + p->sequences * (2 + p->table));
+    const size_t batch = HEAD_WORDS + 7 * (size_t)g->budget +
+                         (size_t)(p->rows + p->sequences * (2 + p->table + 2 * DSI_STATE_COPIES));
     const size_t sources = g->pairs ? (size_t)(g->budget + p->sequences * (1 + p->table)) : 0;
     const size_t source = HEAD_WORDS + 2 * (size_t)g->max_length;
     const size_t folder = HEAD_WORDS + FOLDER_BYTES / sizeof(int32_t);
@@ -69,7 +70,9 @@ static ds_status receive(ds_generator *g)
 
 static int32_t *put(int32_t *to, const int32_t *words, int64_t n)
 {
-    memcpy(to, words, (size_t)n * sizeof *words);
+    if (n > 0) {
+        memcpy(to, words, (size_t)n * sizeof *words);
+    }
     return to + n;
 }
 
@@ -120,6 +123,8 @@ ds_status dsi_paged_lead(ds_generator *g, const dsi_paged_batch *b)
     for (int64_t i = 0; i < b->n; ++i) {
         g->orders[RUN_ROWS] += i == 0 || b->of_token[i] != b->of_token[i - 1];
     }
+    g->orders[RUN_COPIES] = (int32_t)b->n_copies;
+    to = put(to, b->copies, 2 * b->n_copies);
     to = put(to, b->ids, b->n);
     to = put(to, b->positions, b->n);
     to = put(to, b->of_token, b->n);
@@ -141,8 +146,10 @@ static ds_status follow_batch(ds_generator *g)
                          .n_last = g->orders[RUN_LAST],
                          .embeds = g->orders[RUN_EMBEDS] != 0,
                          .tables = g->tables,
-                         .source_tables = g->tables + g->paged.sequences * g->paged.table};
-    b.ids = at;
+                         .source_tables = g->tables + g->paged.sequences * g->paged.table,
+                         .copies = at,
+                         .n_copies = g->orders[RUN_COPIES]};
+    b.ids = at + 2 * b.n_copies;
     b.positions = b.ids + n;
     b.of_token = b.positions + n;
     b.slots = b.of_token + n;

@@ -22,10 +22,14 @@ static bool may_carry(ds_nn *nn)
     return ds_nn_status(nn) >= 0;
 }
 
-/* Sequences that a layer carries something for. */
+/* Rows of what a layer carries. */
 static int64_t n_carried(const ds_nn *nn)
 {
-    return nn->trace.paged != NULL ? nn->trace.paged->sequences : nn->trace.batch;
+    const ds_paged *paged = nn->trace.paged;
+    if (paged == NULL) {
+        return nn->trace.batch;
+    }
+    return paged->states > 0 ? paged->states : paged->sequences;
 }
 
 /* What a layer carries from piece to piece of each sequence. */

@@ -15,6 +15,7 @@ ds_status dsi_batch_create(ds_server *s)
     b->tables = calloc(sequences * (size_t)s->generator->paged.table, sizeof *b->tables);
     b->members = malloc((sequences + rows) * sizeof *b->members);
     b->behind = malloc(2 * rows * sizeof *b->behind);
+    b->copies = malloc(2 * DSI_STATE_COPIES * sequences * sizeof *b->copies);
     if (s->pairs) {
         const size_t table = sequences * (size_t)s->generator->paged.table;
         b->source_tables = calloc(table + tokens + (size_t)s->max_length, sizeof *b->tables);
@@ -25,7 +26,7 @@ ds_status dsi_batch_create(ds_server *s)
         b->source_slots = b->source_last + tokens;
     }
     if (b->ids == NULL || b->last == NULL || b->tables == NULL || b->members == NULL ||
-        b->behind == NULL) {
+        b->behind == NULL || b->copies == NULL) {
         return ds_fail(s->ctx, DS_ERR_NOMEM, "no memory for a batch of %lld tokens",
                        (long long)s->max_batch_tokens);
     }
@@ -47,6 +48,7 @@ void dsi_batch_destroy(ds_server *s)
     free(s->batch.source_tables);
     free(s->batch.members);
     free(s->batch.behind);
+    free(s->batch.copies);
 }
 
 void dsi_batch_begin(ds_server *s)
@@ -89,6 +91,7 @@ void dsi_batch_add(ds_server *s, dsi_sequence *q, int64_t n)
 {
     dsi_serve_batch *b = &s->batch;
     const int64_t row = q->state >= 0 ? q->state : b->n_members;
+    dsi_states_restore(s, q);
     int32_t *table = b->tables + row * s->generator->paged.table;
     for (int64_t i = 0; i < q->n_blocks; ++i) {
         table[i] = q->blocks[i];
@@ -138,14 +141,22 @@ ds_status dsi_batch_run(ds_server *s, bool embeds, const float **rows_out)
                                    .lengths = b->lengths,
                                    .source_tables = b->source_tables,
                                    .source_last = b->source_last,
+                                   .copies = b->copies,
+                                   .n_copies = b->n_copies,
                                    .n = b->n,
                                    .n_last = embeds ? b->n : b->n_last,
                                    .embeds = embeds};
+    b->n_copies = 0; /* a run that fails leaves no server that goes on */
     DS_TRY(dsi_paged_run(s->generator, &batch, rows_out));
     for (int64_t i = 0; i < b->n_members; ++i) {
         dsi_sequence *q = b->members[i];
-        q->n_computed += q->n_batch - q->n_draft; /* guesses are none of its ids yet */
+        const int64_t n = q->n_batch - q->n_draft; /* guesses are none of its ids yet */
+        q->n_computed += n;
+        q->kept.n_again = q->kept.n_again > n ? q->kept.n_again - n : 0;
         dsi_sequence_register(s, q);
+        if (q->n_draft == 0) {
+            dsi_states_keep(s, q);
+        }
     }
     s->stats.n_steps += 1;
     s->stats.n_tokens += b->n;

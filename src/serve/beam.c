@@ -316,7 +316,7 @@ static bool has_hope(const dsi_beam_group *g, double best, int64_t length, int64
 }
 
 /* Makes q the text of `from` and one id: its full blocks are shared, unless the layers carry a
- * state, which is computed again from the first id on. */
+ * state, which goes on from a snapshot. */
 static void fork_from(ds_server *s, const dsi_sequence *from, uint32_t id, dsi_sequence *q)
 {
     const int64_t full = s->carries ? 0 : from->n_computed / s->block;
@@ -330,14 +330,18 @@ static void fork_from(ds_server *s, const dsi_sequence *from, uint32_t id, dsi_s
         q->blocks[i] = from->blocks[i];
         dsi_block_pool_share(s->pool, q->blocks[i]);
     }
-    q->serial = from->serial;
-    q->n_registered = from->n_registered;
+    q->serial = s->carries ? q->begin : from->serial;
+    q->n_registered = s->carries ? 0 : from->n_registered;
 }
 
 /* A place among those that run, or without its blocks among those that wait. */
 static void enter(ds_server *s, dsi_sequence *q)
 {
     if (s->running.n < s->max_sequences && dsi_sequence_take_state(s, q) && dsi_source_hold(s, q)) {
+        int64_t n_free = 0;
+        if (s->carries) {
+            dsi_sequence_share(s, q, dsi_sequence_match(s, q, &n_free));
+        }
         dsi_sequences_insert(&s->running, q);
     } else {
         dsi_sequence_drop_blocks(s, q);

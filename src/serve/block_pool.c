@@ -155,12 +155,12 @@ int32_t dsi_block_pool_find(const dsi_block_pool *p, uint64_t before, const uint
     return find(p, hash_of(p, before, ids), before, ids);
 }
 
-uint64_t dsi_block_pool_register(dsi_block_pool *p, int32_t b, uint64_t before, const uint32_t *ids)
+int32_t dsi_block_pool_register(dsi_block_pool *p, int32_t b, uint64_t before, const uint32_t *ids)
 {
     const uint64_t hash = hash_of(p, before, ids);
     const int32_t there = find(p, hash, before, ids);
     if (there >= 0) {
-        return p->entries[there].serial;
+        return there;
     }
     entry *e = &p->entries[b];
     memcpy(p->ids + b * p->block, ids, (size_t)p->block * sizeof *ids);
@@ -170,7 +170,7 @@ uint64_t dsi_block_pool_register(dsi_block_pool *p, int32_t b, uint64_t before, 
     e->registered = true;
     e->chain = p->heads[hash & (p->n_heads - 1)];
     p->heads[hash & (p->n_heads - 1)] = b;
-    return e->serial;
+    return b;
 }
 
 void dsi_block_pool_forget(dsi_block_pool *p)
@@ -184,4 +184,9 @@ void dsi_block_pool_forget(dsi_block_pool *p)
 uint64_t dsi_block_pool_serial(const dsi_block_pool *p, int32_t b)
 {
     return p->entries[b].serial;
+}
+
+bool dsi_block_pool_holds(const dsi_block_pool *p, int32_t b, uint64_t serial)
+{
+    return p->entries[b].registered && p->entries[b].serial == serial;
 }

@@ -29,12 +29,14 @@ void dsi_block_pool_release(dsi_block_pool *pool, int32_t block);
 void dsi_block_pool_share(dsi_block_pool *pool, int32_t block);
 /* The registered block behind the one with serial `before` (0: at the begin) with these ids; -1. */
 int32_t dsi_block_pool_find(const dsi_block_pool *pool, uint64_t before, const uint32_t *ids);
-/* Registers a held block as that, unless there is one; the serial of the one that there is. */
-uint64_t dsi_block_pool_register(dsi_block_pool *pool, int32_t block, uint64_t before,
-                                 const uint32_t *ids);
+/* Registers a held block as that, unless there is one; the one that there is. */
+int32_t dsi_block_pool_register(dsi_block_pool *pool, int32_t block, uint64_t before,
+                                const uint32_t *ids);
 /* No block is found any more that is registered now; holders keep theirs. */
 void dsi_block_pool_forget(dsi_block_pool *pool);
 uint64_t dsi_block_pool_serial(const dsi_block_pool *pool, int32_t block);
+/* Whether the block is still registered under that serial. */
+bool dsi_block_pool_holds(const dsi_block_pool *pool, int32_t block, uint64_t serial);
 bool dsi_block_pool_is_free(const dsi_block_pool *pool, int32_t block);
 
 #endif

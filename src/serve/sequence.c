@@ -26,6 +26,8 @@ ds_status dsi_sequence_create(ds_server *s, uint64_t uid, const uint32_t *ids, s
     q->most = most;
     q->slot = -1;
     q->state = -1;
+    q->kept.restores = q->kept.newest = -1;
+    dsi_states_forget(s, q);
     *sequence_out = q;
     return DS_OK;
 }
@@ -156,6 +158,7 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
         dsi_block_pool_release(s->pool, q->blocks[--q->n_blocks]);
     }
     dsi_source_release(s, q);
+    dsi_states_forget(s, q);
     if (q->state >= 0) {
         s->free_states[s->n_free_states++] = q->state;
         q->state = -1;
@@ -165,22 +168,32 @@ void dsi_sequence_drop_blocks(ds_server *s, dsi_sequence *q)
     dsi_shadow_drop(s, q);
 }
 
-int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
+int64_t dsi_sequence_most_shared(const ds_server *s, const dsi_sequence *q)
 {
     const bool scores = q->scores != NULL && q->n_scored < q->n_prompt;
     const int64_t runs = scores ? q->n_scored - 1 : q->n_ids - 1; /* this id does anyway */
-    const int64_t most = s->cache ? runs / s->block : 0;
+    return s->cache ? runs / s->block : 0;
+}
+
+/* Of a model that carries a state: as far as a snapshot of it goes. */
+int64_t dsi_sequence_match(const ds_server *s, const dsi_sequence *q, int64_t *n_free_out)
+{
+    const int64_t most = dsi_sequence_most_shared(s, q);
     uint64_t serial = q->begin;
+    int64_t n_free = 0;
     int64_t n = 0;
     *n_free_out = 0;
-    while (n < most) {
-        const int32_t b = dsi_block_pool_find(s->pool, serial, q->ids + n * s->block);
+    for (int64_t i = 0; i < most; ++i) {
+        const int32_t b = dsi_block_pool_find(s->pool, serial, q->ids + i * s->block);
         if (b < 0) {
             break;
         }
-        *n_free_out += dsi_block_pool_is_free(s->pool, b);
+        n_free += dsi_block_pool_is_free(s->pool, b);
         serial = dsi_block_pool_serial(s->pool, b);
-        ++n;
+        if (!s->carries || dsi_states_has(s, b)) {
+            n = i + 1;
+            *n_free_out = n_free;
+        }
     }
     return n;
 }
@@ -191,10 +204,11 @@ void dsi_sequence_share(ds_server *s, dsi_sequence *q, int64_t n_blocks)
         const int32_t b = dsi_block_pool_find(s->pool, q->serial, q->ids + i * s->block);
         dsi_block_pool_share(s->pool, b);
         q->serial = dsi_block_pool_serial(s->pool, b);
-        q->blocks[q->n_blocks++] = b;
+        q->blocks[q->n_blocks++] = q->tail = b;
     }
     q->n_registered = q->n_blocks;
     q->n_computed = q->n_blocks * s->block;
+    dsi_states_begin(s, q);
 }
 
 /* That of the prompt, and behind it the position's own: as if each id that was drawn had run alone,
@@ -218,8 +232,9 @@ void dsi_sequence_register(ds_server *s, dsi_sequence *q)
         return; /* its keys depend on how it was cut */
     }
     while (s->cache && (q->n_registered + 1) * s->block <= q->n_computed) {
-        q->serial = dsi_block_pool_register(s->pool, q->blocks[q->n_registered], q->serial,
-                                            q->ids + q->n_registered * s->block);
+        q->tail = dsi_block_pool_register(s->pool, q->blocks[q->n_registered], q->serial,
+                                          q->ids + q->n_registered * s->block);
+        q->serial = dsi_block_pool_serial(s->pool, q->tail);
         q->n_registered += 1;
     }
 }

@@ -8,7 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 64, SEQUENCES = 16, TOKENS = 512, MOST_TOKENS = 1 << 16, MOST_SEQUENCES = 4096 };
+enum {
+    BLOCK = 64,
+    SEQUENCES = 16,
+    TOKENS = 512,
+    MOST_TOKENS = 1 << 16,
+    MOST_SEQUENCES = 4096,
+    MOST_SNAPSHOTS = 1 << 16
+};
 
 static int64_t or_default(int64_t value, int64_t otherwise)
 {
@@ -22,14 +29,6 @@ static ds_status bound(ds_ctx *ctx, const char *name, int64_t value, int64_t lea
                        (long long)value, (long long)least, (long long)most);
     }
     return DS_OK;
-}
-
-static ds_status refuse_drafts(const ds_server *s, const char *field, const char *what)
-{
-    return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
-                   "ds_serve_params: %s: %s has layers of linear attention, whose state does not "
-                   "go back behind a wrong guess: speculation is not built with them",
-                   field, what);
 }
 
 int64_t dsi_serve_longest_text(const ds_model *model, int64_t max_length, int64_t block)
@@ -52,8 +51,8 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     s->max_draft = p->max_draft;
     s->carries = model != NULL && ds_model_get_info(model)->carries;
     s->pairs = model != NULL && ds_model_get_info(model)->pairs;
-    /* blocks alone do not make up a begin */
-    s->cache = !p->no_prefix_cache && !s->carries && !s->pairs;
+    /* blocks alone do not make up a begin of a source's text */
+    s->cache = !p->no_prefix_cache && !s->pairs;
     DS_TRY(bound(s->ctx, "kv_block", s->block, BLOCK, 1 << 16));
     if (s->block % BLOCK != 0) {
         return ds_fail(s->ctx, DS_ERR_ARG,
@@ -63,9 +62,14 @@ static ds_status size_server(ds_server *s, const ds_serve_params *p, int64_t *to
     }
     DS_TRY(bound(s->ctx, "max_sequences", s->max_sequences, 1, MOST_SEQUENCES));
     DS_TRY(bound(s->ctx, "max_draft", s->max_draft, 0, DS_SERVE_MOST_DRAFT));
-    if (s->carries && s->max_draft > 0) {
-        return refuse_drafts(s, "max_draft", "the model");
+    DS_TRY(bound(s->ctx, "state_snapshots", p->state_snapshots, 0, MOST_SNAPSHOTS));
+    if (p->state_snapshots > 0 && (!s->carries || !s->cache)) {
+        return ds_fail(s->ctx, DS_ERR_ARG, "ds_serve_params: state_snapshots is %lld, but %s",
+                       (long long)p->state_snapshots,
+                       s->carries ? "with no_prefix_cache no state is kept"
+                                  : "the model's layers carry no state");
     }
+    s->n_snapshots = s->carries && s->cache ? or_default(p->state_snapshots, s->max_sequences) : 0;
     DS_TRY(bound(s->ctx, "max_tracked", p->max_tracked, 0, INT64_MAX));
     DS_TRY(bound(s->ctx, "prompt_rows", p->prompt_rows, 0, MOST_TOKENS));
     s->max_tracked = or_default(p->max_tracked, INT64_MAX);
@@ -132,6 +136,7 @@ static ds_status make_generator(ds_server *s, const ds_serve_params *params, boo
                                      .sequences = s->max_sequences,
                                      .table = (s->max_length + s->block - 1) / s->block,
                                      .rows = most_rows(s, params->prompt_rows),
+                                     .states = dsi_states_rows(s),
                                      .kv_type = params->kv_type},
                            .budget = s->max_batch_tokens,
                            .draws = most_rows(s, 0),
@@ -159,7 +164,10 @@ ds_status dsi_serve_drafter(const ds_server *s, const ds_serve_params *params,
                        "ds_serve_params: draft needs a model and max_draft of at least 1");
     }
     if (ds_model_get_info(own.source.model)->carries) {
-        return refuse_drafts(s, "draft", "the drafter");
+        return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
+                       "ds_serve_params: draft: the drafter has layers of linear attention, whose "
+                       "state does not go back behind a wrong guess: not built; a model with them "
+                       "may have a drafter without");
     }
     if (ds_model_get_info(own.source.model)->pairs != s->pairs) {
         return ds_fail(s->ctx, DS_ERR_UNSUPPORTED,
@@ -191,17 +199,12 @@ static ds_status create_lead(ds_server *s, const ds_serve_params *params)
         s->free_states[s->n_free_states] = (int32_t)(s->max_sequences - 1 - s->n_free_states);
         s->n_free_states += 1;
     }
-    if (s->carries && !params->no_prefix_cache) {
-        ds_log(
-            s->ctx, DS_LOG_JOB,
-            "the model has layers of linear attention, whose state is not kept: no prefix cache, "
-            "each prompt is computed from its first token on");
-    }
     if (s->pairs && !params->no_prefix_cache) {
         ds_log(s->ctx, DS_LOG_JOB,
                "the model reads sources: no prefix cache; texts of one source share it while one "
                "of them runs");
     }
+    DS_TRY(dsi_states_create(s));
     DS_TRY(dsi_batch_create(s));
     DS_TRY(params->draft != NULL ? create_drafter(s, params) : DS_OK);
     return dsi_draw_create(s);
@@ -293,6 +296,7 @@ void ds_serve_destroy(ds_server **server)
     dsi_batch_destroy(s);
     free(s->slots);
     free(s->free_states);
+    dsi_states_destroy(s);
     dsi_block_pool_destroy(&s->pool);
     ds_generator_destroy(&s->generator);
     ds_serve_destroy(&s->drafter);

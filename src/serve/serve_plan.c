@@ -38,6 +38,8 @@ static void fill(const ds_server *s, ds_serve_needs *out)
                             .kv_tokens = tokens,
                             .max_length = s->max_length,
                             .max_sequences = s->max_sequences,
+                            .state_rows = s->carries ? g->paged.states : 0,
+                            .state_snapshots = s->n_snapshots,
                             .max_batch_tokens = s->max_batch_tokens,
                             .dtype = g->dtype,
                             .kv_type =

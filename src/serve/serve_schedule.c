@@ -154,20 +154,27 @@ static int64_t pending(const dsi_sequence *q)
     return q->n_ids - q->n_computed;
 }
 
+/* Whether it lacks its next id: all before the last one ran, those that run again once more. */
+static bool steps(const dsi_sequence *q)
+{
+    return pending(q) == 1 + q->kept.n_again;
+}
+
 /* Blocks that the prompts of running sequences lack. */
 static int64_t promised(const ds_server *s)
 {
     int64_t n = 0;
     for (const dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        n += pending(q) > 1 ? dsi_sequence_lacks(s, q, pending(q)) : 0;
+        n += pending(q) > 0 && !steps(q) ? dsi_sequence_lacks(s, q, pending(q)) : 0;
     }
     return n;
 }
 
-/* Mirostat must see each id before the next one is drawn. */
-static bool may_guess(const dsi_sequence *q)
+/* Mirostat must see each id before the next one is drawn. What runs again once more with each wrong
+ * guess has an end. */
+static bool may_guess(const ds_server *s, const dsi_sequence *q)
 {
-    return q->group == NULL && q->request.sampling.mirostat == 0;
+    return q->group == NULL && q->request.sampling.mirostat == 0 && q->kept.n_again <= s->max_draft;
 }
 
 /* Guesses of all by the drafter, which the batch may take or leave. */
@@ -175,8 +182,9 @@ static ds_status draft_all(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
         const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
-        const bool steps = pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0 && may_guess(q);
-        q->n_wanted = !steps ? 0 : s->max_draft < left ? s->max_draft : left;
+        const bool may = steps(q) && dsi_sequence_lacks(s, q, pending(q)) == 0 && may_guess(s, q);
+        const int64_t most = dsi_states_most_guesses(s, q, s->max_draft);
+        q->n_wanted = !may ? 0 : most < left ? most : left;
     }
     return dsi_draft_by_model(s);
 }
@@ -186,10 +194,10 @@ static ds_status draft_all(ds_server *s)
 static void guess(ds_server *s, dsi_sequence *q)
 {
     const int64_t left = q->request.max_new_tokens - (q->n_ids - q->n_prompt) - 1;
-    const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n;
+    const int64_t room = s->max_batch_tokens - s->batch.n - s->running.n - q->kept.n_again;
     int64_t most = s->max_draft < left ? s->max_draft : left;
-    most = most < room ? most : room;
-    if (most < 1 || !may_guess(q)) {
+    most = dsi_states_most_guesses(s, q, most < room ? most : room);
+    if (most < 1 || !may_guess(s, q)) {
         q->n_draft = 0;
         return;
     }
@@ -197,9 +205,9 @@ static void guess(ds_server *s, dsi_sequence *q)
         dsi_draft(q, most);
     }
     q->n_draft = q->n_draft < most ? q->n_draft : most;
-    const int64_t lacks = dsi_sequence_lacks(s, q, 1 + q->n_draft);
+    const int64_t lacks = dsi_sequence_lacks(s, q, pending(q) + q->n_draft);
     if (q->n_draft > 0 && (lacks > dsi_block_pool_n_free(s->pool) - promised(s) ||
-                           !dsi_sequence_grow(s, q, 1 + q->n_draft))) {
+                           !dsi_sequence_grow(s, q, pending(q) + q->n_draft))) {
         q->n_draft = 0;
     }
     s->stats.n_drafted += q->n_draft;
@@ -210,16 +218,27 @@ static void guess(ds_server *s, dsi_sequence *q)
 static ds_status add_steps(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        while (pending(q) == 1 && !dsi_sequence_grow(s, q, 1) && s->running.last != q) {
+        while (steps(q) && !dsi_sequence_grow(s, q, pending(q)) && s->running.last != q) {
             preempt(s, s->running.last);
         }
     }
     DS_TRY(s->drafter != NULL ? draft_all(s) : DS_OK);
+    int64_t others = s->running.n;
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (pending(q) == 1 && dsi_sequence_lacks(s, q, 1) == 0) {
-            guess(s, q);
-            dsi_batch_add(s, q, 1 + q->n_draft);
+        const int64_t room = s->max_batch_tokens - s->batch.n - --others; /* each has one */
+        if (!steps(q) || dsi_sequence_lacks(s, q, pending(q)) > 0) {
+            continue;
         }
+        if (pending(q) > room) {
+            q->n_draft = 0;
+            dsi_batch_add(s, q, room);
+            continue;
+        }
+        guess(s, q);
+        if (q->n_draft > 0) {
+            dsi_states_hold(s, q);
+        }
+        dsi_batch_add(s, q, pending(q) + q->n_draft);
     }
     return DS_OK;
 }
@@ -231,7 +250,7 @@ static void add_piece(ds_server *s, dsi_sequence *q)
     const int64_t blocks = q->n_blocks + dsi_block_pool_n_free(s->pool);
     const int64_t room = blocks * s->block - q->n_computed;
     int64_t n = pending(q) < budget ? pending(q) : budget;
-    n = dsi_batch_fits(s, q, n < room ? n : room);
+    n = dsi_batch_fits(s, q, dsi_states_until_stop(q, n < room ? n : room));
     if (n > 0 && dsi_sequence_grow(s, q, n)) {
         dsi_batch_add(s, q, n);
     }
@@ -240,7 +259,7 @@ static void add_piece(ds_server *s, dsi_sequence *q)
 static void add_pieces(ds_server *s)
 {
     for (dsi_sequence *q = s->running.first; q != NULL; q = q->next) {
-        if (pending(q) > 1) {
+        if (pending(q) > 1 && !steps(q)) {
             add_piece(s, q);
         }
     }
@@ -265,7 +284,8 @@ static bool admit(ds_server *s)
     const int64_t shared = dsi_sequence_match(s, q, &n_free);
     const int64_t own = (q->n_ids + s->block) / s->block - shared + dsi_source_lacks(q);
     const int64_t reads = dsi_source_to_read(q);
-    if (!may_read(s, q) || (own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) ||
+    if (!may_read(s, q) || dsi_states_awaits(s, q, shared) ||
+        (own > dsi_block_pool_n_free(s->pool) - n_free && s->running.n > 0) ||
         !dsi_sequence_take_state(s, q) || !dsi_source_hold(s, q)) {
         return false;
     }
@@ -335,6 +355,7 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
     dsi_sequence *q = s->batch.wanting[i];
     const int64_t n = q->n_draft;
     const int64_t own = s->batch.event[i];
+    const int64_t ran = q->n_computed + n;
     if (own < 0) {
         q->n_scored = s->batch.behind[i] + 1;
         q->spoiled = q->spoiled || !isfinite(q->scores[s->batch.behind[i]].logprob);
@@ -360,6 +381,9 @@ static int64_t take_rows(ds_server *s, int64_t i, ds_serve_event *events, size_t
             q->n_computed = q->n_ids - 1;
             dsi_sequence_register(s, q);
         }
+    }
+    if (n > 0 && q->n_blocks > 0) {
+        dsi_states_go_back(s, q, ran);
     }
     return i + n + 1;
 }

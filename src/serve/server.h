@@ -12,6 +12,24 @@
 typedef struct dsi_beam_group dsi_beam_group; /* beam.c */
 typedef struct dsi_source dsi_source;         /* serve_source.c */
 
+/* What a sequence of a model that carries a state has beside its row; see states.c. */
+typedef struct dsi_kept {
+    int64_t stops[2];      /* positions where a snapshot is wanted, -1: none */
+    int32_t restores;      /* the snapshot that it begins from, until that is copied; -1: none */
+    int32_t newest;        /* the snapshot that it took last, where it makes its text; -1: none */
+    uint64_t newest_stamp; /* of it then */
+    int64_t held_at;       /* the position of the state in its row of held ones; -1: none */
+    int64_t n_again;       /* ids that run again, behind the state that it went back to */
+} dsi_kept;
+
+/* A state at the end of a registered block. */
+typedef struct dsi_snapshot {
+    int32_t block;
+    int32_t pins;    /* sequences that begin from it and have not copied it */
+    uint64_t serial; /* of the block; 0: it was never taken */
+    uint64_t stamp;  /* of the last use */
+} dsi_snapshot;
+
 /* A sequence: of put, or of a request. In one list of the server's, by `next`. */
 typedef struct dsi_sequence {
     struct dsi_sequence *next;
@@ -22,6 +40,7 @@ typedef struct dsi_sequence {
     int32_t *blocks;
     int64_t n_blocks;
     uint64_t serial;      /* of the last registered block; 0: none */
+    int32_t tail;         /* that block, or the one that was there before it */
     int64_t n_registered; /* blocks */
     int64_t n_cached;     /* of the prompt, at the first run */
     int64_t n_batch;      /* ids in the batch that is put together */
@@ -31,6 +50,7 @@ typedef struct dsi_sequence {
     int32_t slot;                          /* of its adapter; -1: none */
     int32_t
         state; /* its row of tables and of what layers carry; -1: none, or rows are of a batch */
+    dsi_kept kept;  /* of that state */
     uint64_t begin; /* the serial before its first block */
     bool of_put;
     dsi_source *source;          /* of pairs: ids are what is made of it; NULL: of others, or put */
@@ -69,6 +89,9 @@ typedef struct dsi_serve_batch {
     int64_t *behind;                      /* [rows]: and behind how many of its ids, */
     int64_t *event; /* [rows]: and which event is of it; -1: it scores an id of a prompt */
     int64_t n_events;
+    int32_t
+        *copies; /* [DSI_STATE_COPIES * sequences][2]: of rows of states, ahead of the next run */
+    int64_t n_copies;
     int64_t n, n_last, n_members;
 } dsi_serve_batch;
 
@@ -94,6 +117,10 @@ struct ds_server {
     bool carries;         /* a state goes on from token to token: see dsi_sequence_take_state */
     int32_t *free_states; /* [max_sequences], the last n_free_states of use first */
     int64_t n_free_states;
+    dsi_snapshot *snapshots; /* [n_snapshots] */
+    int32_t *snapshot_of;    /* by block; -1: none; see states.c */
+    int64_t n_snapshots;
+    uint64_t stamp;
     bool pairs;          /* requests' ids are sources of what is made of them */
     dsi_source *sources; /* of all sequences */
     bool follows;        /* a rank above 0: ds_serve_follow alone */
@@ -140,6 +167,8 @@ void dsi_sequence_drop_blocks(ds_server *server, dsi_sequence *sequence);
  * *n_free_out; and takes them. */
 int64_t dsi_sequence_match(const ds_server *server, const dsi_sequence *sequence,
                            int64_t *n_free_out);
+/* The most that there may be. */
+int64_t dsi_sequence_most_shared(const ds_server *server, const dsi_sequence *sequence);
 void dsi_sequence_share(ds_server *server, dsi_sequence *sequence, int64_t n_blocks);
 /* How long the sequence is for the rotary positions of one of its ids, where those are dynamic. */
 int64_t dsi_sequence_length_at(const dsi_sequence *sequence, int64_t position);
@@ -147,6 +176,35 @@ int64_t dsi_sequence_length_at(const dsi_sequence *sequence, int64_t position);
 int64_t dsi_sequence_grown(const ds_server *server, const dsi_sequence *sequence);
 /* After a run: registers blocks that became full. */
 void dsi_sequence_register(ds_server *server, dsi_sequence *sequence);
+
+/* ---- states.c: nothing to do for models that carry no state ---- */
+ds_status dsi_states_create(ds_server *server);
+void dsi_states_destroy(ds_server *server);
+/* Rows of states that a server of these sizes has: of its sequences, of those held while they
+ * guess, and its snapshots. */
+int64_t dsi_states_rows(const ds_server *server);
+/* The sequence has no state, or gives up the one that it waits for. */
+void dsi_states_forget(ds_server *server, dsi_sequence *sequence);
+/* Whether there is a snapshot at the end of a registered block. */
+bool dsi_states_has(const ds_server *server, int32_t block);
+/* The sequence, which shares its blocks, begins from the snapshot at their end, and where it will
+ * want snapshots. */
+void dsi_states_begin(ds_server *server, dsi_sequence *sequence);
+/* How many of the next n ids may run before one of those. */
+int64_t dsi_states_until_stop(const dsi_sequence *sequence, int64_t n);
+/* Whether a running sequence comes to a snapshot that serves more of the waiting one than n_blocks
+ * do. */
+bool dsi_states_awaits(const ds_server *server, const dsi_sequence *waiting, int64_t n_blocks);
+/* Ahead of the sequence's part of a batch: the copy that it waits for. */
+void dsi_states_restore(ds_server *server, dsi_sequence *sequence);
+/* The state is that behind n_computed ids: a snapshot, where one is worth keeping. */
+void dsi_states_keep(ds_server *server, dsi_sequence *sequence);
+/* Guesses that do not pass the end of a block. */
+int64_t dsi_states_most_guesses(const ds_server *server, const dsi_sequence *sequence, int64_t n);
+/* Ahead of guesses: holds the state. */
+void dsi_states_hold(ds_server *server, dsi_sequence *sequence);
+/* After them: `ran` ids are behind the state, n_computed were right. */
+void dsi_states_go_back(ds_server *server, dsi_sequence *sequence, int64_t ran);
 
 /* ---- serve_source.c: nothing to do, read or lack for sequences without one ---- */
 /* A sequence of the request's prompt, or of its source and the id that decoders begin with. */

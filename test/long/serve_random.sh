@@ -3,6 +3,7 @@
 # Random requests of ds_serve, alone and in a crowd, for TEST_SECONDS (default 3600). Usage: serve_random.sh BUILD
 set -euo pipefail
 seed=${SEED:-$RANDOM}
-half=$((${TEST_SECONDS:-3600} / 2)) # decoders, then sources and what is made of them
-bash "$(dirname "$0")/../tools/test_serve_random.sh" "$1" 1 "$seed" "$half"
-exec bash "$(dirname "$0")/../tools/test_serve_random_t5.sh" "$1" 1 "$seed" "$half"
+third=$((${TEST_SECONDS:-3600} / 3)) # decoders, those that carry a state, then sources and what is made of them
+bash "$(dirname "$0")/../tools/test_serve_random.sh" "$1" 1 "$seed" "$third"
+bash "$(dirname "$0")/../tools/test_serve_random_states.sh" "$1" 1 "$seed" "$third"
+exec bash "$(dirname "$0")/../tools/test_serve_random_t5.sh" "$1" 1 "$seed" "$third"

@@ -85,7 +85,6 @@ static void searches_of(ds_ctx *ctx, const json_t *rows, const char *name)
     parity_open(ctx, name, &p);
     for (size_t w = 0; w < sizeof ways / sizeof *ways; ++w) {
         ds_serve_params way = ways[w];
-        way.max_draft = ds_model_get_info(p.model)->carries ? 0 : way.max_draft;
         ds_server *server = open_server(ctx, &p, way);
         ds_serve_event events[EVENTS];
         ds_serve_stats stats;
@@ -134,7 +133,7 @@ static void like_transformers(void **state)
     assert_non_null(rows);
     searches_of(*state, rows, "llama3_tied");
     searches_of(*state, rows, "gpt2");
-    searches_of(*state, rows, "qwen3_next"); /* a forked text is computed again */
+    searches_of(*state, rows, "qwen3_next"); /* a forked text goes on from a snapshot */
     json_decref(rows);
 }
 

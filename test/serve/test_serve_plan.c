@@ -32,6 +32,10 @@ static void check(ds_ctx *ctx, const parity_case *p, size_t single, uint64_t *se
     ds_server *server = NULL;
     params.max_batch_tokens = params.max_sequences + between(seed, 0, 100);
     const bool pairs = ds_model_get_info(p->model)->pairs;
+    if (ds_model_get_info(p->model)->carries) {
+        params.state_snapshots = between(seed, 0, 5);
+        params.max_draft = between(seed, 0, 1);
+    }
     if (pairs) { /* a source of a block beside a text of one; no fp16 */
         params.kv_tokens += 64;
         params.source.dtype =
@@ -144,14 +148,27 @@ static void states_are_counted(void **state)
     parity_case p;
     ds_serve_needs needs;
     parity_open(*state, "qwen3_next", &p);
-    const ds_serve_params params = {
+    ds_serve_params params = {
         .source = {.model = p.model, .dtype = DS_DTYPE_BF16, .max_length = 60},
         .max_sequences = 64,
         .max_batch_tokens = 64,
         .kv_tokens = 640};
     CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
-    assert_int_equal(needs.states, 2 * 64 * (4 * 10 * 6 * 4 + 2 * (20 + 20 + 24) * 2));
+    const uint64_t row = 2 * (4 * 10 * 6 * 4 + 2 * (20 + 20 + 24) * 2);
+    assert_int_equal(needs.states, 2 * 64 * row); /* and as many snapshots */
+    assert_int_equal(needs.state_snapshots, 64);
     assert_int_equal(needs.position, 2 * 2 * 8 * 2); /* of one layer: 2 heads of 8 */
+    params.max_draft = 2;
+    params.state_snapshots = 5;
+    params.max_batch_tokens = 100;
+    CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+    assert_int_equal(needs.state_rows, 2 * 64 + 5);
+    params.state_snapshots = 0;
+    params.max_draft = 0;
+    params.no_prefix_cache = true;
+    CHECK_OK(*state, ds_serve_plan(*state, &params, &needs));
+    assert_int_equal(needs.state_rows, 64);
+    assert_int_equal(needs.state_snapshots, 0);
     parity_close(&p);
 }
 

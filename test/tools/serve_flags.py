@@ -110,7 +110,7 @@ def choose(rng, pairs):
 CLIENTS = {"max_waiting": ((0, 1, 300), (-1, "x", "1e3")), "max_connections": ((4, 1000), (0, -1, 100001)), "max_body": ((1024, 1 << 20), (10, "1k")), "max_choices": ((1, 200), (0, 1025)),
            "timeout_seconds": ((1, 60), (0, "1s", 86401)), "drain_seconds": ((0, 5), (-1, 86401, ""))}
 TIMES = {"probe_seconds": ((0.1, 1), (0, "nan", "inf", -1, 3601)), "probe_timeout": ((5, 30), (0, "-inf", "x")), "reload_timeout": ((1, 60), (0, "1e9"))}
-ENGINE = {"max_sequences": ((1, 4), (0, 4097)), "max_batch_tokens": ((16, 64), (0, 65537)), "kv_type": (("f32", "int8"), ("f64", "")), "hang_seconds": ((0, 60), (-1, "nan")),
+ENGINE = {"max_sequences": ((1, 4), (0, 4097)), "max_batch_tokens": ((16, 64), (0, 65537)), "kv_type": (("f32", "int8"), ("f64", "")), "state_snapshots": ((0, "0"), (-1, 65537)), "hang_seconds": ((0, 60), (-1, "nan")),
           "draft": ((0, 3), (-1, 1000)), "pooling": (("last", "mean"), ("most",)), "dtype": (("f32",), ("f8",)), "rank_seconds": ((2, 7), (1,))}
 UPSTREAMS = ("https://127.0.0.1:1/a", "https://", "http://127.0.0.1:1/a", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://127.0.0.1:x", "ftp://127.0.0.1:1", "http://nowhere.invalid:1", "http://[::1", "")
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random requests of ds_serve: alone on one server, then all at once on another one with other limits, guesses, cache, neighbours that
 vanish and adapters that come and go: the same answers to the bit, whole and as streams. Of T5, too, whose prompts are sources.
-Usage: serve_random.py PROGRAM MODEL LORA1 LORA2 [REQUESTS [SEED]]"""
+Usage: serve_random.py PROGRAM MODEL LORA1 LORA2 [REQUESTS [SEED [DRAFTER]]]"""
 import atexit
 import base64
 import http.client
@@ -26,6 +26,7 @@ NAMES = "mmab"
 LORA_FLAGS = ["--lora", f"a={LORAS[0]}", "--lora", f"b={LORAS[1]}", "--max_loras", "3", "--max_lora_rank", "4", "--lora_updates"]
 N = int(sys.argv[5]) if len(sys.argv) > 5 else 60
 SEED = int(sys.argv[6]) if len(sys.argv) > 6 else 1
+DRAFTER = sys.argv[7] if len(sys.argv) > 7 else None  # of a model that carries a state, which cannot be its own
 WORDS = "the quick brown fox jumps over lazy dog zigzag goes up and down 1 2 , . \n \" * : \u00e9 \u4e16".split(" ")
 FORMS = (dict(structured_outputs={"regex": "[a-f]{3,9}( [0-9]+)?"}), dict(structured_outputs={"choice": ["the fox", "the dog", "a"]}),
          dict(structured_outputs={"grammar": 'root ::= "x" [a-c]* | "y" root "z"'}), dict(response_format={"type": "json_object"}),
@@ -296,8 +297,8 @@ def main():
     alone.end()
     flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "2048", "8192")), "--max_sequences",
              rng.choice(("4", "7", "16"))]
-    flags += rng.choice((["--draft", "3"], ["--draft_model", MODEL, "--draft", "2"], []))
-    flags += rng.choice((["--no_prefix_cache"], [], []))
+    flags += rng.choice((["--draft", "3"], ["--draft_model", DRAFTER or MODEL, "--draft", "2"], []))
+    flags += rng.choice((["--no_prefix_cache"], ["--state_snapshots", rng.choice(("1", "3", "40"))] if DRAFTER else [], []))
     flags += ["--threads", rng.choice(("1", "2"))]
     crowd = Server(*flags, *dtype, *kv)
     over = threading.Event()

@@ -58,7 +58,7 @@ void plan_serve_print(const plan_serve_run *r, const plan_serve_change *changes,
         (void)snprintf(stored, sizeof stored, "  elsewhere           %12.2f  moved in every step\n",
                        mib(n->stored));
     }
-    char states[96] = "";
+    char states[160] = "";
     char ranks[64] = "on one rank";
     if (r->o->ranks > 1) {
         (void)snprintf(ranks, sizeof ranks, "of which this is one of %lld ranks",
@@ -66,8 +66,13 @@ void plan_serve_print(const plan_serve_run *r, const plan_serve_change *changes,
     }
     if (n->states > 0) {
         (void)snprintf(states, sizeof states,
-                       "  states              %12.2f  of linear attention, %.2f KiB a text\n",
-                       mib(n->states), (double)n->states / 1024.0 / (double)n->max_sequences);
+                       "  states              %12.2f  of linear attention, %.2f KiB each: %lld of "
+                       "texts%s, %lld snapshots\n",
+                       mib(n->states), (double)n->states / 1024.0 / (double)n->state_rows,
+                       (long long)(n->state_rows - n->state_snapshots),
+                       n->state_rows - n->state_snapshots > n->max_sequences ? " and their guesses"
+                                                                             : "",
+                       (long long)n->state_snapshots);
     }
     (void)printf("%s: %.2f M parameters, %s%s%s, %s\n"
                  "%lld positions a text%s, %lld texts and %lld tokens a batch\n\n"
@@ -102,7 +107,9 @@ ds_status plan_serve_write_json(const plan_serve_run *r, const plan_serve_change
         "  \"kv_type\": \"%s\",\n"
         "  \"max_length\": %lld,\n  \"max_sequences\": %lld,\n  \"max_batch_tokens\": %lld,\n"
         "  \"kv_tokens\": %lld,\n  \"position_bytes\": %llu,\n  \"weights\": %llu,\n"
-        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"states\": %llu,\n  \"batch\": %llu,\n  "
+        "  \"stored\": %llu,\n  \"keys_values\": %llu,\n  \"states\": %llu,\n  \"state_rows\": "
+        "%lld,\n"
+        "  \"state_snapshots\": %lld,\n  \"batch\": %llu,\n  "
         "\"process\": %llu,\n "
         " \"need\": %llu,\n"
         "  \"available\": %llu,\n  \"fits\": %s,\n  \"would_fit\": [",
@@ -110,9 +117,10 @@ ds_status plan_serve_write_json(const plan_serve_run *r, const plan_serve_change
         ds_dtype_name(n->kv_type), (long long)n->max_length, (long long)n->max_sequences,
         (long long)n->max_batch_tokens, (long long)n->kv_tokens, (unsigned long long)n->position,
         (unsigned long long)n->weights, (unsigned long long)n->stored,
-        (unsigned long long)n->keys_values, (unsigned long long)n->states,
-        (unsigned long long)n->batch, (unsigned long long)n->process, (unsigned long long)n->total,
-        (unsigned long long)r->memory, plan_serve_fits(r, n->total) ? "true" : "false");
+        (unsigned long long)n->keys_values, (unsigned long long)n->states, (long long)n->state_rows,
+        (long long)n->state_snapshots, (unsigned long long)n->batch, (unsigned long long)n->process,
+        (unsigned long long)n->total, (unsigned long long)r->memory,
+        plan_serve_fits(r, n->total) ? "true" : "false");
     for (uint32_t i = 0; i < n_changes; ++i) {
         at += (size_t)snprintf(text + at, sizeof text - at, "%s{\"flags\": \"%s\", \"need\": %llu}",
                                i > 0 ? ", " : "", changes[i].flags + 1,

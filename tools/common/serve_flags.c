@@ -22,6 +22,7 @@ void serve_flags_set(const serve_flags *flags, ds_serve_params *params)
                       : strcmp(flags->kv_type, "int8") == 0 ? DS_DTYPE_I8
                                                             : ds_dtype_from_name(flags->kv_type);
     params->no_prefix_cache = flags->no_prefix_cache;
+    params->state_snapshots = flags->state_snapshots;
     params->max_draft = flags->draft;
     params->prompt_rows = flags->prompt_rows;
 }

@@ -12,6 +12,7 @@
 typedef struct serve_flags {
     const char *dtype, *kv_type;
     int64_t max_length, max_sequences, max_batch_tokens, kv_tokens, draft, prompt_rows;
+    int64_t state_snapshots;
     bool no_prefix_cache;
     bool shaped, sized; /* given: --dtype or --max_length; sizes of batches or of keys and values */
     offload_flags offload; /* opened by the tool */
@@ -73,6 +74,15 @@ typedef struct serve_flags {
          .type = DSI_ARG_SWITCH,                                                                   \
          .out = &(f)->no_prefix_cache,                                                             \
          .doc = "Compute the begin of a prompt anew that another one had."},                       \
+        {.name = "state_snapshots",                                                                \
+         .type = DSI_ARG_INT,                                                                      \
+         .out = &(f)->state_snapshots,                                                             \
+         .value = "N",                                                                             \
+         .def = "0",                                                                               \
+         .max = 65536,                                                                             \
+         .doc = "States of prompts' begins that are kept for others, of models with linear "       \
+                "attention (Qwen3-Next): each takes as much as a text's; default: as many as "     \
+                "--max_sequences."},                                                               \
         OFFLOAD_ROWS(&(f)->offload),                                                               \
         {.name = "offload_kv",                                                                     \
          .type = DSI_ARG_SWITCH,                                                                   \

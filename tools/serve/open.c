@@ -137,11 +137,12 @@ static ds_status open_encoder(ds_ctx *ctx, const serve_options *o, front *f, con
 {
     if (o->quantize != NULL || o->adapter != NULL || o->sizes.draft > 0 || o->draft_model != NULL ||
         o->no_embeddings || o->max_loras > 0 || f->comm != NULL || o->sizes.kv_type != NULL ||
-        o->sizes.kv_tokens > 0 || o->sizes.no_prefix_cache || says_where(&o->sizes.offload)) {
+        o->sizes.kv_tokens > 0 || o->sizes.no_prefix_cache || o->sizes.state_snapshots > 0 ||
+        says_where(&o->sizes.offload)) {
         return ds_fail(
             ctx, DS_ERR_ARG,
             "%s is an encoder: --quantize, --adapter, --lora, --draft, --no_embeddings, "
-            "--kv_tokens, --kv_type, --no_prefix_cache, --deepspeed_config, "
+            "--kv_tokens, --kv_type, --no_prefix_cache, --state_snapshots, --deepspeed_config, "
             "--offload_param with what goes with it, and several ranks do not go with it",
             o->model);
     }
