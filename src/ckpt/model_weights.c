@@ -403,6 +403,25 @@ static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *n
     return DS_OK;
 }
 
+/* PyPI's compressed-tensors packs matrices of experts side by side, but says by no name whose they
+ * are: no class of transformers' has them, and folders have an expert a tensor. */
+static ds_status refuse_packed_stack(matching *m, const char *name)
+{
+    static const char *const ends[] = {"_packed", ".weight_packed", ".weight"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i) {
+        char full[DSI_STACKED_NAME_BYTES + 16];
+        (void)snprintf(full, sizeof full, "%s%s", name, ends[i]);
+        const ds_safetensor *t = dsi_weights_find(m->model, m->st, full);
+        if (t != NULL && t->meta.shape.n_dims > 2) {
+            return ds_fail(m->ctx, DS_ERR_UNSUPPORTED,
+                           "%s: tensor %s: a stack of experts that no class of transformers has "
+                           "(%s is read, in real numbers or FP8); store an expert a tensor",
+                           t->path, t->name, name);
+        }
+    }
+    return DS_OK;
+}
+
 /* Experts that the file has as one tensor, in which this is one of the matrices of each. */
 static ds_status match_stack(matching *m, ds_cell c, const ds_cell_info *cell, bool *found_out)
 {
@@ -424,7 +443,7 @@ static ds_status match_stack(matching *m, ds_cell c, const ds_cell_info *cell, b
                           .parts = matrix.parts,
                           .shape = dsi_stacked_shape(cell->name, shape)};
     if (s.whole == NULL) {
-        return DS_OK;
+        return refuse_packed_stack(m, name);
     }
     DS_TRY(dsi_expert_stack_check(m->ctx, &m->bytes, &s));
     s.scales = dsi_byte_is_stored(&m->bytes, s.whole) ? s.scales : NULL;

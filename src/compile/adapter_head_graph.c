@@ -25,6 +25,21 @@ static ds_status beside(dsi_adapter_rewriter *w, ds_value a, ds_value b, ds_valu
     return DS_OK;
 }
 
+/* Of several adapters that are trained each begins at an even column: processors that multiply
+ * bf16 add in pairs, and a row has the bits that it has with its own adapter alone. */
+static ds_status fill_pair(dsi_adapter_rewriter *w, ds_value *v)
+{
+    const ds_shape shape = ds_graph_meta(w->r.to, *v).shape;
+    const dsi_pad_attrs attrs = {.dim = (int64_t)shape.n_dims - 1, .after = 1};
+    ds_value made[DS_MAX_OUT];
+    if (!dsi_adapter_has_rows(w->adapter) || ds_shape_last(shape) % 2 == 0) {
+        return DS_OK;
+    }
+    DS_TRY(ds_graph_apply(w->r.to, &dsi_op_pad, &attrs, v, 1, made));
+    *v = made[0];
+    return DS_OK;
+}
+
 static ds_status adapt_fused(dsi_adapter_rewriter *w, const dsi_node_info *node, ds_cell weight,
                              ds_value *in, ds_value *out)
 {
@@ -35,6 +50,8 @@ static ds_status adapt_fused(dsi_adapter_rewriter *w, const dsi_node_info *node,
     w->targets[weight].uses += 1;
     DS_TRY(dsi_adapter_drops(w) ? dsi_adapter_drop_input(w, weight, &x) : DS_OK);
     DS_TRY(dsi_adapter_project(w, weight, x, n_out, parts));
+    DS_TRY(fill_pair(w, &parts[0]));
+    DS_TRY(fill_pair(w, &parts[2]));
     DS_TRY(beside(w, in[0], parts[0], &in[0]));
     DS_TRY(beside(w, in[1], parts[2], &in[1]));
     return ds_graph_apply(w->r.to, node->op, node->attrs, in, node->n_in, out);

@@ -432,18 +432,6 @@ static ds_status read_mini_batch(ds_ctx *ctx, dsi_engine_spec *spec)
 static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
 {
     const dsi_train_spec *t = &spec->train;
-    const char *eight = !t->adam_8bit.on    ? NULL
-                        : spec->zero.ep > 1 ? "expert parallelism"
-                        : t->zenflow.on     ? "zero_optimization.zenflow"
-                        : t->loco.on        ? "LoCo"
-                                            : NULL;
-    if (eight != NULL) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "%s with %s: its blocks are of whole tensors, which that would cut, or is "
-                       "not built; take %s",
-                       t->ademamix.on ? "AdEMAMix with optim_bits 8" : "AdamW8bit", eight,
-                       t->ademamix.on ? "optim_bits 32" : "AdamW");
-    }
     if (t->schedule_free.on && spec->zero.pp > 1) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "AdamWScheduleFree with pipeline.stages %u: stages do not make the average "
@@ -606,7 +594,7 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
             : spec->train.task != DS_TASK_TOKENS ? "classes or embeddings"
                                                  : "a preference loss");
     }
-    spec->train.adam_8bit.cut = spec->zero.stage > 0 || spec->zero.tp > 1;
+    spec->train.adam_8bit.cut = spec->zero.stage > 0 || spec->zero.tp > 1 || spec->zero.ep > 1;
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));

@@ -30,6 +30,7 @@ typedef struct fuser {
     ds_node *other;   /* per node */
     bool *gone;       /* per node: swallowed */
     ds_node *into;    /* per node: the product that accumulates instead of this add, or DS_NONE */
+    bool trains;      /* the graph has a backward pass */
 } fuser;
 
 static const dsi_node_info *node_at(const fuser *f, ds_node n)
@@ -76,7 +77,11 @@ static bool same_meta(ds_meta a, ds_meta b)
 
 static void count_uses(fuser *f)
 {
+    const dsi_phases *phases = &f->graph->phases;
     for (ds_node n = 0; n < f->graph->n_nodes; ++n) {
+        const ds_phase phase = node_at(f, n)->phase;
+        f->trains = f->trains ||
+                    (dsi_phase_is_micro(phases, phase) && !dsi_phase_is_forward(phases, phase));
         for (uint32_t i = 0; i < node_at(f, n)->n_in; ++i) {
             const ds_value v = in_of(f, n, i);
             if (v != DS_NONE) {
@@ -100,24 +105,43 @@ static void find_linear_activation(fuser *f, ds_node n)
         return;
     }
     const dsi_linear_attrs *attrs = node_at(f, linear)->attrs;
-    if (attrs->activation == DSI_ACT_NONE && in_of(f, linear, 3) == DS_NONE) {
+    const bool exact = !f->trains || f->uses[in_of(f, n, 0)] > 1; /* then it is of what is saved */
+    if (attrs->activation == DSI_ACT_NONE && in_of(f, linear, 3) == DS_NONE && exact) {
         f->pattern[linear] = LINEAR_ACTIVATION;
         f->other[linear] = n;
         f->gone[n] = true;
     }
 }
 
+/* Whether a linear layer's output is nothing but a term of the add. */
+static bool is_term(const fuser *f, ds_node add, ds_node linear, ds_value sum, ds_value residual)
+{
+    return is_free(f, linear) && node_at(f, linear)->op == &dsi_op_linear && f->uses[sum] == 1 &&
+           together(f, linear, add) && residual != sum &&
+           same_meta(meta_of(f, sum), meta_of(f, residual)) &&
+           ((const dsi_linear_attrs *)node_at(f, linear)->attrs)->activation == DSI_ACT_NONE;
+}
+
+/* Adapters add to what they are beside (compile/adapter_graph.h): the first of such a chain, the
+ * layer itself, takes the residual. So a layer is rounded as without them, where a token's part of
+ * theirs is 0. */
 static bool try_linear_residual(fuser *f, ds_node add, ds_value sum, ds_value residual)
 {
-    const ds_node linear = producer_of(f, sum);
-    if (!is_free(f, linear) || node_at(f, linear)->op != &dsi_op_linear || f->uses[sum] != 1 ||
-        !together(f, linear, add) || residual == sum ||
-        !same_meta(meta_of(f, sum), meta_of(f, residual)) || in_of(f, linear, 3) != DS_NONE ||
-        ((const dsi_linear_attrs *)node_at(f, linear)->attrs)->activation != DSI_ACT_NONE) {
+    const bool forward = dsi_phase_is_forward(&f->graph->phases, node_at(f, add)->phase);
+    ds_value at = sum;
+    ds_node linear = producer_of(f, at);
+    while (is_term(f, add, linear, at, residual) && in_of(f, linear, 3) != DS_NONE && forward) {
+        at = in_of(f, linear, 3);
+        linear = producer_of(f, at);
+    }
+    if (!is_term(f, add, linear, at, residual) || in_of(f, linear, 3) != DS_NONE) {
         return false;
     }
     f->pattern[add] = LINEAR_RESIDUAL;
-    f->other[add] = linear;
+    f->other[add] = producer_of(f, sum);
+    for (; at != sum; sum = in_of(f, producer_of(f, sum), 3)) {
+        f->gone[producer_of(f, sum)] = true;
+    }
     f->gone[linear] = true;
     return true;
 }
@@ -284,15 +308,32 @@ static ds_status emit_linear_activation(fuser *f, ds_node n)
     return DS_OK;
 }
 
+/* The node takes the residual; where it has one, what made that does. Of such a chain each keeps
+ * its scope, by which a layer's own product is known. */
+static ds_status emit_with(fuser *f, ds_node add, ds_node inner, uint32_t extra_at,
+                           ds_value residual)
+{
+    const ds_value below = in_of(f, inner, extra_at);
+    dsi_node_info place = *node_at(f, add);
+    ds_value out[DS_MAX_OUT];
+    if (below != DS_NONE) {
+        DS_TRY(emit_with(f, add, producer_of(f, below), extra_at, residual));
+        residual = f->r.map[below];
+    }
+    place.scope =
+        in_of(f, f->other[add], extra_at) != DS_NONE ? node_at(f, inner)->scope : place.scope;
+    DS_TRY(dsi_rewrite_stand_at(&f->r, &place));
+    DS_TRY(emit(f, inner, node_at(f, inner)->attrs, extra_at, residual, out));
+    dsi_rewrite_made(&f->r, node_at(f, inner), out);
+    return DS_OK;
+}
+
 static ds_status emit_residual(fuser *f, ds_node add, uint32_t extra_at)
 {
-    ds_value out[DS_MAX_OUT];
-    const ds_node inner = f->other[add];
-    const ds_value sum = out_of(f, inner, 0);
+    const ds_value sum = out_of(f, f->other[add], 0);
     const ds_value residual = in_of(f, add, 0) == sum ? in_of(f, add, 1) : in_of(f, add, 0);
-    DS_TRY(emit(f, inner, node_at(f, inner)->attrs, extra_at, f->r.map[residual], out));
-    dsi_rewrite_made(&f->r, node_at(f, inner), out);
-    f->r.map[out_of(f, add, 0)] = out[0];
+    DS_TRY(emit_with(f, add, f->other[add], extra_at, f->r.map[residual]));
+    f->r.map[out_of(f, add, 0)] = f->r.map[sum];
     return DS_OK;
 }
 

@@ -23,19 +23,24 @@ struct dsi_pissa {
     uint32_t n;
 };
 
+/* By the layer's product in a forward pass, beside which those of A and B stand, which are not. */
 bool dsi_engine_is_turned(const ds_engine *engine, const ds_cell_info *weight)
 {
+    const dsi_plan *plan = engine->train_plan;
     const size_t n = strlen(weight->name) - strlen(".weight");
-    for (uint32_t s = 0; s < engine->train_plan->n_steps; ++s) {
-        const dsi_step *step = &engine->train_plan->steps[s];
-        if (step->op == &dsi_op_linear && step->scope != NULL && strlen(step->scope) == n &&
-            strncmp(step->scope, weight->name, n) == 0) {
-            return weight->packed.format != DS_PACKING_NONE
-                       ? weight->packed.transposed != 0
-                       : ((const dsi_linear_attrs *)step->attrs)->transposed != 0;
+    bool turned = weight->packed.transposed != 0;
+    for (ds_phase phase = 0; phase < plan->phases.n; ++phase) {
+        const bool forward = dsi_phase_is_forward(&plan->phases, phase);
+        const uint32_t end = forward ? plan->phase_begin[phase + 1] : 0;
+        for (uint32_t s = plan->phase_begin[phase]; s < end && !turned; ++s) {
+            const dsi_step *step = &plan->steps[s];
+            turned = weight->packed.format == DS_PACKING_NONE && step->op == &dsi_op_linear &&
+                     ((const dsi_linear_attrs *)step->attrs)->transposed != 0 &&
+                     step->scope != NULL && strlen(step->scope) == n &&
+                     strncmp(step->scope, weight->name, n) == 0;
         }
     }
-    return weight->packed.transposed != 0;
+    return turned;
 }
 
 static ds_status no_memory(const ds_engine *engine)

@@ -162,6 +162,7 @@ static const bad table[] = {
     {"zero_optimization: {stage: 2, zenflow: {}}",
      "offload_optimizer.device: expected cpu or nvme"},
     {"optimizer: {type: 'Lion'}, " ZENFLOW(""), "optimizer.type: expected Adam or AdamW with"},
+    {"optimizer: {type: 'AdamW8bit'}, " ZENFLOW(""), "optimizer.type: expected Adam or AdamW with"},
     {"gradient_allreduce_op: 'sum', " ZENFLOW(""), "gradient_allreduce_op: expected \"mean\""},
     {"bf16: {enabled: true, bf16_master_weights_and_grads: true}, " ZENFLOW(""),
      "bf16_master_weights_and_grads: expected false with zero_optimization.zenflow"},

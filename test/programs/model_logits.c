@@ -3,11 +3,12 @@
  *
  *     model_logits LIST OUT SHORT LONG [bf16]
  *
- * LIST names a folder a line. For each a line is printed: "ok L V", L being LONG or the model's
- * positions where that is less, and the last logits of the first SHORT and of the first L ids, of
- * pairs those behind `target`, go to OUT as fp32 (2·V); or "refused MESSAGE". The ids are
- * those of config_cases.py.
+ * LIST names a folder a line, or a folder, a tab and the folder of an adapter. For each a line is
+ * printed: "ok L V", L being LONG or the model's positions where that is less, and the last logits
+ * of the first SHORT and of the first L ids, of pairs those behind `target`, go to OUT as fp32
+ * (2·V); or "refused MESSAGE". The ids are those of config_cases.py.
  */
+#include <deepspeed/adapter.h>
 #include <deepspeed/encoder.h>
 #include <deepspeed/infer.h>
 #include <float.h>
@@ -56,24 +57,36 @@ static ds_status encode(ds_ctx *ctx, const ds_encoder_params *params, const uint
     return status;
 }
 
-static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_short, size_t n_long,
+static ds_status run(ds_ctx *ctx, char *folder, ds_dtype dtype, size_t n_short, size_t n_long,
                      FILE *out)
 {
     char path[PATH_BYTES + 16];
     uint32_t ids[MAX_IDS];
+    char *own = strchr(folder, '\t'); /* the adapter's folder */
     ds_model *model = NULL;
+    ds_adapter *adapter = NULL;
     ds_generator *generator = NULL;
     for (uint32_t i = 0; i < MAX_IDS; ++i) {
         ids[i] = (11 * i + 5 * (i / 7) + 3) % VOCAB;
     }
+    if (own != NULL) {
+        *own++ = '\0';
+    }
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
     ds_status status = ds_model_from_config(ctx, path, &model);
+    if (status >= 0 && own != NULL) {
+        status = ds_adapter_open(ctx, own, &adapter);
+        status = status >= 0 ? ds_adapter_fit(adapter, &model) : status;
+    }
     const ds_model_info *info = status >= 0 ? ds_model_get_info(model) : NULL;
     if (status >= 0) {
         const int64_t limit = info->max_positions;
         const int64_t longest = limit > 0 && limit < (int64_t)n_long ? limit : (int64_t)n_long;
-        const ds_generator_params params = {
-            .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
+        const ds_generator_params params = {.model = model,
+                                            .weights = folder,
+                                            .dtype = dtype,
+                                            .max_length = longest,
+                                            .adapter = adapter};
         const ds_encoder_params encoder = {
             .model = model, .weights = folder, .dtype = dtype, .max_length = longest};
         if (info->encoder && !info->pairs) {
@@ -92,6 +105,7 @@ static ds_status run(ds_ctx *ctx, const char *folder, ds_dtype dtype, size_t n_s
         }
     }
     ds_generator_destroy(&generator);
+    ds_adapter_destroy(&adapter);
     ds_model_destroy(&model);
     return status;
 }

@@ -224,8 +224,8 @@ static dsi_engine_spec make_spec(const row *r)
         spec.train.optimizer = DS_OPTIMIZER_ADAMW_8BIT;
     }
     if (strstr(r->optimizer, "8bit") != NULL) {
-        spec.train.adam_8bit =
-            (dsi_adam_8bit_spec){.on = true, .min_size = 200, .cut = r->stage > 0 || r->tp > 1};
+        spec.train.adam_8bit = (dsi_adam_8bit_spec){
+            .on = true, .min_size = 200, .cut = r->stage > 0 || r->tp > 1 || ep_of(r) > 1};
     }
     if (strncmp(r->optimizer, "ademamix", 8) == 0) {
         spec.train.optimizer = DS_OPTIMIZER_ADEMAMIX;

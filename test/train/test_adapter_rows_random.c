@@ -49,6 +49,7 @@ typedef struct random_case {
     uint64_t state;
     uint32_t family, n; /* adapters */
     bool again;         /* recomputed */
+    bool bf16;
     double beta;
     int32_t owner[N_DOCUMENTS]; /* the document's adapter; -1: none */
     int32_t first[ROWS * SEQ], at[ROWS * SEQ];
@@ -132,11 +133,11 @@ static ds_status start(const random_case *c, ds_adapter *adapter, ds_model **mod
     ds_config *config = NULL;
     const int n =
         snprintf(text, sizeof text,
-                 "{\"train_micro_batch_size_per_gpu\": 4, "
+                 "{\"train_micro_batch_size_per_gpu\": 4, \"bf16\": {\"enabled\": %s}, "
                  "\"activation_checkpointing\": {\"recompute\": \"%s\"}, "
                  "\"gradient_clipping\": 0.0, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
                  "{\"lr\": 1e-2, \"eps\": 1e-30, \"betas\": [%g, 0.99]}}}",
-                 c->again ? "full" : "none", c->beta);
+                 c->bf16 ? "true" : "false", c->again ? "full" : "none", c->beta);
     (void)snprintf(folder, sizeof folder, DS_SOURCE_DIR "/test/golden/adapter/models/%s",
                    families[c->family].name);
     (void)snprintf(path, sizeof path, "%s/config.json", folder);
@@ -221,12 +222,14 @@ static bool run_case(uint64_t seed)
     c.n = 2 + draw(&c, 3);
     c.again = draw(&c, 3) == 0;
     c.beta = draw(&c, 2) == 0 ? 0.9 : 0.5;
+    c.bf16 = draw(&c, 2) == 0;
     draw_tokens(&c);
     for (uint32_t k = 0; k < c.n; ++k) {
         all[k] = draw_adapter(&c);
     }
-    (void)snprintf(what, sizeof what, "case %llu, %s, %u adapters%s", (unsigned long long)seed,
-                   families[c.family].name, c.n, c.again ? ", recomputed" : "");
+    (void)snprintf(what, sizeof what, "case %llu, %s in %s, %u adapters%s",
+                   (unsigned long long)seed, families[c.family].name, c.bf16 ? "bf16" : "fp32", c.n,
+                   c.again ? ", recomputed" : "");
     ds_status status = ds_adapter_train_several(all, names, c.n);
     status = status < 0 ? status : start(&c, all[0], &model, &engine);
     if (status < 0) {

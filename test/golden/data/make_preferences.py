@@ -29,7 +29,29 @@ def rows_of(rng, kind, n):
         # Not empty: a row without a target is left out here.
         made = [{"prompt": ms.words(rng), "completion": ms.words(rng), "label": i % 3 != 0} for i in range(n)]
         return [(r, r) for r in made]
+    if kind.endswith("_tools"):
+        return [row_tools(rng, kind, i) for i in range(n)]
     return [getattr(ms, "row_" + kind)(rng) for _ in range(n)]
+
+
+def row_tools(rng, kind, i):
+    """Chats beside tools and what the template is given, an answer that calls one; labelled or pairs, the prompt within both or not."""
+    same = ms.chat(rng, "user")
+    answers = [[{"role": "assistant", "content": v + ms.said(rng)}] for v in "yz"]
+    if rng.random() < 0.7:
+        side = rng.randrange(2)
+        answers[side] = ms.with_calls(rng, answers[side], ms.calls(rng))
+    row = {"tools": json.dumps([ms.TOOL]), "chat_template_kwargs": {"thinks": rng.random() < 0.6}}
+    if kind == "labelled_tools":
+        row |= {"prompt": same, "completion": answers[0], "label": i % 3 != 0}
+    elif kind == "implicit_tools":
+        row |= {"chosen": same + answers[0], "rejected": same + answers[1]}
+    else:
+        row |= {"prompt": same, "chosen": answers[0], "rejected": answers[1]}
+    line = json.loads(json.dumps(row))
+    if rng.random() < 0.5:
+        line["tools"] = [ms.TOOL]
+    return line, row
 
 
 def trimmed(ids, mask):
@@ -92,6 +114,11 @@ def main():
             cases.append(case(rng, name, "reward", kind, rng.choice([24, 40]), "drop", n))
         cases.append(case(rng, name, "apo_zero_unpaired", "labelled", rng.choice([12, 20]), "keep_start", n))
         cases.append(case(rng, name, "kto", "labelled", 400, "keep_start", n))
+    for name in ms.TOKENIZERS if len(sys.argv) > 2 else list(ms.TOKENIZERS)[:1]:
+        for kind in ("preference_tools", "implicit_tools"):
+            cases.append(case(rng, name, "sigmoid", kind, rng.choice([40, 90]), rng.choice(["keep_start", "keep_end"]), 3))
+            cases.append(case(rng, name, "reward", kind, 400, "drop", 3))
+        cases.append(case(rng, name, "kto", "labelled_tools", 2000, "keep_start", 3))
     text = json.dumps({"template": ms.OWN_TEMPLATE, "batch": BATCH, "cases": cases}, ensure_ascii=False, separators=(",", ":"))
     pathlib.Path(target).write_text(text.replace('{"tokenizer"', '\n{"tokenizer"') + "\n")
     print(f"{len(cases)} cases, {sum(len(c['batches']) for c in cases)} batches")
