@@ -36,6 +36,22 @@ static const char llama[] =
     "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
     "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
 
+/* A bias at the output: its logits are an operator's of their own. */
+static const char gptj[] =
+    "{\"model_type\":\"gptj\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":16,\"n_layer\":2,"
+    "\"n_head\":2,\"rotary_dim\":4,\"n_inner\":40,\"attn_pdrop\":0.0,\"embd_pdrop\":0.0,"
+    "\"resid_pdrop\":0.0,\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\","
+    "\"tie_word_embeddings\":false}";
+
+/* Caps on scores and on logits. */
+static const char gemma2[] =
+    "{\"model_type\":\"gemma2\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
+    "\"query_pre_attn_scalar\":8,\"attn_logit_softcapping\":2.0,\"final_logit_softcapping\":3.0,"
+    "\"sliding_window\":7,\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"max_position_embeddings\":64,"
+    "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+
 /* With the loss of balance over experts. */
 static const char mixtral[] =
     "{\"model_type\":\"mixtral\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":24,"
@@ -250,6 +266,19 @@ static void stages_and_residencies_have_one_result(void **state)
     }
 }
 
+/* Logits with a bias, and capped ones: whole, of the parameters' dtype. */
+static void logits_of_their_own_have_one_result(void **state)
+{
+    const uint32_t every = getenv("DS_CUDA_ALL") != NULL ? 1 : 4;
+    (void)state;
+    one_result(gptj, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
+    one_result(gemma2, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, every, 2e-2);
+    if (getenv("DS_CUDA_ALL") != NULL) {
+        one_result(gptj, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, every, 2e-2);
+        one_result(gemma2, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
+    }
+}
+
 /* Rows 0, 4, 8: nothing; ZeRO 3; ZeRO 3 with all on the host. */
 static void other_optimizers_have_one_result(void **state)
 {
@@ -355,6 +384,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(it_is_found_and_says_what_there_is),
         cmocka_unit_test(memory_is_the_devices),
         cmocka_unit_test(stages_and_residencies_have_one_result),
+        cmocka_unit_test(logits_of_their_own_have_one_result),
         cmocka_unit_test(other_optimizers_have_one_result),
         cmocka_unit_test(experts_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),

@@ -31,11 +31,6 @@ static int64_t vocabulary(const ds_kernel_sig *sig, const ds_meta *w)
     return w->shape.dims[is_transposed(sig) ? 1 : 0];
 }
 
-static dsc_shape a_block_a_row(int64_t rows, int64_t v)
-{
-    return dsc_block_an_item(rows, v);
-}
-
 /* ---- forward: x, w, targets, [count] → loss, lse, count, [logits] --------------------------- */
 
 static bool is_forward(const ds_kernel_sig *sig)
@@ -96,8 +91,8 @@ static ds_status forward_run(const ds_kernel_call *call)
                                .y_dtype = DS_DTYPE_F32,
                                .transposed = is_transposed(sig)};
         DS_TRY(dsc_multiply(call, &p));
-        const dsc_shape shape = a_block_a_row(args.rows, v);
-        DS_TRY(dsc_launch(call, DSC_FN_ce_rows, &shape, &args, sizeof args));
+        const dsc_shape shape = dsc_block_an_item(args.rows, v);
+        DS_TRY(dsc_launch(call, DSC_FN_ce_rows_f32, &shape, &args, sizeof args));
     }
     const dsc_shape one = dsc_block_an_item(1, DSC_BLOCK);
     return dsc_launch(call, DSC_FN_ce_loss, &one, &args, sizeof args);

@@ -116,6 +116,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(paged)                                                                                       \
     X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \
+    X(logits)                                                                                      \
     X(embedding)                                                                                   \
     X(gradnorm)                                                                                    \
     X(move)

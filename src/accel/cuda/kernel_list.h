@@ -20,9 +20,10 @@
     XA(linear)                                                                                     \
     XA(linear_dw)                                                                                  \
     XA(column_sums)                                                                                \
-    X(ce_rows)                                                                                     \
+    XA(ce_rows)                                                                                    \
     X(ce_loss)                                                                                     \
     XA(ce_dlogits)                                                                                 \
+    XA(ce_given_dlogits)                                                                           \
     XA(embedding)                                                                                  \
     XA(embedding_dw)                                                                               \
     XA(dropout)                                                                                    \

@@ -9,7 +9,7 @@
 
 /* Rows from `first` on, `rows` of them, of `all`; z has these rows alone. */
 typedef struct dsc_ce_args {
-    const float *z; /* logits (rows,v) */
+    const void *z; /* logits (rows,v): f32, or of the kernel's dtype where they were given */
     const int32_t *targets;
     float *lse, *losses;
     void *dz;                         /* gradient of z, rounded */
