@@ -21,9 +21,17 @@
     XA(linear_dw)                                                                                  \
     XA(column_sums)                                                                                \
     XA(ce_rows)                                                                                    \
+    X(ce_part_rows)                                                                                \
+    X(ce_join)                                                                                     \
     X(ce_loss)                                                                                     \
     XA(ce_dlogits)                                                                                 \
     XA(ce_given_dlogits)                                                                           \
+    XA(weight_norms)                                                                               \
+    XA(distillation)                                                                               \
+    XA(distillation_backward)                                                                      \
+    X(preference_rows)                                                                             \
+    X(preference_loss)                                                                             \
+    X(preference_backward)                                                                         \
     XA(embedding)                                                                                  \
     XA(embedding_dw)                                                                               \
     XA(dropout)                                                                                    \
