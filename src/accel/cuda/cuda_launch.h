@@ -113,6 +113,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(attention)                                                                                   \
+    X(attention_part)                                                                              \
     X(paged)                                                                                       \
     X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \

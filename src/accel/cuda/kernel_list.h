@@ -101,6 +101,9 @@
     XA(attention)                                                                                  \
     XA(attention_dq)                                                                               \
     XA(attention_dkv)                                                                              \
+    XA(attention_part)                                                                             \
+    XA(attention_part_dq)                                                                          \
+    XA(attention_part_dkv)                                                                         \
     X(attention_mma_64_bf16)                                                                       \
     X(attention_mma_64_f16)                                                                        \
     X(attention_mma_128_bf16)                                                                      \
