@@ -125,6 +125,18 @@
     X(paged_mma_64_f16)                                                                            \
     X(paged_mma_128_bf16)                                                                          \
     X(paged_mma_128_f16)                                                                           \
+    XA(causal_conv)                                                                                \
+    XA(causal_conv_dx)                                                                             \
+    XA(causal_conv_dw)                                                                             \
+    XA(causal_conv_step)                                                                           \
+    XA(paged_causal_conv)                                                                          \
+    XA(decay)                                                                                      \
+    XA(decay_backward)                                                                             \
+    XA(delta_rule)                                                                                 \
+    XA(delta_rule_step)                                                                            \
+    XA(paged_delta_rule)                                                                           \
+    XA(delta_rule_back)                                                                            \
+    XA(delta_rule_units)                                                                           \
     XA(attention_sinks)                                                                            \
     XA(attention_sinks_dy)                                                                         \
     X(sum_sinks)                                                                                   \
