@@ -104,6 +104,10 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(linear)                                                                                      \
     X(quantized)                                                                                   \
     X(optimizer)                                                                                   \
+    X(eight_bit)                                                                                   \
+    X(signs)                                                                                       \
+    X(frozen)                                                                                      \
+    X(adafactor)                                                                                   \
     X(lamb)                                                                                        \
     X(columns)                                                                                     \
     X(muon)                                                                                        \

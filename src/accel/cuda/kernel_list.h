@@ -151,6 +151,33 @@
     X(lamb_sums_join)                                                                              \
     X(lamb)                                                                                        \
     X(first_moment)                                                                                \
+    X(eight_bit)                                                                                   \
+    X(eight_bit_step)                                                                              \
+    X(signs_measure)                                                                               \
+    X(signs_scale)                                                                                 \
+    X(signs_pack)                                                                                  \
+    X(signs_average)                                                                               \
+    X(signs_expand)                                                                                \
+    X(frozen_adam)                                                                                 \
+    X(times)                                                                                       \
+    X(local_adam)                                                                                  \
+    X(local_take)                                                                                  \
+    X(local_put)                                                                                   \
+    X(local_clear)                                                                                 \
+    X(frozen_lamb)                                                                                 \
+    X(schedule_free)                                                                               \
+    X(schedule_free_point)                                                                         \
+    X(average_ratio)                                                                               \
+    X(root_mean)                                                                                   \
+    X(freeze_lamb)                                                                                 \
+    X(frozen_lamb_moments)                                                                         \
+    X(lamb_factor_sums)                                                                            \
+    X(lamb_factor)                                                                                 \
+    X(adafactor_rows)                                                                              \
+    X(adafactor_columns)                                                                           \
+    X(adafactor_means)                                                                             \
+    X(adafactor_direction)                                                                         \
+    X(adafactor)                                                                                   \
     X(unit_sums)                                                                                   \
     X(unit_norms)                                                                                  \
     X(unit_matrix)                                                                                 \
