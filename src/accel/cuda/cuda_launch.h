@@ -119,6 +119,7 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(attention)                                                                                   \
     X(attention_part)                                                                              \
     X(paged)                                                                                       \
+    X(relative)                                                                                    \
     X(recurrence)                                                                                  \
     X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \

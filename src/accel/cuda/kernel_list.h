@@ -137,6 +137,8 @@
     XA(paged_delta_rule)                                                                           \
     XA(delta_rule_back)                                                                            \
     XA(delta_rule_units)                                                                           \
+    XA(relative_bias)                                                                              \
+    XA(relative_bias_backward)                                                                     \
     XA(attention_sinks)                                                                            \
     XA(attention_sinks_dy)                                                                         \
     X(sum_sinks)                                                                                   \
