@@ -10,6 +10,8 @@ _Static_assert((int)DSC_8BIT_BLOCK == (int)DSI_8BIT_BLOCK && (int)DSC_8BIT_BLOCK
                    (int)DSI_DYNAMIC_MAP == 256,
                "a thread an element of a block");
 
+_Static_assert(sizeof(dsc_8bit_args) <= 4096, "what every device takes as arguments of a kernel");
+
 enum { IN_PARAM, IN_GRAD, IN_HYPER, IN_FACTOR, IN_MASTER, IN_STATE };
 enum { OUT_PARAM, OUT_MASTER, OUT_STATE };
 enum { OF_GRAD, OF_HYPER, OF_FACTOR };
