@@ -171,8 +171,7 @@ DSC_INLINE void back_position(const dsc_delta_args *a, int act, const back *w, i
         m->error[threadIdx.x] = w->errors[i * a->value_dim + threadIdx.x];
         m->dy[threadIdx.x] = dsc_get(a->dy, act, value);
     }
-    __syncthreads();
-    back_read(a, w, t, i, beta, m);
+    back_read(a, w, t, i, beta, m); /* its sum's barriers come before it reads others' */
     __syncthreads();
     float along = 0.0f;
     if (has) {
