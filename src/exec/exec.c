@@ -59,6 +59,7 @@ void dsi_exec_destroy(dsi_exec **exec_inout)
         free(exec->plans[i].crossing);
         free(exec->plans[i].parts);
         free(exec->plans[i].counts);
+        free(exec->plans[i].table);
         free(exec->plans[i].copies);
     }
     const bool drained = dsi_swap_drain(exec->swap);
@@ -220,12 +221,13 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
     l->crossing = calloc(plan->n_steps + 1, sizeof *l->crossing);
     l->parts = calloc((size_t)plan->n_slots * plan->n_refs + 1, sizeof *l->parts);
     l->counts = calloc(dsi_exec_n_counts(plan) + 1, sizeof *l->counts);
+    l->table = calloc(dsi_exec_n_table(plan) + 1, sizeof *l->table);
     l->copies = calloc(plan->n_outputs + 1, sizeof *l->copies);
     *id_out = exec->n_plans++;
     if (l->sigs == NULL || l->tensors == NULL || l->calls == NULL || l->comm_calls == NULL ||
         l->names == NULL || l->tickets == NULL || l->swaps == NULL || l->ahead == NULL ||
         l->crossing == NULL || l->parts == NULL || l->comms == NULL || l->copies == NULL ||
-        l->events == NULL || l->counts == NULL || l->host_calls == NULL) {
+        l->events == NULL || l->counts == NULL || l->table == NULL || l->host_calls == NULL) {
         return ds_fail(exec->ctx, DS_ERR_NOMEM, "no memory for the executor");
     }
     return find_comms(exec, l);
@@ -247,8 +249,8 @@ size_t dsi_exec_table_bytes(const dsi_plan *plan)
     const size_t per_output = sizeof *l->copies + plan->n_slots * sizeof *l->reals;
     return (plan->n_steps + 1) * per_step + (plan->n_events + 1) * sizeof *l->events +
            (plan->n_refs + 1) * per_ref + (plan->n_outputs + 1) * per_output +
-           dsi_exec_n_counts(plan) * sizeof *l->counts + dsi_arena_used(plan->arena) +
-           plan->ledger->capacity * sizeof *plan->ledger->entries;
+           dsi_exec_n_counts(plan) * sizeof *l->counts + dsi_exec_n_table(plan) * sizeof *l->table +
+           dsi_arena_used(plan->arena) + plan->ledger->capacity * sizeof *plan->ledger->entries;
 }
 
 void dsi_exec_set_trace(dsi_exec *exec, dsi_exec_trace_fn fn, void *user)

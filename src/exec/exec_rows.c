@@ -32,17 +32,62 @@ static ds_status check_room(const dsi_exec *exec, const char *what, size_t n, si
                          "%zu elements of rows are %s, but there is room for %zu", n, what, room);
 }
 
+static bool is_of_rows(const dsi_step *step)
+{
+    return step->op->role == DS_ROLE_DISPATCH_ROWS || step->op->role == DS_ROLE_RETURN_ROWS;
+}
+
+size_t dsi_exec_n_table(const dsi_plan *plan)
+{
+    size_t most = 0;
+    for (uint32_t s = 0; s < plan->n_steps; ++s) {
+        const dsi_step *step = &plan->steps[s];
+        const size_t n = is_of_rows(step) && step->kind != DSI_STEP_WAIT
+                             ? (size_t)ds_shape_count(plan->refs[step->in_at].meta.shape)
+                             : 0;
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Whether the host reaches memory of the device, by itself or by peer_view. */
+static bool is_reached(const dsi_exec *exec)
+{
+    return dsi_exec_is_on_host(exec) || exec->accel->groups == NULL;
+}
+
+static ds_status read_table(const dsi_exec *exec, const dsi_loaded *l, const ds_tensor *t,
+                            const int32_t **table_out)
+{
+    if (is_reached(exec)) {
+        *table_out = dsi_exec_peer_view(exec, t->data);
+        return DS_OK;
+    }
+    *table_out = l->table;
+    return exec->accel->memory->copy(exec->device, l->table, t->data, ds_meta_bytes(t->meta));
+}
+
+/* Zeros, in what a step makes. */
+static ds_status clear(const dsi_exec *exec, void *memory, size_t at, size_t bytes)
+{
+    if (is_reached(exec)) {
+        memset((char *)dsi_exec_peer_view(exec, memory) + at, 0, bytes);
+        return DS_OK;
+    }
+    return exec->accel->memory->fill(exec->device, (char *)memory + at, 0, bytes);
+}
+
 ds_status dsi_exec_count_rows(const dsi_exec *exec, const dsi_loaded *l, uint32_t s, uint32_t slot)
 {
     const dsi_step *step = &l->plan->steps[s];
     const bool returns = step->op->role == DS_ROLE_RETURN_ROWS;
-    if (step->op->role != DS_ROLE_DISPATCH_ROWS && !returns) {
+    if (!is_of_rows(step)) {
         return DS_OK;
     }
     const size_t refs = (size_t)slot * l->plan->n_refs; /* of slots before */
     const ds_tensor *in = &l->tensors[refs + step->in_at];
     const ds_tensor *out = &l->tensors[refs + step->out_at];
-    const int32_t *table = dsi_exec_peer_view(exec, in[0].data);
+    const int32_t *table = NULL;
     const int64_t n = in[0].meta.shape.dims[1];
     const int64_t n_ranks = ((const dsi_comm_attrs *)step->attrs)->n_ranks;
     const int64_t each = (n - 1) / n_ranks;
@@ -50,6 +95,7 @@ ds_status dsi_exec_count_rows(const dsi_exec *exec, const dsi_loaded *l, uint32_
     const size_t width = (size_t)in[1].meta.shape.dims[1];
     size_t *counts = l->counts + (l->parts[refs + step->in_at].counts_in - l->counts);
     size_t total[2] = {0, 0}; /* sent away, and for the own experts */
+    DS_TRY(read_table(exec, l, &in[0], &table));
     DS_TRY(check_table(exec, table, n_ranks, n));
     for (int64_t r = 0; r < n_ranks; ++r) {
         const int32_t *there = table + own * n + r * each;
@@ -67,8 +113,7 @@ ds_status dsi_exec_count_rows(const dsi_exec *exec, const dsi_loaded *l, uint32_
     DS_TRY(check_room(exec, "received", total[returns ? 0 : 1], room_out));
     if (returns && total[0] < room_out) { /* rows that no expert took */
         const size_t element = ds_dtype_bytes(out->meta.dtype);
-        char *memory = dsi_exec_peer_view(exec, out->data);
-        memset(memory + total[0] * element, 0, (room_out - total[0]) * element);
+        DS_TRY(clear(exec, out->data, total[0] * element, (room_out - total[0]) * element));
     }
     return DS_OK;
 }

@@ -58,6 +58,7 @@ typedef struct dsi_loaded {
     uint32_t n_crossing;
     dsi_comm_part *parts;  /* per slot, of all collectives, one after the other */
     size_t *counts;        /* of all all-to-alls: elements of each rank's block, for each part */
+    int32_t *table;        /* for offsets of rows where the host does not reach the device's */
     unsigned char *shared; /* arena of what collectives send */
     void **copies; /* per output: for the host, when it cannot touch the device; else NULL */
     float *reals;  /* per slot and output: of one number, as its phase has left it */
@@ -230,6 +231,8 @@ ds_accel_graph *dsi_exec_graph_of(const dsi_exec *exec, const dsi_loaded *l, ds_
 
 /* Numbers in `counts` of a loaded plan. */
 size_t dsi_exec_n_counts(const dsi_plan *plan);
+/* In `table`. */
+size_t dsi_exec_n_table(const dsi_plan *plan);
 
 /* A cell's memory in a slot: inputs have one each. NULL where it has none. */
 void *dsi_exec_cell_of(const dsi_exec *exec, ds_cell cell, uint32_t slot);

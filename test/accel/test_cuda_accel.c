@@ -36,6 +36,35 @@ static const char llama[] =
     "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
     "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
 
+/* A bias at the output: its logits are an operator's of their own. */
+static const char gptj[] =
+    "{\"model_type\":\"gptj\",\"vocab_size\":211,\"n_positions\":64,\"n_embd\":16,\"n_layer\":2,"
+    "\"n_head\":2,\"rotary_dim\":4,\"n_inner\":40,\"attn_pdrop\":0.0,\"embd_pdrop\":0.0,"
+    "\"resid_pdrop\":0.0,\"layer_norm_epsilon\":1e-5,\"activation_function\":\"gelu_new\","
+    "\"tie_word_embeddings\":false}";
+
+/* Caps on scores and on logits. */
+static const char gemma2[] =
+    "{\"model_type\":\"gemma2\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
+    "\"query_pre_attn_scalar\":8,\"attn_logit_softcapping\":2.0,\"final_logit_softcapping\":3.0,"
+    "\"sliding_window\":7,\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
+    "\"hidden_activation\":\"gelu_pytorch_tanh\",\"max_position_embeddings\":64,"
+    "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":true}";
+
+/* The gated delta rule and a short convolution, then attention; experts. */
+static const char qwen3_next[] =
+    "{\"model_type\":\"qwen3_next\",\"vocab_size\":211,\"hidden_size\":16,"
+    "\"intermediate_size\":40,\"num_hidden_layers\":2,\"layer_types\":[\"linear_attention\","
+    "\"full_attention\"],\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":8,"
+    "\"linear_conv_kernel_dim\":3,\"linear_key_head_dim\":10,\"linear_num_key_heads\":2,"
+    "\"linear_num_value_heads\":4,\"linear_value_head_dim\":6,\"mlp_only_layers\":[1],"
+    "\"decoder_sparse_step\":1,\"moe_intermediate_size\":16,\"norm_topk_prob\":true,"
+    "\"num_experts\":4,\"num_experts_per_tok\":2,\"shared_expert_intermediate_size\":24,"
+    "\"max_position_embeddings\":64,\"rms_norm_eps\":1e-5,\"rope_parameters\":"
+    "{\"partial_rotary_factor\":0.5,\"rope_theta\":10000.0,\"rope_type\":\"default\"},"
+    "\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}";
+
 /* With the loss of balance over experts. */
 static const char mixtral[] =
     "{\"model_type\":\"mixtral\",\"vocab_size\":211,\"hidden_size\":16,\"intermediate_size\":24,"
@@ -162,6 +191,10 @@ static void take_optimizer(dsi_engine_spec *spec, ds_optimizer_kind kind, ds_dty
         spec->train.ademamix =
             (dsi_ademamix_spec){.on = true, .beta3 = 0.9999, .alpha = 5.0, .t_alpha = 3};
     }
+    if (kind == DS_OPTIMIZER_SCHEDULE_FREE) {
+        spec->train.schedule_free =
+            (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
+    }
     if (kind == DS_OPTIMIZER_MUON) {
         spec->train.muon = (dsi_muon_spec){true, dtype};
         spec->muon_lr = 0.02;
@@ -260,6 +293,19 @@ static void stages_and_residencies_have_one_result(void **state)
     }
 }
 
+/* Logits with a bias, and capped ones: whole, of the parameters' dtype. */
+static void logits_of_their_own_have_one_result(void **state)
+{
+    const uint32_t every = getenv("DS_CUDA_ALL") != NULL ? 1 : 4;
+    (void)state;
+    one_result(gptj, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
+    one_result(gemma2, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, every, 2e-2);
+    if (getenv("DS_CUDA_ALL") != NULL) {
+        one_result(gptj, DS_DTYPE_BF16, DS_OPTIMIZER_ADAM, every, 2e-2);
+        one_result(gemma2, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
+    }
+}
+
 /* Rows 0, 4, 8: nothing; ZeRO 3; ZeRO 3 with all on the host. */
 static void other_optimizers_have_one_result(void **state)
 {
@@ -272,6 +318,13 @@ static void other_optimizers_have_one_result(void **state)
         one_result(llama, DS_DTYPE_BF16, DS_OPTIMIZER_LAMB, every, 2e-2);
         one_result(gpt2, DS_DTYPE_F32, DS_OPTIMIZER_MUON, every, 2e-4);
     }
+}
+
+static void recurrences_have_one_result(void **state)
+{
+    const uint32_t every = getenv("DS_CUDA_ALL") != NULL ? 1 : 4;
+    (void)state;
+    one_result(qwen3_next, DS_DTYPE_F32, DS_OPTIMIZER_ADAM, every, 2e-4);
 }
 
 /* Routing, products of experts and the loss of balance; of Muon also products of a batch. */
@@ -343,19 +396,22 @@ static void a_failed_step_says_what_the_device_reports(void **state)
     ds_model_destroy(&model);
 }
 
+/* Heads wider than attention.cu has registers for. */
 static void what_has_no_kernel_is_refused_by_name(void **state)
 {
-    ds_model *model = small_model(ctx, folder, gpt2);
+    static const char wide[] =
+        "{\"model_type\":\"llama\",\"vocab_size\":211,\"hidden_size\":16,"
+        "\"intermediate_size\":40,\"num_hidden_layers\":1,\"num_attention_heads\":2,"
+        "\"num_key_value_heads\":1,\"head_dim\":258,\"max_position_embeddings\":64,"
+        "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":false}";
+    ds_model *model = small_model(ctx, folder, wide);
     ds_engine *engine = NULL;
     dsi_engine_spec spec = small_spec(DS_DTYPE_F32);
     const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
     (void)state;
     spec.accel = choose("cuda");
-    spec.train.optimizer = DS_OPTIMIZER_SCHEDULE_FREE;
-    spec.train.schedule_free =
-        (dsi_schedule_free_spec){.on = true, .warmup_steps = 2, .rate_power = 2.0};
     CHECK_FAILS(ctx, dsi_engine_create(ctx, &params, &spec, &engine), DS_ERR_UNSUPPORTED,
-                "no kernel of schedule_free");
+                "no kernel of attention");
     ds_model_destroy(&model);
 }
 
@@ -365,7 +421,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(it_is_found_and_says_what_there_is),
         cmocka_unit_test(memory_is_the_devices),
         cmocka_unit_test(stages_and_residencies_have_one_result),
+        cmocka_unit_test(logits_of_their_own_have_one_result),
         cmocka_unit_test(other_optimizers_have_one_result),
+        cmocka_unit_test(recurrences_have_one_result),
         cmocka_unit_test(experts_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
         cmocka_unit_test(a_failed_step_says_what_the_device_reports),

@@ -150,7 +150,10 @@ static void other_steps_get_the_plain_kernel(void **state)
         assert_string_equal(dsc_kernel_at(&sig, 0)->name, cases[i].name);
         t.attrs.cap = 30.0; /* not by mma */
         assert_string_equal(dsc_kernel_at(&sig, 0)->name, "cuda");
-        t.attrs.all_keys = 100; /* no kernel has it */
+        t.attrs.cap = 0.0;
+        t.attrs.all_keys = 100; /* likewise */
+        assert_string_equal(dsc_kernel_at(&sig, 0)->name, "cuda");
+        t.attrs.head_dim = 257; /* no kernel has it */
         assert_null(dsc_kernel_at(&sig, 0));
     }
 }

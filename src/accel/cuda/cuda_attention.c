@@ -8,15 +8,14 @@ enum { IN_DLSE = 12 }; /* of attention_backward */
 static bool is_supported(const ds_kernel_sig *sig)
 {
     const dsi_attention_attrs *attrs = sig->attrs;
-    return attrs->all_keys == 0 && dsc_is_act(sig->in[0].dtype) &&
-           attrs->head_dim <= DSC_MOST_HEAD_DIM;
+    return dsc_is_act(sig->in[0].dtype) && attrs->head_dim <= DSC_MOST_HEAD_DIM;
 }
 
-/* Scores are scale·q·k alone, and nothing comes to lse. */
+/* Scores are scale·q·k alone, of all keys, and nothing comes to lse. */
 static bool is_straight(const ds_kernel_sig *sig)
 {
     const dsi_attention_attrs *attrs = sig->attrs;
-    return attrs->cap == 0.0 && attrs->alibi == 0.0 &&
+    return attrs->cap == 0.0 && attrs->alibi == 0.0 && attrs->all_keys == 0 &&
            (sig->n_in <= IN_DLSE || sig->in[IN_DLSE].dtype == DS_DTYPE_NONE);
 }
 
@@ -75,6 +74,7 @@ static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint3
                                 .v = at_element(dsc_in(call, packed ? at : at + 2), q->dtype, v_at),
                                 .heads = dsc_in(call, numbers),
                                 .rows = dsc_in(call, numbers + 1),
+                                .keys = dsc_in(call, numbers + 2),
                                 .end = dsc_in(call, numbers + 3),
                                 .q_stride = q->shape.dims[2],
                                 .kv_stride = k->shape.dims[2],
@@ -86,6 +86,7 @@ static dsc_attention_args args_of(const ds_kernel_call *call, uint32_t at, uint3
                                 .head_dim = d,
                                 .window = attrs->window,
                                 .all_heads = attrs->all_heads,
+                                .all_keys = attrs->all_keys,
                                 .site = attrs->site,
                                 .alibi = attrs->alibi,
                                 .cap = (float)attrs->cap,

@@ -110,7 +110,7 @@ static ds_status put_columns_run(const ds_kernel_call *call)
     args.k = call->in[1].meta.shape.dims[1];
     take_part(&args, &call->out[0], dsc_in(call, 3));
     const dsc_shape shape = dsc_over_items(args.rows);
-    DS_TRY(dsc_copy_whole(call, &call->in[0]));
+    DS_TRY(dsc_copy_whole(call, 0, &call->in[0]));
     return dsc_launch(call, DSC_FN_put_columns, &shape, &args, sizeof args);
 }
 

@@ -87,8 +87,8 @@ ds_status dsc_multiply_rows(const ds_kernel_call *call, const void *x, const voi
                             ds_dtype dtype, int64_t rows, int64_t n_in, int64_t n_out,
                             bool transposed, const float *dw_in, float *dw);
 
-/* Output 0 becomes the content of `from`, of its dtype; nothing where that is its own. */
-ds_status dsc_copy_whole(const ds_kernel_call *call, const ds_tensor *from);
+/* Output o becomes the content of `from`, of its dtype; nothing where that is its own. */
+ds_status dsc_copy_whole(const ds_kernel_call *call, uint32_t o, const ds_tensor *from);
 
 /* What linear_dw has beside its product: the bias's gradient, where one is asked for. */
 ds_status dsc_sum_columns(const ds_kernel_call *call);
@@ -104,6 +104,10 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(linear)                                                                                      \
     X(quantized)                                                                                   \
     X(optimizer)                                                                                   \
+    X(eight_bit)                                                                                   \
+    X(signs)                                                                                       \
+    X(frozen)                                                                                      \
+    X(adafactor)                                                                                   \
     X(lamb)                                                                                        \
     X(columns)                                                                                     \
     X(muon)                                                                                        \
@@ -113,9 +117,14 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(route)                                                                                       \
     X(experts)                                                                                     \
     X(attention)                                                                                   \
+    X(attention_part)                                                                              \
     X(paged)                                                                                       \
+    X(relative)                                                                                    \
+    X(recurrence)                                                                                  \
     X(sinks)                                                                                       \
     X(cross_entropy)                                                                               \
+    X(logits)                                                                                      \
+    X(preference)                                                                                  \
     X(embedding)                                                                                   \
     X(gradnorm)                                                                                    \
     X(move)

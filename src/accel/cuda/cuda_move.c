@@ -97,19 +97,19 @@ static ds_status concat_run(const ds_kernel_call *call)
     return DS_OK;
 }
 
-ds_status dsc_copy_whole(const ds_kernel_call *call, const ds_tensor *from)
+ds_status dsc_copy_whole(const ds_kernel_call *call, uint32_t o, const ds_tensor *from)
 {
     const dsc_move_args args = {.from = from->data,
-                                .to = call->out[0].data,
+                                .to = call->out[o].data,
                                 .outer = 1,
-                                .n = ds_shape_count(call->out[0].meta.shape),
+                                .n = ds_shape_count(call->out[o].meta.shape),
                                 .width = width_of(from->meta.dtype)};
     return args.from != args.to ? launch(call, &args) : DS_OK;
 }
 
 static ds_status view_run(const ds_kernel_call *call)
 {
-    return dsc_copy_whole(call, &call->in[0]);
+    return dsc_copy_whole(call, 0, &call->in[0]);
 }
 
 static bool is_same(const ds_kernel_sig *sig)
@@ -119,7 +119,7 @@ static bool is_same(const ds_kernel_sig *sig)
 
 static ds_status store_run(const ds_kernel_call *call)
 {
-    return dsc_copy_whole(call, &call->in[1]);
+    return dsc_copy_whole(call, 0, &call->in[1]);
 }
 
 static ds_status take_rows_run(const ds_kernel_call *call)

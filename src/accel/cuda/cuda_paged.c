@@ -30,7 +30,7 @@ static ds_status paged_write_run(const ds_kernel_call *call)
                                        .x_dtype = (int32_t)x->dtype,
                                        .cell_dtype = (int32_t)cell->dtype};
     const int64_t n = args.n_tokens * args.columns;
-    DS_TRY(dsc_copy_whole(call, &call->in[0])); /* what no slot names stays */
+    DS_TRY(dsc_copy_whole(call, 0, &call->in[0])); /* what no slot names stays */
     if (cell->dtype != DS_DTYPE_I8) {
         const dsc_shape shape = dsc_over_items(n);
         return dsc_launch(call, DSC_FN_paged_write, &shape, &args, sizeof args);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Glue of kernels/block_linear.cu and linear_packed.cu: products with weights that are not of a
- * float dtype. */
+ * float dtype; and of weight_norms.cu, whose weights may be such. */
 #include "accel/cuda/cuda_launch.h"
 #include "accel/cuda/kernels/block_linear_args.h"
 #include "accel/cuda/kernels/packed_args.h"
+#include "accel/cuda/kernels/weight_norms.h"
 #include "base/blocks.h"
 #include "base/dynamic_map.h"
 #include "base/nf4.h"
@@ -125,11 +126,19 @@ static bool is_packed_mma(const ds_kernel_sig *sig)
     return is_packed(sig) && sig->in[0].dtype != DS_DTYPE_F32;
 }
 
+static dsc_packed packed_of(int64_t format, int64_t rows, int64_t columns)
+{
+    dsc_packed packed = {.rows = rows, .columns = columns, .format = (int32_t)format};
+    memcpy(packed.nf4, dsi_nf4, sizeof dsi_nf4);
+    memcpy(packed.map, dsi_dynamic_map(true), sizeof packed.map);
+    return packed;
+}
+
 static dsc_linear_packed_args packed_args(const ds_kernel_call *call)
 {
     const dsi_linear_packed_attrs *attrs = call->sig->attrs;
     const ds_meta *x = &call->in[0].meta;
-    dsc_linear_packed_args args = {
+    return (dsc_linear_packed_args){
         .linear = {.x = dsc_in(call, 0),
                    .w = dsc_in(call, 1),
                    .bias = dsc_in(call, 2),
@@ -141,11 +150,7 @@ static dsc_linear_packed_args packed_args(const ds_kernel_call *call)
                    .activation = DSI_ACT_NONE,
                    .bias_dtype = dsc_in(call, 2) != NULL ? (int32_t)call->in[2].meta.dtype : 0,
                    .y_dtype = (int32_t)call->out[0].meta.dtype},
-        .packed = {
-            .rows = attrs->rows, .columns = attrs->columns, .format = (int32_t)attrs->format}};
-    memcpy(args.packed.nf4, dsi_nf4, sizeof dsi_nf4);
-    memcpy(args.packed.map, dsi_dynamic_map(true), sizeof args.packed.map);
-    return args;
+        .packed = packed_of(attrs->format, attrs->rows, attrs->columns)};
 }
 
 static dsc_shape in_tiles(const dsc_linear_args *a, int64_t tile, uint32_t threads)
@@ -173,6 +178,36 @@ static ds_status packed_mma_run(const ds_kernel_call *call)
     return dsc_launch(call, fn, &shape, &args, sizeof args);
 }
 
+/* ---- weight_norms: w, a, b → y -----------------------------------------------------------------
+ */
+
+static bool is_norms(const ds_kernel_sig *sig)
+{
+    const dsi_weight_norms_attrs *attrs = sig->attrs;
+    return dsc_is_act(sig->in[1].dtype) && sig->in[2].dtype == sig->in[1].dtype &&
+           (attrs->format != DS_PACKING_NONE || sig->in[0].dtype == sig->in[1].dtype);
+}
+
+static ds_status weight_norms_run(const ds_kernel_call *call)
+{
+    const dsi_weight_norms_attrs *attrs = call->sig->attrs;
+    const ds_shape a = call->in[1].meta.shape;
+    const dsc_weight_norms_args args = {.w = dsc_in(call, 0),
+                                        .a = dsc_in(call, 1),
+                                        .b = dsc_in(call, 2),
+                                        .y = dsc_out(call, 0),
+                                        .rows = call->out[0].meta.shape.dims[0],
+                                        .columns = a.dims[1],
+                                        .rank = a.dims[0],
+                                        .transposed = attrs->transposed != 0,
+                                        .scale = (float)attrs->scale,
+                                        .packed =
+                                            packed_of(attrs->format, attrs->rows, attrs->columns)};
+    const dsc_shape shape = dsc_block_an_item(args.rows, DSC_BLOCK);
+    return dsc_launch(call, dsc_of_dtype(DSC_FN_weight_norms_f32, call->in[1].meta.dtype), &shape,
+                      &args, sizeof args);
+}
+
 static const ds_kernel blocks_kernel = {.version = DS_OP_VERSION,
                                         .name = "cuda_blocks",
                                         .op = "linear",
@@ -190,5 +225,7 @@ static const ds_kernel packed_kernel = {.version = DS_OP_VERSION,
                                         .supports = is_packed,
                                         .run = packed_run};
 DSC_ROW(embedding_blocks, is_embedding, embedding_blocks_run);
-const ds_kernel *const dsc_quantized_kernels[] = {&blocks_kernel, &embedding_blocks_kernel,
-                                                  &packed_mma_kernel, &packed_kernel, NULL};
+DSC_ROW(weight_norms, is_norms, weight_norms_run);
+const ds_kernel *const dsc_quantized_kernels[] = {&blocks_kernel,       &embedding_blocks_kernel,
+                                                  &packed_mma_kernel,   &packed_kernel,
+                                                  &weight_norms_kernel, NULL};

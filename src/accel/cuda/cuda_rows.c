@@ -57,11 +57,11 @@ static ds_status rope_run(const ds_kernel_call *call)
 
 #define PI 3.14159265358979323846
 
-/* Dynamic scaling looks at lengths, which no kernel here does; nor has one odd dims. */
+_Static_assert((int)DSI_ROPE_DYNAMIC == 2, "as rope.cu has it");
+
 static bool rope_table_supported(const ds_kernel_sig *sig)
 {
-    const dsi_rope_table_attrs *a = sig->attrs;
-    return a->scaling != DSI_ROPE_DYNAMIC && a->head_dim % 2 == 0;
+    return sig->in[0].dtype == DS_DTYPE_I32;
 }
 
 /* Index of the frequency that turns `rotations` times over the original context. */
@@ -115,15 +115,21 @@ static ds_status rope_table_run(const ds_kernel_call *call)
 {
     const dsi_rope_table_attrs *attrs = call->sig->attrs;
     dsc_rope_table_args args = {.positions = dsc_in(call, 0),
+                                .lengths = dsc_in(call, 1),
                                 .divisors = dsc_in(call, 2),
                                 .table = dsc_out(call, 0),
                                 .tokens = ds_shape_count(call->in[0].meta.shape),
                                 .head_dim = attrs->head_dim,
                                 .original = attrs->original_max_positions,
+                                .length = ds_shape_last(call->in[0].meta.shape),
                                 .scaling = (int32_t)attrs->scaling,
+                                .whole_factor = attrs->factor,
                                 .theta = attrs->theta,
                                 .factor = (float)attrs->factor,
                                 .attention = 1.0f};
+    if (args.lengths != NULL) {
+        args.of_tokens = call->in[1].meta.shape.n_dims == 2;
+    }
     if (attrs->scaling == DSI_ROPE_YARN) {
         set_yarn(attrs, &args);
     } else if (attrs->scaling == DSI_ROPE_LLAMA3) {
@@ -132,7 +138,7 @@ static ds_status rope_table_run(const ds_kernel_call *call)
     if (args.divisors != NULL) {
         args.attention = (float)attrs->attention_factor;
     }
-    const dsc_shape shape = dsc_over_items(args.tokens * args.head_dim / 2);
+    const dsc_shape shape = dsc_over_items(args.tokens * ((args.head_dim + 1) / 2));
     return dsc_launch(call, DSC_FN_rope_table, &shape, &args, sizeof args);
 }
 

@@ -20,9 +20,18 @@
     XA(linear)                                                                                     \
     XA(linear_dw)                                                                                  \
     XA(column_sums)                                                                                \
-    X(ce_rows)                                                                                     \
+    XA(ce_rows)                                                                                    \
+    X(ce_part_rows)                                                                                \
+    X(ce_join)                                                                                     \
     X(ce_loss)                                                                                     \
     XA(ce_dlogits)                                                                                 \
+    XA(ce_given_dlogits)                                                                           \
+    XA(weight_norms)                                                                               \
+    XA(distillation)                                                                               \
+    XA(distillation_backward)                                                                      \
+    X(preference_rows)                                                                             \
+    X(preference_loss)                                                                             \
+    X(preference_backward)                                                                         \
     XA(embedding)                                                                                  \
     XA(embedding_dw)                                                                               \
     XA(dropout)                                                                                    \
@@ -92,6 +101,9 @@
     XA(attention)                                                                                  \
     XA(attention_dq)                                                                               \
     XA(attention_dkv)                                                                              \
+    XA(attention_part)                                                                             \
+    XA(attention_part_dq)                                                                          \
+    XA(attention_part_dkv)                                                                         \
     X(attention_mma_64_bf16)                                                                       \
     X(attention_mma_64_f16)                                                                        \
     X(attention_mma_128_bf16)                                                                      \
@@ -113,6 +125,20 @@
     X(paged_mma_64_f16)                                                                            \
     X(paged_mma_128_bf16)                                                                          \
     X(paged_mma_128_f16)                                                                           \
+    XA(causal_conv)                                                                                \
+    XA(causal_conv_dx)                                                                             \
+    XA(causal_conv_dw)                                                                             \
+    XA(causal_conv_step)                                                                           \
+    XA(paged_causal_conv)                                                                          \
+    XA(decay)                                                                                      \
+    XA(decay_backward)                                                                             \
+    XA(delta_rule)                                                                                 \
+    XA(delta_rule_step)                                                                            \
+    XA(paged_delta_rule)                                                                           \
+    XA(delta_rule_back)                                                                            \
+    XA(delta_rule_units)                                                                           \
+    XA(relative_bias)                                                                              \
+    XA(relative_bias_backward)                                                                     \
     XA(attention_sinks)                                                                            \
     XA(attention_sinks_dy)                                                                         \
     X(sum_sinks)                                                                                   \
@@ -127,6 +153,33 @@
     X(lamb_sums_join)                                                                              \
     X(lamb)                                                                                        \
     X(first_moment)                                                                                \
+    X(eight_bit)                                                                                   \
+    X(eight_bit_step)                                                                              \
+    X(signs_measure)                                                                               \
+    X(signs_scale)                                                                                 \
+    X(signs_pack)                                                                                  \
+    X(signs_average)                                                                               \
+    X(signs_expand)                                                                                \
+    X(frozen_adam)                                                                                 \
+    X(times)                                                                                       \
+    X(local_adam)                                                                                  \
+    X(local_take)                                                                                  \
+    X(local_put)                                                                                   \
+    X(local_clear)                                                                                 \
+    X(frozen_lamb)                                                                                 \
+    X(schedule_free)                                                                               \
+    X(schedule_free_point)                                                                         \
+    X(average_ratio)                                                                               \
+    X(root_mean)                                                                                   \
+    X(freeze_lamb)                                                                                 \
+    X(frozen_lamb_moments)                                                                         \
+    X(lamb_factor_sums)                                                                            \
+    X(lamb_factor)                                                                                 \
+    X(adafactor_rows)                                                                              \
+    X(adafactor_columns)                                                                           \
+    X(adafactor_means)                                                                             \
+    X(adafactor_direction)                                                                         \
+    X(adafactor)                                                                                   \
     X(unit_sums)                                                                                   \
     X(unit_norms)                                                                                  \
     X(unit_matrix)                                                                                 \

@@ -30,7 +30,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { MOST_REGIONS = 256, MOST_STREAMS = 64, ARGS_BYTES = 512 };
+enum { MOST_REGIONS = 256, MOST_STREAMS = 64, ARGS_BYTES = 4096 };
 
 typedef struct region {
     unsigned char *at;

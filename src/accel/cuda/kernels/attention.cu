@@ -5,74 +5,16 @@
  * A warp has a query (in the backward pass of k and v: a key); 32 keys (queries) at a time, a lane
  * one of them, whose scores it computes; then a lane has channels lane, lane + 32, … of the sum.
  */
-#include "accel/cuda/kernels/attention_bend.h"
-#include "accel/cuda/kernels/attention_span.h"
-
-enum { CHANNELS = DSC_MOST_HEAD_DIM / 32 };
-
-DSC_INLINE float dot(int act, const float *row, const void *t, int64_t at, int64_t n)
-{
-    float sum = 0.0f;
-    for (int64_t c = 0; c < n; ++c) {
-        sum = fmaf(row[c], dsc_get(t, act, at + c), sum);
-    }
-    return sum;
-}
-
-/* n numbers of a tensor into a warp's row of shared memory. */
-DSC_INLINE void load_row(float *row, const void *t, int act, int64_t at, int64_t n)
-{
-    for (int64_t c = threadIdx.x % 32; c < n; c += 32) {
-        row[c] = dsc_get(t, act, at + c);
-    }
-}
-
-/* sums[m] of this lane's channels += each lane's weight times row at + lane·step of t. */
-DSC_INLINE void add_rows(int act, float weight, const void *t, int64_t at, int64_t step, int64_t n,
-                         int64_t head_dim, float sums[CHANNELS])
-{
-    const uint32_t lane = threadIdx.x % 32;
-    for (int l = 0; l < 32; ++l) {
-        const float w = dsc_shfl_f32(0xffffffffu, weight, l);
-        if (l < n) {
-            for (int m = 0; m < CHANNELS; ++m) {
-                const int64_t c = lane + 32 * m;
-                if (c < head_dim) {
-                    sums[m] = fmaf(w, dsc_get(t, act, at + l * step + c), sums[m]);
-                }
-            }
-        }
-    }
-}
-
-DSC_INLINE void store_row(void *t, int act, int64_t at, int64_t head_dim,
-                          const float sums[CHANNELS], float factor)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    for (int m = 0; m < CHANNELS; ++m) {
-        const int64_t c = lane + 32 * m;
-        if (c < head_dim) {
-            dsc_set(t, act, at + c, sums[m] * factor);
-        }
-    }
-}
-
-DSC_INLINE float head_slope(const dsc_attention_args *a, int64_t h)
-{
-    const int64_t head0 = a->heads != NULL ? a->heads[0] : 0;
-    const int64_t n_heads = a->heads != NULL ? a->all_heads : a->n_heads;
-    return a->alibi > 0.0 ? (float)slope_of(a->alibi, n_heads, head0 + h) : 0.0f;
-}
+#include "accel/cuda/kernels/attention_rows.h"
 
 /* Of query i of sample b. */
 DSC_INLINE bend bend_of(const dsc_attention_args *a, int64_t b, int64_t i, float slope)
 {
-    const int64_t row0 = a->rows != NULL ? a->rows[0] : 0;
-    bend s = {a->scale, a->cap, slope, a->alibi_rounded, 0};
+    bend s = {a->scale, a->cap, slope, a->alibi_rounded, -key_number(a)};
     if (a->alibi_rounded == 0) {
-        s.origin = row0 + i + (a->offset != NULL ? a->offset[b] : 0);
+        s.origin += row_number(a) + i + (a->offset != NULL ? a->offset[b] : 0);
     } else if (a->first != NULL) {
-        s.origin = a->first[b * a->n_queries + i];
+        s.origin += a->first[b * a->n_queries + i];
     }
     return s;
 }
@@ -193,16 +135,6 @@ DSC_INLINE void attention_dq_body(const dsc_attention_args *a, int act)
     for (int64_t i = (int64_t)blockIdx.x * DSC_ATTENTION_WARPS + warp; i < n; i += step) {
         dq_of(a, act, i, q[warp], dy[warp]);
     }
-}
-
-/* Σ over c of dy·y of a query: what its dscores are less. */
-DSC_INLINE float delta_of(const dsc_attention_args *a, int act, int64_t at)
-{
-    float sum = 0.0f;
-    for (int64_t c = 0; c < a->head_dim; ++c) {
-        sum = fmaf(dsc_get(a->dy, act, at + c), dsc_get(a->y, act, at + c), sum);
-    }
-    return sum;
 }
 
 /* All heads of a group and all queries, in order. */

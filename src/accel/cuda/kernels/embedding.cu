@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embedding, a block a token; embedding_dw, a thread a column of some of the table's rows, which
- * adds the tokens in their order. An id that no row has is reported, and left out. */
+ * adds the tokens in their order. An id that no row has is reported, and left out. Of a part of the
+ * table other parts' tokens are -0: the sum of the parts is the row. */
 #include "accel/cuda/cuda_device.h"
 #include "accel/cuda/kernels/embedding.h"
 
@@ -18,10 +19,12 @@ DSC_INLINE void embedding_body(const dsc_embedding_args *a, int act)
     for (int64_t token = blockIdx.x; token < a->n; token += gridDim.x) {
         const int64_t id = a->ids[token];
         const int64_t place = a->places != NULL ? a->positions[token] : 0;
-        const bool fits = is_row(a, token, id, a->n_rows) &&
+        const int64_t row = id - (a->first != NULL ? *a->first : 0);
+        const bool here = row >= 0 && row < a->n_rows;
+        const bool fits = is_row(a, token, id, a->all_rows) &&
                           (a->places == NULL || is_row(a, token, place, a->n_places));
         for (int64_t j = threadIdx.x; j < a->columns && fits; j += blockDim.x) {
-            float x = dsc_get(a->table, act, id * a->columns + j);
+            float x = here ? dsc_get(a->table, act, row * a->columns + j) : -0.0f;
             if (a->places != NULL) {
                 x += dsc_get(a->places, act, place * a->columns + j);
             }
@@ -33,6 +36,7 @@ DSC_INLINE void embedding_body(const dsc_embedding_args *a, int act)
 DSC_INLINE void embedding_dw_body(const dsc_embedding_args *a, int act)
 {
     const int64_t column = dsc_index();
+    const int64_t first = a->first != NULL ? *a->first : 0;
     const int64_t begin = (int64_t)blockIdx.y * a->part;
     const int64_t end = begin + a->part < a->n_rows ? begin + a->part : a->n_rows;
     for (int64_t row = begin; row < end && column < a->columns; ++row) {
@@ -41,11 +45,13 @@ DSC_INLINE void embedding_dw_body(const dsc_embedding_args *a, int act)
     }
     for (int64_t token = 0; token < a->n && column < a->columns; ++token) {
         const int64_t id = a->ids[token];
-        if (column == 0 && begin == 0 && (id < 0 || id >= a->n_rows)) {
-            dsc_report(a->fault, a->call, token, id, a->n_rows);
+        const int64_t row = id - first;
+        if (column == 0 && begin == 0 && (id < 0 || id >= a->all_rows)) {
+            dsc_report(a->fault, a->call, token, id, a->all_rows);
         }
-        if (id >= begin && id < end) {
-            a->dtable[id * a->columns + column] += dsc_get(a->dy, act, token * a->columns + column);
+        if (row >= begin && row < end) {
+            a->dtable[row * a->columns + column] +=
+                dsc_get(a->dy, act, token * a->columns + column);
         }
     }
 }

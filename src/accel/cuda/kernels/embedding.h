@@ -11,13 +11,15 @@ typedef struct dsc_embedding_args {
     const void *table, *places; /* of embedding */
     const int32_t *ids, *positions;
     void *y;
-    const void *dy; /* of embedding_dw */
+    const int32_t *first; /* of a part of the table: the number of its first row; or NULL */
+    const void *dy;       /* of embedding_dw */
     const float *dtable_in;
     float *dtable;
     dsc_fault *fault;
     uint64_t call;
     int64_t n, columns, n_rows, n_places;
-    int64_t part; /* rows of dtable that blockIdx.y has */
+    int64_t all_rows; /* of the whole table, of which an id is one */
+    int64_t part;     /* rows of dtable that blockIdx.y has */
 } dsc_embedding_args;
 
 typedef struct dsc_dropout_args {

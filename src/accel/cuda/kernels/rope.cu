@@ -34,11 +34,35 @@ DSC_INLINE void rope_body(const dsc_rope_args *a, int act)
 
 DSC_KERNEL_ACT(rope, dsc_rope_args)
 
+/* Length of the sequence that token n is of: given, or how far positions rise from it on. */
+DSC_INLINE int64_t sequence_of(const dsc_rope_table_args *a, int64_t n)
+{
+    if (a->lengths != NULL) {
+        return a->lengths[a->of_tokens != 0 ? n : n / a->length];
+    }
+    const int64_t end = (n / a->length + 1) * a->length;
+    while (n + 1 < end && a->positions[n + 1] > a->positions[n]) {
+        ++n;
+    }
+    return (int64_t)a->positions[n] + 1;
+}
+
+/* Of dynamic scaling. */
+DSC_INLINE double base_of(const dsc_rope_table_args *a, int64_t n)
+{
+    const double longest = (double)a->original;
+    const double sequence = (double)sequence_of(a, n);
+    const double length = sequence > longest ? sequence : longest;
+    const double d = (double)a->head_dim;
+    return a->theta *
+           pow(a->whole_factor * length / longest - (a->whole_factor - 1.0), d / (d - 2.0));
+}
+
 /* The operations of accel/cpu/ref/ref_rope.c, which follow transformers: powers in double. */
-DSC_INLINE float frequency_at(const dsc_rope_table_args *a, int64_t i)
+DSC_INLINE float frequency_at(const dsc_rope_table_args *a, double base, int64_t i)
 {
     const float power =
-        (float)pow((double)(float)a->theta, (double)((float)(2 * i) / (float)a->head_dim));
+        (float)pow((double)(float)base, (double)((float)(2 * i) / (float)a->head_dim));
     const float plain = 1.0f / power;
     if (a->divisors != NULL) {
         return 1.0f / (a->divisors[i] * power);
@@ -69,13 +93,15 @@ DSC_INLINE float frequency_at(const dsc_rope_table_args *a, int64_t i)
 /* A thread a frequency of a token. */
 DSC_INLINE void rope_table_all(const dsc_rope_table_args *a)
 {
-    const int64_t half = a->head_dim / 2;
+    const int64_t half = (a->head_dim + 1) / 2;
     for (int64_t at = dsc_index(); at < a->tokens * half; at += dsc_stride()) {
         const int64_t n = at / half;
         const int64_t i = at % half;
-        const float angle = (float)a->positions[n] * frequency_at(a, i);
-        a->table[n * a->head_dim + i] = (float)cos((double)angle) * a->attention;
-        a->table[n * a->head_dim + half + i] = (float)sin((double)angle) * a->attention;
+        const bool turns = a->scaling == 2 && a->divisors == NULL;
+        const double base = turns ? base_of(a, n) : a->theta;
+        const float angle = (float)a->positions[n] * frequency_at(a, base, i);
+        a->table[n * 2 * half + i] = (float)cos((double)angle) * a->attention;
+        a->table[n * 2 * half + half + i] = (float)sin((double)angle) * a->attention;
     }
 }
 

@@ -22,10 +22,14 @@ typedef struct dsc_rope_args {
 
 typedef struct dsc_rope_table_args {
     const int32_t *positions;
-    const float *divisors; /* or NULL */
+    const int32_t *lengths; /* of dynamic scaling: of samples or of tokens; or NULL */
+    const float *divisors;  /* or NULL */
     float *table;
-    int64_t tokens, head_dim, original;  /* original: of llama3 */
-    int32_t scaling;                     /* DSI_ROPE_*, not DYNAMIC */
+    int64_t tokens, head_dim, original;  /* original: of llama3 and dynamic */
+    int64_t length;                      /* tokens of a sample */
+    int32_t scaling;                     /* DSI_ROPE_* */
+    int32_t of_tokens;                   /* lengths are */
+    double whole_factor;                 /* of dynamic scaling */
     double theta, low_bound, high_bound; /* bounds: wavelengths of llama3, indices of yarn */
     float factor, low, high_less_low,
         attention; /* low, high_less_low: frequency factors, or the ramp */
