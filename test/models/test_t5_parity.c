@@ -431,14 +431,9 @@ static void hidden_like_transformers(void **state)
 static void what_is_not_built_is_refused(void **state)
 {
     parity_case p;
-    ds_generator *generator = NULL;
     ds_engine *engine = NULL;
     (void)state;
     parity_open_pairs(ctx, "t5", &p);
-    const ds_generator_params params = {
-        .model = p.model, .weights = p.folder, .max_length = 8, .quantize = DS_DTYPE_Q8_0};
-    CHECK_FAILS(ctx, ds_generator_create(ctx, &params, &generator), DS_ERR_UNSUPPORTED,
-                "not built for quantized weights");
     const dsi_engine_spec spec = parity_spec(&p, DS_DTYPE_F16, DSI_NEEDS_AMX);
     const ds_engine_params engine_params = {
         .model = p.model, .seq_length = p.n_seq, .weights = p.folder};

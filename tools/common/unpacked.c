@@ -55,8 +55,11 @@ static ds_status unpack(ds_ctx *ctx, unpacked *u, const char *dtype, bool no_tok
                                                             : DS_DTYPE_NONE,
                                    .no_tokenizer = no_tokenizer,
                                    .blocks_stay = of_file(u)};
-    ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open", u->file,
-           u->folder);
+    ds_log(ctx, DS_LOG_JOB, "unpacking %s into %s, which is removed when it is open%s", u->file,
+           u->folder,
+           u->quantize == NULL && !u->rounds_later
+               ? "; its blocks become real numbers, --quantize file takes them as they are"
+               : "");
     return ds_gguf_to_folder(ctx, &params);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Glue of kernels/preference.cu. */
 #include "accel/cuda/cuda_launch.h"
-#include "accel/cuda/kernels/preference.h"
+#include "accel/cuda/kernels/preference_loss.h"
 
 #include <deepspeed/preference.h>
 

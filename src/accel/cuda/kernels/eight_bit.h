@@ -9,7 +9,7 @@
 enum { DSC_8BIT_BLOCK = 256, DSC_8BIT_STATES = 3 };
 
 typedef struct dsc_8bit_args {
-    dsc_optimizer_args update; /* its states are not used */
+    dsc_optimizer_args update;                /* its states are not used */
     const uint8_t *codes_in[DSC_8BIT_STATES]; /* may be where they are written */
     const float *sizes_in[DSC_8BIT_STATES];
     uint8_t *codes[DSC_8BIT_STATES];

@@ -3,7 +3,7 @@
  * row of the gradient. All in fp64 up to the store: log-ratios are small differences of large sums.
  * The formulas, and their derivatives by the two log-ratios of a pair: deepspeed/preference.h. */
 #include "accel/cuda/cuda_device.h"
-#include "accel/cuda/kernels/preference.h"
+#include "accel/cuda/kernels/preference_loss.h"
 
 enum { IGNORED = -100 };
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of preference.cu. Operands as in op/ops.h; absent ones are NULL. */
-#ifndef DSC_PREFERENCE_H
-#define DSC_PREFERENCE_H
+#ifndef DSC_PREFERENCE_LOSS_H
+#define DSC_PREFERENCE_LOSS_H
 
 #include <stdint.h>
 
 /* As ds_preference_loss has them. */
 enum {
     DSC_PREFERENCE_SIGMOID = 1,
-    DSC_PREFERENCE_HINGE,
+    DSC_PREFERENCE_LOSS_HINGE,
     DSC_PREFERENCE_IPO,
     DSC_PREFERENCE_ROBUST,
     DSC_PREFERENCE_EXO_PAIR,
