@@ -5,6 +5,7 @@
 #include "accel/cuda/cuda_launch.h"
 #include "common/check.h"
 #include "op/harness.h"
+#include "op/paged_state.h"
 
 #include <string.h>
 
@@ -40,6 +41,8 @@ static void what_points_to_nothing_is_named(void **state)
     static const dsi_parts_attrs parts = {1};
     static const dsi_paged_attrs paged = {
         .n_heads = 3, .n_kv_heads = 3, .head_dim = 8, .scale = 0.35};
+    static const dsi_delta_attrs delta = {
+        .n_heads = 4, .n_key_heads = 2, .key_dim = 3, .scale = 0.35, .eps = 1e-6};
     static const char attention[] =
         "act[1,9,24] act[4,5,24] act[4,5,24] i32[3,2]<4 i32[9]<3 i32[1,9]=9";
     const row rows[] = {
@@ -117,6 +120,62 @@ static void what_points_to_nothing_is_named(void **state)
          2,
          3,
          "slot_adapter: element 2 is 3"},
+        {{&dsi_op_paged_causal_conv, "sequence",
+          "act[1,9,35] act[35,1,4] act[4,3,35] i32[9]o3 i32[1,9]p", NULL, 0, 0, NULL, 0},
+         3,
+         8,
+         4,
+         "paged_causal_conv: element 8 is 4"},
+        {{&dsi_op_paged_causal_conv, "a second run",
+          "act[1,9,35] act[35,1,4] act[4,3,35] i32[9]o3 i32[1,9]p", NULL, 0, 0, NULL, 0},
+         3,
+         8,
+         1,
+         "paged_causal_conv: element 8 is 1"},
+        {{&dsi_op_paged_causal_conv, "position",
+          "act[1,9,35] act[35,1,4] act[4,3,35] i32[9]o3 i32[1,9]p", NULL, 0, 0, NULL, 0},
+         4,
+         6,
+         9,
+         "paged_causal_conv: element 6 is 9"},
+        {{&dsi_op_paged_causal_conv, "position",
+          "act[1,9,35] act[35,1,4] act[4,3,35] i32[9]o3 i32[1,9]p", NULL, 0, 0, NULL, 0},
+         4,
+         5,
+         -1,
+         "paged_causal_conv: element 5 is -1"},
+        {{&dsi_op_paged_delta_rule, "sequence",
+          "act[1,9,6] act[1,9,6] act[1,9,20] stat[1,9,4]~0.1 act[1,9,4]+ stat[4,4,3,5] i32[9]o3 "
+          "i32[1,9]p",
+          &delta, 0, 0, NULL, 0},
+         6,
+         8,
+         4,
+         "paged_delta_rule: element 8 is 4"},
+        {{&dsi_op_paged_delta_rule, "a second run",
+          "act[1,9,6] act[1,9,6] act[1,9,20] stat[1,9,4]~0.1 act[1,9,4]+ stat[4,4,3,5] i32[9]o3 "
+          "i32[1,9]p",
+          &delta, 0, 0, NULL, 0},
+         6,
+         8,
+         1,
+         "paged_delta_rule: element 8 is 1"},
+        {{&dsi_op_paged_delta_rule, "position",
+          "act[1,9,6] act[1,9,6] act[1,9,20] stat[1,9,4]~0.1 act[1,9,4]+ stat[4,4,3,5] i32[9]o3 "
+          "i32[1,9]p",
+          &delta, 0, 0, NULL, 0},
+         7,
+         6,
+         9,
+         "paged_delta_rule: element 6 is 9"},
+        {{&dsi_op_paged_delta_rule, "position",
+          "act[1,9,6] act[1,9,6] act[1,9,20] stat[1,9,4]~0.1 act[1,9,4]+ stat[4,4,3,5] i32[9]o3 "
+          "i32[1,9]p",
+          &delta, 0, 0, NULL, 0},
+         7,
+         5,
+         -1,
+         "paged_delta_rule: element 5 is -1"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         refuse(*state, &rows[i], DS_DTYPE_F32);

@@ -147,7 +147,8 @@ DSC_INLINE void paged_causal_conv_body(const dsc_conv_args *a, int act)
 {
     for (int64_t i = dsc_index(); i < a->length * a->channels; i += dsc_stride()) {
         const int64_t t = i / a->channels;
-        const int64_t n = dsc_run_at(a->fault, a->call, a->sequence, t, a->length, a->n_cells);
+        const int64_t n = dsc_run_at(a->fault, a->call, a->sequence, a->position, t, a->length,
+                                     a->n_cells);
         if (n > 0) {
             const run r = {t, n, a->sequence[t], a->position[t] == 0};
             run_channel(a, act, &r, i % a->channels);

@@ -168,7 +168,8 @@ DSC_INLINE void paged_delta_rule_body(const dsc_delta_args *a, int act)
         float s[DSC_DELTA_ROWS];
         columns c;
         const int64_t at = columns_of(a, item, &c);
-        const int64_t n = dsc_run_at(a->fault, a->call, a->sequence, at, a->length, a->n_cells);
+        const int64_t n = dsc_run_at(a->fault, a->call, a->sequence, a->position, at, a->length,
+                                     a->n_cells);
         if (n > 0) {
             float *held =
                 a->cell + (a->sequence[at] * a->heads + c.head) * a->key_dim * a->value_dim;

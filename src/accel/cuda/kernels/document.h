@@ -28,10 +28,11 @@ DSC_INLINE bool dsc_check_step(dsc_fault *fault, uint64_t call, const int32_t *o
     return true;
 }
 
-/* Tokens of the run that begins at t: 0 where none begins, or what it is of is no row of the cell,
- * which is reported. */
-DSC_INLINE int64_t dsc_run_at(dsc_fault *fault, uint64_t call, const int32_t *sequence, int64_t t,
-                              int64_t length, int64_t n_cells)
+/* Tokens of the run that begins at t: 0 where none begins. What is of no row of the cell, a second
+ * run of a sequence, which another block would carry on at the same time, and positions that do
+ * not follow each other are reported, at the token that is wrong; 0 then. */
+DSC_INLINE int64_t dsc_run_at(dsc_fault *fault, uint64_t call, const int32_t *sequence,
+                              const int32_t *position, int64_t t, int64_t length, int64_t n_cells)
 {
     int64_t n = 1;
     if (sequence[t] < -1 || sequence[t] >= n_cells) {
@@ -41,8 +42,21 @@ DSC_INLINE int64_t dsc_run_at(dsc_fault *fault, uint64_t call, const int32_t *se
     if (sequence[t] < 0 || (t > 0 && sequence[t] == sequence[t - 1])) {
         return 0;
     }
-    while (t + n < length && sequence[t + n] == sequence[t]) {
-        ++n;
+    for (int64_t before = 0; before < t; ++before) {
+        if (sequence[before] == sequence[t]) {
+            dsc_report(fault, call, t, sequence[t], n_cells);
+            return 0;
+        }
+    }
+    if (position[t] < 0) {
+        dsc_report(fault, call, t, position[t], n_cells);
+        return 0;
+    }
+    for (; t + n < length && sequence[t + n] == sequence[t]; ++n) {
+        if (position[t + n] != position[t + n - 1] + 1) {
+            dsc_report(fault, call, t + n, position[t + n], n_cells);
+            return 0;
+        }
     }
     return n;
 }
