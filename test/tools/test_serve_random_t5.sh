@@ -7,6 +7,9 @@ build=$(realpath "$1")
 [ -x "$build/ds_serve" ] || { echo "ds_serve is not built: libmicrohttpd-dev is missing"; exit 77; }
 command -v python3 > /dev/null || { echo "no python3"; exit 77; }
 source=$(cd "$(dirname "$0")/../.." && pwd)
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir" || exit 1
 cat > t5.json <<END
 {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"], "vocab_size": 257, "d_model": 32, "d_kv": 8, "d_ff": 48,
  "num_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "dropout_rate": 0.1, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false,
