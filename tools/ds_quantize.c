@@ -20,7 +20,8 @@ typedef struct options {
 } options;
 
 static const char about[] =
-    "FROM is a GGUF file or a Hugging Face folder, which may be in FP8, int8, GPTQ, AWQ or packed "
+    "FROM is a GGUF file or a Hugging Face folder, which may be in FP8, int8, GPTQ, AWQ, "
+    "bitsandbytes or packed "
     "compressed-tensors, TO the other one, or another GGUF file.\n\n"
     "Into a folder: config.json, weights as real numbers, tokenizer and chat template. ds_train "
     "and "

@@ -332,9 +332,10 @@ static ds_status add_folder_tensor(work *w, const ds_safetensor *t, bool tied)
     if (s.shape.n_dims == 0 || pairs || (s.layout == DSI_GGUF_TRANSPOSED && s.shape.n_dims != 2)) {
         return ds_fail(w->ctx, DS_ERR_SHAPE, "%s has not the shape of its heads", t->name);
     }
-    if (s.layout == DSI_GGUF_TRANSPOSED && stored.form.layout != DSI_INT4_NONE) {
-        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED, "%s: a Conv1D in four bits is not read",
-                       t->name);
+    if (s.layout == DSI_GGUF_TRANSPOSED &&
+        (stored.form.layout != DSI_INT4_NONE || dsi_bnb_is_stored(w->forms.bnb, t))) {
+        return ds_fail(w->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: a Conv1D in four bits is not read (nor one of bitsandbytes)", t->name);
     }
     if (s.layout == DSI_GGUF_TRANSPOSED) {
         s.shape = ds_shape_2d(stored.shape.dims[1], stored.shape.dims[0]);

@@ -2,6 +2,7 @@
 /* Matches stored tensors with parameters. See model_weights.h. */
 #include "ckpt/model_weights.h"
 
+#include "ckpt/bnb_weight.h"
 #include "ckpt/byte_weight.h"
 #include "ckpt/expert_stack.h"
 #include "ckpt/int4.h"
@@ -217,6 +218,7 @@ typedef struct matching {
     dsi_int4_blocks *kept;       /* NULL: all are unpacked */
     const dsi_gguf_blocks *gguf; /* what the folder lacks; NULL: nothing */
     dsi_byte_form bytes;
+    dsi_bnb_form bnb;
 } matching;
 
 static void use(matching *m, const ds_safetensor *tensor)
@@ -374,6 +376,34 @@ static ds_status match_bytes(matching *m, const char *name, ds_shape shape,
     return DS_OK;
 }
 
+/* X.weight in bitsandbytes' codes. *tensor stays where it is none. */
+static ds_status match_bnb(matching *m, const char *name, ds_shape shape,
+                           const ds_safetensor **tensor)
+{
+    if (!dsi_bnb_is_stored(m->bnb, *tensor)) {
+        return DS_OK;
+    }
+    /* transformers quantizes a Conv1D's transpose, which says so by its shape only if not square */
+    if (strcmp(ds_model_get_info(m->model)->architecture, "gpt2") == 0) {
+        return ds_fail(m->ctx, DS_ERR_UNSUPPORTED,
+                       "%s: tensor %s: a Conv1D of bitsandbytes' codes is not read (gpt2)",
+                       (*tensor)->path, name);
+    }
+    const dsi_bnb_parts parts = dsi_bnb_find(m->st, *tensor);
+    unpacked_weight *u = NULL;
+    m->found->few_bits = true;
+    DS_TRY(add_unpacked(m, name, &u));
+    DS_TRY(dsi_bnb_unpack(m->ctx, m->bnb, &parts, shape, &u->tensor));
+    u->tensor.name = u->name;
+    for (int i = 0; i < DSI_BNB_N_PARTS; ++i) {
+        if (parts.of[i] != NULL) {
+            take(m, parts.of[i]);
+        }
+    }
+    *tensor = &u->tensor;
+    return DS_OK;
+}
+
 /* A parameter X.weight that is stored as X.qweight or X.weight_packed and what belongs to it.
  * *tensor_out stays where it is not. Kept is what the cell holds in blocks: no stacked experts. */
 static ds_status match_int4(matching *m, const ds_cell_info *cell, const char *name, ds_shape shape,
@@ -520,6 +550,7 @@ static ds_status match_cell(matching *m, ds_cell c, const ds_cell_info *cell)
         }
         const ds_safetensor *stored = parts[i];
         DS_TRY(match_bytes(m, name, want.shape, &parts[i]));
+        DS_TRY(match_bnb(m, name, want.shape, &parts[i]));
         m->found->made[m->found->n_parts + (size_t)i] =
             parts[i] != stored ? DSI_WEIGHT_UNPACKED : DSI_WEIGHT_STORED;
         DS_TRY(enlarge(m, name, &parts[i]));
@@ -575,6 +606,7 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
         m.used != NULL ? DS_OK : ds_fail(ctx, DS_ERR_NOMEM, "no memory to match weights");
     status = status < 0 ? status : dsi_int4_form_of(ctx, st, &m.int4);
     status = status < 0 ? status : dsi_byte_form_of(ctx, st, &m.bytes);
+    status = status < 0 ? status : dsi_bnb_form_of(ctx, st, &m.bnb);
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
         ds_cell_info cell = *ds_cells_get(cells, c);
         if (is_weight(&cell) && dsi_nn_is_teacher(&cell) == teacher) {
@@ -582,7 +614,7 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
             status = match_cell(&m, c, &cell);
         }
     }
-    if (status >= 0 && m.bytes.there && !m.found->few_bits) {
+    if (status >= 0 && (m.bytes.there || m.bnb != DSI_BNB_NONE) && !m.found->few_bits) {
         const ds_safetensor *first = ds_safetensors_at(st, 0);
         status = ds_fail(ctx, DS_ERR_UNSUPPORTED,
                          "%s: config.json has a quantization_config, but the weights are plain: "

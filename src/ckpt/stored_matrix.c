@@ -8,6 +8,7 @@
 ds_status dsi_stored_forms_of(ds_ctx *ctx, const ds_safetensors *st, dsi_stored_forms *forms_out)
 {
     DS_TRY(dsi_byte_form_of(ctx, st, &forms_out->bytes));
+    DS_TRY(dsi_bnb_form_of(ctx, st, &forms_out->bnb));
     return dsi_int4_form_of(ctx, st, &forms_out->int4);
 }
 
@@ -40,6 +41,24 @@ static bool is_of_bytes(const ds_safetensors *st, const dsi_byte_form *form, con
     return weight != NULL && dsi_byte_is_stored(form, weight);
 }
 
+static ds_status open_bnb(const ds_safetensors *st, const dsi_stored_forms *forms,
+                          const dsi_stored *s, dsi_bnb_matrix **out)
+{
+    const dsi_bnb_parts parts = dsi_bnb_find(st, s->from);
+    return dsi_bnb_open(s->ctx, forms->bnb, &parts, out);
+}
+
+/* Which codes in four bits do not have themselves. */
+static ds_status read_bnb_shape(const ds_safetensors *st, const dsi_stored_forms *forms,
+                                dsi_stored *s)
+{
+    dsi_bnb_matrix *m = NULL;
+    DS_TRY(open_bnb(st, forms, s, &m));
+    s->shape = dsi_bnb_shape(m);
+    dsi_bnb_close(&m);
+    return DS_OK;
+}
+
 ds_status dsi_stored_find(ds_ctx *ctx, const ds_safetensors *st, const dsi_stored_forms *forms,
                           const ds_safetensor *t, char name_out[DSI_STORED_NAME_BYTES],
                           dsi_stored *stored_out)
@@ -48,7 +67,8 @@ ds_status dsi_stored_find(ds_ctx *ctx, const ds_safetensors *st, const dsi_store
     dsi_stored *s = stored_out;
     const bool few = dsi_int4_part(st, &forms->int4, t, &s->parts);
     name_out[0] = '\0';
-    if ((few && s->parts.words != t) || is_of_bytes(st, &forms->bytes, t)) {
+    if ((few && s->parts.words != t) || is_of_bytes(st, &forms->bytes, t) ||
+        dsi_bnb_is_beside(st, forms->bnb, t)) {
         return DS_OK;
     }
     if (few && name_beside(t->name, "weight", name_out)) {
@@ -60,12 +80,14 @@ ds_status dsi_stored_find(ds_ctx *ctx, const ds_safetensors *st, const dsi_store
                              t->name, name_out);
     }
     (void)snprintf(name_out, DSI_STORED_NAME_BYTES, "%s", t->name);
-    return DS_OK;
+    return dsi_bnb_is_stored(forms->bnb, t) ? read_bnb_shape(st, forms, s) : DS_OK;
 }
 
 bool dsi_stored_is_plain(const dsi_stored_forms *forms, const dsi_stored *stored)
 {
-    return stored->form.layout == DSI_INT4_NONE && !dsi_byte_is_stored(&forms->bytes, stored->from);
+    return stored->form.layout == DSI_INT4_NONE &&
+           !dsi_byte_is_stored(&forms->bytes, stored->from) &&
+           !dsi_bnb_is_stored(forms->bnb, stored->from);
 }
 
 static ds_status missing(const dsi_stored *s, const char *end)
@@ -96,6 +118,9 @@ ds_status dsi_stored_open(const ds_safetensors *st, const dsi_stored_forms *form
     if (dsi_stored_is_plain(forms, s)) {
         return DS_OK;
     }
+    if (dsi_bnb_is_stored(forms->bnb, s->from)) {
+        return open_bnb(st, forms, s, &s->bnb);
+    }
     const ds_safetensor *scales = find_beside(st, s->from, forms->bytes.scale);
     return scales != NULL
                ? dsi_byte_open(s->ctx, &forms->bytes, s->from, scales,
@@ -107,6 +132,9 @@ ds_status dsi_stored_read(dsi_stored *s, int64_t first, int64_t n, float *out)
 {
     if (s->bytes != NULL) {
         return dsi_byte_read(s->bytes, first, n, out);
+    }
+    if (s->bnb != NULL) {
+        return dsi_bnb_read(s->bnb, first, n, out);
     }
     if (s->form.layout != DSI_INT4_NONE) {
         DS_TRY(s->int4.scales == NULL
@@ -131,4 +159,5 @@ void dsi_stored_close(dsi_stored *s)
 {
     dsi_stored_rest(s);
     dsi_byte_close(&s->bytes);
+    dsi_bnb_close(&s->bnb);
 }

@@ -33,12 +33,12 @@ static const ds_field common[] = {
 };
 
 /* Of families that read weights of no quantization, or of another; those in four and eight bits are
- * made real numbers when they are read (ckpt/int4.h, byte_weight.h), which judges the rest of the
- * object. */
+ * made real numbers when they are read (ckpt/int4.h, byte_weight.h, bnb_weight.h), which judges the
+ * rest of the object. */
 static const ds_field plain[] = {
     DS_FIELD_REFUSE("quantization_config", NULL,
                     "the weights must be stored plain, in four bits by GPTQ or AWQ, in FP8 by fp8 "
-                    "or fbgemm_fp8, or by compressed-tensors"),
+                    "or fbgemm_fp8, by bitsandbytes, or by compressed-tensors"),
 };
 
 static bool is_quantized_by(const ds_reader *reader, const char *method)
@@ -183,6 +183,7 @@ ds_status ds_fields_read_common(const ds_reader *reader, int64_t n_layers, const
     const bool read_so = is_quantized_by(reader, quantized) || is_quantized_by(reader, "gptq") ||
                          is_quantized_by(reader, "awq") ||
                          is_quantized_by(reader, "compressed-tensors") ||
+                         is_quantized_by(reader, "bitsandbytes") ||
                          is_quantized_by(reader, "fp8") || is_quantized_by(reader, "fbgemm_fp8");
     DS_TRY(read_so ? DS_OK : ds_fields_read(reader, plain, 1, NULL));
     DS_TRY(check_labels(reader));

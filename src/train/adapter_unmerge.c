@@ -201,12 +201,15 @@ static ds_status add_all(ds_ctx *ctx, const ds_safetensors *merged, const ds_saf
         if (added != NULL && is_added(added, own->name)) {
             continue;
         }
-        if (was != NULL && was->meta.dtype == DS_DTYPE_U8 && was->bytes == own->bytes) {
+        /* codes of bitsandbytes are bytes, too, but of two dims */
+        const bool differs_by =
+            was != NULL && was->meta.dtype == DS_DTYPE_U8 && was->meta.shape.n_dims == 1;
+        if (differs_by && was->bytes == own->bytes) {
             pairs[i] = (pair){own->data, was->data};
             source.data = NULL;
             source.fill = fill_difference;
             source.user = &pairs[i];
-        } else if (was != NULL && was->meta.dtype != DS_DTYPE_U8) {
+        } else if (was != NULL && !differs_by) {
             source.meta = was->meta;
             source.data = was->data;
         } else if (was != NULL) {

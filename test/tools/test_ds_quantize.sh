@@ -60,6 +60,15 @@ for form in fp8 fp8_whole fp8_e8m0 fp8_mx fbgemm float_row float_block int_row i
         cmp stored/model.safetensors plain/model.safetensors || fail "$form to $type"
     done
 done
+# and of bitsandbytes (test/golden/bnb/make.py)
+for form in nf4 nf4_nested fp4 int8; do
+    "$bin/ds_quantize" --no_tokenizer --overwrite --type f32 "$DS_SOURCE_DIR/test/golden/bnb/$form" stored.gguf
+    "$bin/ds_quantize" --no_tokenizer --overwrite --type f32 "$DS_SOURCE_DIR/test/golden/bnb/$form/plain" plain.gguf
+    for file in stored plain; do
+        "$bin/ds_quantize" --no_tokenizer --overwrite --dtype f32 $file.gguf $file
+    done
+    cmp stored/model.safetensors plain/model.safetensors || fail "$form"
+done
 mkdir bare
 cp "$eights/fp8/config.json" bare
 sed 's/k_proj.weight_scale_inv/x_proj.weight_scale_inv/' "$eights/fp8/model.safetensors" > bare/model.safetensors
