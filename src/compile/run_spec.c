@@ -455,7 +455,8 @@ static ds_status check_super_offload(ds_ctx *ctx, const ds_config_values *v,
     if (asked && accel->memory->on_host && !accel->counts_only) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
-                       "the host's memory, where updates are already; use the accelerator cuda, or "
+                       "no memory apart from the host's, where updates are already; use the "
+                       "accelerator cuda, or "
                        "set it to false",
                        accel->name);
     }

@@ -235,7 +235,7 @@ ds_status dsi_exec_add(dsi_exec *exec, const dsi_plan *plan, uint32_t *id_out)
 
 bool dsi_exec_has_lost(const dsi_exec *exec)
 {
-    return dsi_swap_has_lost(exec->swap);
+    return exec->overtook || dsi_swap_has_lost(exec->swap);
 }
 
 size_t dsi_exec_table_bytes(const dsi_plan *plan)

@@ -64,8 +64,8 @@ void dsi_exec_set_slot(dsi_exec *exec, uint32_t slot);
  * later phase waits for them, or whoever needs the arena or the cells first. An error names step,
  * operator and scope; that of a swap may be one of an earlier phase. */
 ds_status dsi_exec_run(dsi_exec *exec, uint32_t id, ds_phase phase);
-/* Whether a writeback of a phase failed: the cells are no state of any step
- * any more. Until dsi_exec_drop. */
+/* Whether a writeback of a phase failed, or a failure was seen only when a phase other than forward
+ * had been asked for: the cells are no state of any step any more. Until dsi_exec_drop. */
 bool dsi_exec_has_lost(const dsi_exec *exec);
 
 /* Says that n phases of a plan may run one behind the other without the host in between: an

@@ -53,12 +53,20 @@ ds_status dsi_exec_put_off(dsi_exec *exec, uint32_t id, ds_phase phase, bool *pu
     return *put_off_out && !goes_on ? dsi_exec_release(exec) : DS_OK;
 }
 
-ds_status dsi_exec_release(dsi_exec *exec)
+bool dsi_exec_changes(const dsi_exec *exec, uint32_t id, ds_phase phase,
+                      const dsi_exec_joined *join)
 {
-    ds_phase phases[EXEC_MAX_JOINED];
-    const uint32_t n = exec->n_held;
-    memcpy(phases, exec->held, n * sizeof *phases);
-    exec->n_held = 0; /* what runs now asks for it too */
+    const dsi_phases *phases = &exec->plans[id].plan->phases;
+    bool any = !dsi_phase_is_forward(phases, phase);
+    for (uint32_t i = 0; join != NULL && i < join->n; ++i) {
+        any = any || !dsi_phase_is_forward(phases, join->phases[i]);
+    }
+    return any;
+}
+
+/* Of those that were put off, the caller takes all for done. */
+static ds_status run_held(dsi_exec *exec, const ds_phase *phases, uint32_t n)
+{
     for (uint32_t i = 0; i < exec->n_joins && n > 1; ++i) {
         if (exec->joins[i].n == n && begins_with(&exec->joins[i], exec->held_id, phases, n)) {
             return dsi_exec_run_now(exec, exec->held_id, phases[0], &exec->joins[i]);
@@ -68,6 +76,19 @@ ds_status dsi_exec_release(dsi_exec *exec)
         DS_TRY(dsi_exec_run_now(exec, exec->held_id, phases[i], NULL));
     }
     return DS_OK;
+}
+
+ds_status dsi_exec_release(dsi_exec *exec)
+{
+    ds_phase phases[EXEC_MAX_JOINED];
+    const uint32_t n = exec->n_held;
+    memcpy(phases, exec->held, n * sizeof *phases);
+    exec->n_held = 0; /* what runs now asks for it too */
+    const ds_status status = run_held(exec, phases, n);
+    for (uint32_t i = 0; i < n && status < 0; ++i) {
+        exec->overtook = exec->overtook || dsi_exec_changes(exec, exec->held_id, phases[i], NULL);
+    }
+    return status;
 }
 
 ds_status dsi_exec_hold(dsi_exec *exec, bool holds)

@@ -286,6 +286,7 @@ ds_status dsi_exec_run_now(dsi_exec *exec, uint32_t id, ds_phase phase, const ds
         DS_TRY(dsi_exec_arrive(exec));
     }
     DS_TRY(exec->graphs_stale ? dsi_exec_capture(exec) : DS_OK);
+    exec->changes = exec->changes || dsi_exec_changes(exec, id, phase, join);
     exec->n_launches += 1;
     exec->last_id = id;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
@@ -301,7 +302,10 @@ ds_status dsi_exec_run_now(dsi_exec *exec, uint32_t id, ds_phase phase, const ds
         return ds_fail(exec->ctx, DS_ERR_INTERNAL, "joined phases are captured no longer");
     }
     ds_accel_graph *own = at.traced ? NULL : dsi_exec_graph_of(exec, l, phase);
-    return run_phase(exec, l, phase, join != NULL ? join->graph : own, &at);
+    const ds_status status = run_phase(exec, l, phase, join != NULL ? join->graph : own, &at);
+    /* It may be that of an earlier phase, which a step of this one has waited for. */
+    exec->overtook = exec->overtook || (status < 0 && at.stream != NULL && exec->changes);
+    return status;
 }
 
 /* On the thread of its own. */
@@ -342,6 +346,7 @@ void dsi_exec_drop(dsi_exec *exec)
         dsi_side_thread_drop(exec->side_thread);
     }
     (void)dsi_exec_arrive(exec);
+    exec->overtook = false;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         const dsi_loaded *l = &exec->plans[i];
         for (uint32_t at = 0; at < l->n_crossing; ++at) {

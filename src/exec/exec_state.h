@@ -99,6 +99,8 @@ struct dsi_exec {
     bool graphs_stale; /* addresses have changed since the phases were captured */
     ds_status late;    /* failed on a stream, not yet reported */
     char late_text[1024];
+    bool changes;     /* what changes states has been asked for since the last wait */
+    bool overtook;    /* that was so when something failed: see dsi_exec_has_lost */
     void **cell_data; /* per cell */
     uint32_t n_cells; /* entries of cell_data */
     dsi_loaded plans[EXEC_MAX_PLANS];
@@ -190,6 +192,9 @@ void dsi_exec_close_streams(dsi_exec *exec);
  * touch. Reports what has failed on them, once; look: and does not forget it. */
 ds_status dsi_exec_arrive(dsi_exec *exec);
 ds_status dsi_exec_look(dsi_exec *exec);
+/* exec_join.c: whether a phase, or one of those joined with it, changes what lasts. */
+bool dsi_exec_changes(const dsi_exec *exec, uint32_t id, ds_phase phase,
+                      const dsi_exec_joined *join);
 /* The stream that computes; NULL where the accelerator has none. */
 ds_accel_stream *dsi_exec_computing(const dsi_exec *exec, bool side);
 /* A phase begins: the set's other streams behind what its computing stream has to do. */

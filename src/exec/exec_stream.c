@@ -137,7 +137,8 @@ ds_status dsi_exec_wait_set(const dsi_exec *exec, bool side, bool *named_out)
                      : DS_OK;
 }
 
-/* All streams but those of the concurrent phase. The first failure stays in `late`. */
+/* All streams but those of the concurrent phase. The first failure stays in `late`; what was queued
+ * behind it has computed with what it left. */
 static void wait_for_all(dsi_exec *exec)
 {
     bool named = false;
@@ -152,6 +153,8 @@ static void wait_for_all(dsi_exec *exec)
         exec->late = status;
         (void)snprintf(exec->late_text, sizeof exec->late_text, "%s", ds_ctx_error(exec->ctx));
     }
+    exec->overtook = exec->overtook || (status < 0 && exec->changes);
+    exec->changes = false;
 }
 
 ds_status dsi_exec_look(dsi_exec *exec)

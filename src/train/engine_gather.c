@@ -76,6 +76,7 @@ static ds_status prepare(ds_gathered *g, const char *const *names)
                            names[i]);
         }
         DS_TRY(check_free(engine, g->cells[i]));
+        DS_TRY(dsi_engine_check_settled(engine, names[i]));
         DS_TRY(dsi_engine_check_plain(engine, g->cells[i]));
         for (uint32_t k = 0; k < i; ++k) {
             if (g->cells[k] == g->cells[i]) {
@@ -181,7 +182,7 @@ static ds_status check_end(const ds_gathered *g)
                        "nothing is taken over",
                        (unsigned long long)(engine->global_steps - g->steps));
     }
-    return DS_OK;
+    return g->modifier >= 0 ? dsi_engine_check_settled(engine, "gathered parameters") : DS_OK;
 }
 
 static ds_status take_over(ds_gathered *g, uint32_t i)

@@ -493,8 +493,15 @@ ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
     const dsi_program_client client = {engine, run_phase, start_phase,
                                        evaluates ? eval_message : train_message};
     dsi_program_at once = 0;
-    return evaluates ? dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once)
-                     : dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
+    if (evaluates) {
+        return dsi_program_call(engine->ctx, &engine->evaluation, &client, call, &once);
+    }
+    const ds_status status =
+        dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
+    /* Updates have run, and nobody has decided on them. */
+    engine->broken =
+        engine->broken || (status < 0 && call == DSI_CALL_STEP && engine->spec.train.speculative);
+    return status;
 }
 
 dsi_engine_call dsi_engine_awaits(const ds_engine *engine)

@@ -12,6 +12,7 @@
 #include "op/ops.h"
 #include "train/engine.h"
 
+#include <deepspeed/engine_states.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -254,7 +255,8 @@ static void what_comes_too_early_is_undone(void **state)
 static void states_are_not_read_meanwhile(void **state)
 {
     small_batch data;
-    float values[SMALL_WIDTH];
+    float values[SMALL_WIDTH] = {0.0f};
+    ds_gathered *gathered = NULL;
     dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "sim", true, false);
     (void)state;
     spec.train.speculative = true;
@@ -266,6 +268,15 @@ static void states_are_not_read_meanwhile(void **state)
     CHECK_OK(ctx, ds_engine_backward(engine));
     CHECK_FAILS(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH),
                 DS_ERR_STATE, "super_offload");
+    CHECK_FAILS(ctx, ds_engine_gather(engine, &name, 1, -1, &gathered), DS_ERR_STATE,
+                "super_offload");
+    CHECK_FAILS(ctx, ds_engine_set(engine, DS_CELL_PARAM, name, values, SMALL_WIDTH), DS_ERR_STATE,
+                "super_offload");
+    CHECK_OK(ctx, ds_engine_step(engine));
+    CHECK_OK(ctx, ds_engine_gather(engine, &name, 1, 0, &gathered));
+    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
+    CHECK_OK(ctx, ds_engine_backward(engine));
+    CHECK_FAILS(ctx, ds_gathered_end(&gathered), DS_ERR_STATE, "super_offload");
     CHECK_OK(ctx, ds_engine_step(engine));
     CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH));
     ds_engine_destroy(&engine);
@@ -400,14 +411,16 @@ static void a_failed_update_is_named(void **state)
 {
     static const char *const accels[] = {"cpu", "sim:seed=7", "sim:graphs=0"};
     (void)state;
-    for (int a = 0; a < 3; ++a) {
-        const dsi_engine_spec spec = make_spec(DS_DTYPE_F32, accels[a], true, false);
+    for (int i = 0; i < 6; ++i) {
+        const int a = i / 2;
+        dsi_engine_spec spec = make_spec(DS_DTYPE_F32, accels[a], true, false);
+        spec.train.speculative = i % 2 == 1;
         ds_model *model = small_model(ctx, folder, small_gpt2);
         ds_engine *engine = small_engine(ctx, model, &spec);
         dsi_plan *plan = engine->train_plan;
         small_batch data;
         uint32_t s = 0;
-        while (!plan->steps[s].on_host) {
+        while (!plan->steps[s].on_host || plan->steps[s].op != &dsi_op_adam) {
             ++s;
         }
         ds_kernel broken = *plan->steps[s].kernel;
@@ -422,6 +435,69 @@ static void a_failed_update_is_named(void **state)
         assert_int_equal(status, DS_ERR_ARG);
         assert_non_null(strstr(ds_ctx_error(ctx), "(adam/"));
         assert_non_null(strstr(ds_ctx_error(ctx), "the test's kernel fails"));
+        CHECK_FAILS(ctx, ds_engine_forward(engine, &batch), DS_ERR_STATE, "load a checkpoint");
+        ds_engine_destroy(&engine);
+        ds_model_destroy(&model);
+    }
+}
+
+typedef struct bad_feed {
+    int32_t step, bad; /* the batch with a token that has no row */
+    small_batch data;
+} bad_feed;
+
+static ds_status next_bad(void *user, ds_batch *batch_out)
+{
+    bad_feed *feed = user;
+    *batch_out = small_feed(feed->step, &feed->data);
+    if (feed->step++ == feed->bad) {
+        feed->data.data[0][5] = SMALL_VOCABULARY;
+    }
+    return DS_OK;
+}
+
+static ds_status train_split(ds_engine *engine, bad_feed *feed)
+{
+    for (int64_t i = 0; i < engine->spec.train.accumulation; ++i) {
+        ds_batch batch;
+        DS_TRY(next_bad(feed, &batch));
+        DS_TRY(ds_engine_forward(engine, &batch));
+        DS_TRY(ds_engine_backward(engine));
+        DS_TRY(ds_engine_step(engine));
+    }
+    return DS_OK;
+}
+
+/* What the device says too late is never trained on: the call says so that brings the batch, or
+ * ends its step, and either the states are those of before, or the engine is usable no longer. */
+static void a_bad_token_is_never_trained_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 32; ++i) {
+        const bool split = i % 2 == 1, speculative = i / 8 % 2 == 1;
+        uint64_t before = 0, after = 0;
+        bad_feed feed = {.bad = -1};
+        dsi_engine_spec spec =
+            make_spec(DS_DTYPE_BF16, i < 16 ? "sim:seed=11" : "sim:graphs=0", speculative, false);
+        spec.train.speculative = speculative;
+        spec.train.accumulation = 1 + i / 2 % 2;
+        spec.train.keep_nonfinite = i / 4 % 2 == 1;
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        ds_engine *engine = small_engine(ctx, model, &spec);
+        CHECK_OK(ctx, ds_engine_train_batch(engine, next_bad, &feed, NULL));
+        CHECK_OK(ctx, engine_hash(ctx, engine, &before));
+        feed.bad = feed.step;
+        const ds_status status = split ? train_split(engine, &feed)
+                                       : ds_engine_train_batch(engine, next_bad, &feed, NULL);
+        if (status != DS_ERR_ARG || strstr(ds_ctx_error(ctx), "(embedding/") == NULL) {
+            fail_msg("row %d: %d, %s", i, (int)status, ds_ctx_error(ctx));
+        }
+        if (dsi_engine_check_whole(engine, "the test") == DS_OK) {
+            CHECK_OK(ctx, engine_hash(ctx, engine, &after));
+            if (before != after || engine->micro_step != 0) {
+                fail_msg("row %d: the engine is whole, and has trained", i);
+            }
+        }
         ds_engine_destroy(&engine);
         ds_model_destroy(&model);
     }
@@ -480,6 +556,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_step_is_one_launch_where_the_host_decides_nothing),
         cmocka_unit_test(the_checker_holds_them_to_host_memory),
         cmocka_unit_test(a_failed_update_is_named),
+        cmocka_unit_test(a_bad_token_is_never_trained_on),
         cmocka_unit_test(the_keys_are_in_force),
     };
     ctx = check_ctx(2);
