@@ -369,7 +369,7 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
         ds_log(g->ctx, DS_LOG_JOB, "matrices in %s: %lld as the file has them, %lld rounded",
                g->quantize != DS_DTYPE_NONE ? ds_dtype_name(g->quantize) : "the file's types",
                (long long)s->n_kept, (long long)s->n_rounded);
-        dsi_gguf_blocks_close(&g->gguf); /* all of it is woven */
+        dsi_gguf_blocks_close(&g->gguf); /* all is read: weights are not asked again */
     }
     if (g->int4 != NULL) {
         ds_log(g->ctx, DS_LOG_JOB,

@@ -13,8 +13,9 @@
  *     begins from and has not copied.
  *  2. What is read from a row was put there by an earlier copy or run, for copies are never done
  *     out of order: so a row may be given away as soon as its copy is put down.
- *  3. Between two batches a sequence puts down at most DSI_STATE_COPIES: ahead of a batch that from
- *     a snapshot and that to its held row, behind it a snapshot or the way back.
+ *  3. Between two batches a sequence puts down three copies at most (DSI_STATE_COPIES has one to
+ *     spare): ahead of a batch that from a snapshot and that to its held row, behind it a snapshot
+ *     or the way back.
  */
 #include "serve/server.h"
 

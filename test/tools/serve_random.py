@@ -295,10 +295,13 @@ def main():
         want.append(json.loads(text))
         check_alone(kind, body, want[-1])
     alone.end()
-    flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "2048", "8192")), "--max_sequences",
-             rng.choice(("4", "7", "16"))]
-    flags += rng.choice((["--draft", "3"], ["--draft_model", DRAFTER or MODEL, "--draft", "2"], []))
-    flags += rng.choice((["--no_prefix_cache"], ["--state_snapshots", rng.choice(("1", "3", "40"))] if DRAFTER else [], []))
+    tight = SEED % 2 == 0  # all at once: room for few texts, a drafter, few states
+    flags = ["--max_batch_tokens", rng.choice(("16", "64", "512")), "--kv_tokens", rng.choice(("1536", "1536" if tight else "2048", "1536" if tight else "8192")),
+             "--max_sequences", rng.choice(("4", "7", "16"))]
+    drafts = (["--draft", "3"], ["--draft_model", DRAFTER or MODEL, "--draft", "2"], [])
+    flags += drafts[1] if tight else rng.choice(drafts)
+    keeps = (["--no_prefix_cache"], ["--state_snapshots", rng.choice(("1", "3", "40"))] if DRAFTER else [], [])
+    flags += keeps[1] if tight else rng.choice(keeps)
     flags += ["--threads", rng.choice(("1", "2"))]
     crowd = Server(*flags, *dtype, *kv)
     over = threading.Event()

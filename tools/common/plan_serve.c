@@ -135,9 +135,6 @@ static ds_status find_changes(plan_serve_run *r, plan_serve_change *changes, uin
             }
             p.kv_type = DS_DTYPE_I8;
         }
-        if (t > 0 && ds_model_get_info(r->model)->pairs) {
-            continue; /* not built for them */
-        }
         if (t > 0) {
             p.source.quantize = ds_dtype_from_name(types[t]);
             if (plan_serve_keeps_blocks(r->o) || p.source.quantize == r->params.source.quantize ||
@@ -193,7 +190,7 @@ static ds_status find_offload(const plan_serve_run *r, plan_serve_change *change
         return DS_OK;
     }
     DS_TRY(plan_away(r, p, 0, &none));
-    p.source.offload_kv = !plan_serve_fits(r, none.total) && !ds_model_get_info(r->model)->pairs;
+    p.source.offload_kv = !plan_serve_fits(r, none.total);
     DS_TRY(p.source.offload_kv ? plan_away(r, p, 0, &none) : DS_OK);
     if (!plan_serve_fits(r, none.total)) {
         return DS_OK;
