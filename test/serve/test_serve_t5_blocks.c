@@ -4,7 +4,7 @@
  * folders of few bits as they are, and as real numbers; the ids of ds_generator; what is planned is
  * what it maps.
  *
- * labels: threads */
+ * labels: threads long */
 #include "common/check.h"
 #include "common/golden.h"
 #include "common/serve_crowd.h"

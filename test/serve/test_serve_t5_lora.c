@@ -3,7 +3,7 @@
  * crowd, on the encoder, the decoder and what it reads of a source; slots are taken again; what is
  * refused. Their bits: test_serve_t5_bits.
  *
- * labels: threads */
+ * labels: threads long */
 #include "common/check.h"
 #include "common/golden.h"
 #include "common/served_texts.h"
