@@ -2,7 +2,7 @@
 # A line "labels: threads slow" near the top of a test gives it CTest labels: `threads` runs under the
 # thread sanitizer too (`threads long`: in make check-long), `slow` not under address sanitizer, `tree` looks at sources only, `waits` spends its time waiting.
 function(ds_labels name source)
-  file(STRINGS ${source} line REGEX "labels: [a-z ]+" LIMIT_COUNT 1)
+  file(STRINGS ${source} line REGEX "labels: (threads|slow|long|tree|waits)" LIMIT_COUNT 1)
   if(line)
     string(REGEX REPLACE ".*labels: ([a-z ]+[a-z]).*" "\\1" words "${line}")
     string(REPLACE " " ";" words "${words}")
