@@ -79,7 +79,10 @@ if(DS_NVCC)
   foreach(source ${DS_CUDA_KERNELS})
     get_filename_component(name ${source} NAME_WE)
     set(image ${PROJECT_BINARY_DIR}/cuda/${name}.fatbin)
-    add_custom_command(OUTPUT ${image} COMMAND ${DS_NVCC} ${DS_CUDA_FLAGS} -o ${image} ${source}
+    set(says ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas)
+    # What ptxas says of registers and memory is kept for scripts/cuda_resources.py.
+    add_custom_command(OUTPUT ${image} ${says} COMMAND ${DS_NVCC} ${DS_CUDA_FLAGS} -Xptxas -v -o ${image} ${source}
+        2> ${says} || (cat ${says} && false)
       DEPENDS ${source} ${DS_CUDA_HEADERS} ${PROJECT_SOURCE_DIR}/src/accel/cuda/cuda_device.h
         ${PROJECT_SOURCE_DIR}/src/accel/cuda/device_cuda.h
       COMMENT "nvcc ${name}.cu")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles src/accel/cuda/kernels with nvcc and compares what ptxas says with a committed table.
+"""Compares what ptxas says of src/accel/cuda/kernels with a committed table.
 
-Usage: cuda_resources.py check|update [--nvcc NVCC] [--jobs N] [SOURCE.cu …]
+Usage: cuda_resources.py check|update [--logs FOLDER] [--nvcc NVCC] [--jobs N] [SOURCE.cu …]
 
+--logs: what a build left, SOURCE.ptxas in BUILD/cuda; without it nvcc compiles them here.
 For sm_80, sm_90a and sm_100: registers a thread, bytes of shared memory a block, bytes spilled, bytes of stack
 (arrays that are not in registers; rows without it are older than the column). check: nothing spills that did not
 or has a larger stack, shared memory is as it was, and with the table's nvcc no kernel needs more registers.
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "test/golden/cuda_resources.txt"
 ARCHS = ["sm_80", "sm_90a", "sm_100"]
 FLAGS = ["-std=c++17", "-fmad=false", "-Xptxas", "-v", "-cubin", "-I", str(ROOT / "include"), "-I", str(ROOT / "src")]
-ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 STACK = re.compile(r"(\d+) bytes stack frame")
@@ -46,10 +47,14 @@ def compile_one(nvcc: str, source: pathlib.Path, arch: str, folder: str) -> dict
     done = subprocess.run([nvcc, f"-arch={arch}", *FLAGS, "-o", str(out), str(source)], capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{source.name} for {arch}:\n{done.stderr}")
-    rows, name, spill, stack = {}, None, 0, 0
-    for line in done.stderr.splitlines():
+    return read_log(done.stderr)
+
+
+def read_log(text: str) -> dict:
+    rows, name, arch, spill, stack = {}, None, None, 0, 0
+    for line in text.splitlines():
         if match := ENTRY.search(line):
-            name = match.group(1)
+            name, arch = match.groups()
         elif match := SPILL.search(line):
             spill = int(match.group(1)) + int(match.group(2))
             stack = int(STACK.search(line).group(1))
@@ -60,7 +65,9 @@ def compile_one(nvcc: str, source: pathlib.Path, arch: str, folder: str) -> dict
     return rows
 
 
-def measure(nvcc: str, sources: list, jobs: int) -> dict:
+def measure(nvcc: str, sources: list, jobs: int, logs: pathlib.Path | None) -> dict:
+    if logs is not None:
+        return {key: row for source in sources for key, row in read_log((logs / f"{source.stem}.ptxas").read_text()).items()}
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         runs = [pool.submit(compile_one, nvcc, source, arch, folder) for source in sources for arch in ARCHS]
         rows = {}
@@ -116,17 +123,18 @@ def compare(rows: dict, version: str, whole: bool) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("mode", choices=["check", "update"])
+    parser.add_argument("--logs", type=pathlib.Path)
     parser.add_argument("--nvcc")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("sources", nargs="*")
     given = parser.parse_intermixed_args()
     nvcc = find_nvcc(given.nvcc)
-    if nvcc is None:
-        print("no nvcc here")
+    if nvcc is None or (given.logs is not None and not any(given.logs.glob("*.ptxas"))):
+        print("no nvcc here" if nvcc is None else f"built without nvcc: {given.logs}")
         return 77
     folder = ROOT / "src/accel/cuda/kernels"
     whole = not given.sources
-    rows = measure(nvcc, [folder / name for name in given.sources] or sorted(folder.glob("*.cu")), given.jobs)
+    rows = measure(nvcc, [folder / name for name in given.sources] or sorted(folder.glob("*.cu")), given.jobs, given.logs)
     names = {name for name, _ in rows}
     missing = names ^ listed() if whole else names - listed()
     if missing:
