@@ -3,7 +3,7 @@
  * order, and allocates nothing in a step (LAW 6), in each dtype, with weights in blocks and
  * adapters of requests, too.
  *
- * labels: threads long */
+ * labels: threads slow long */
 #include "common/check.h"
 #include "common/count_allocations.h"
 #include "common/golden.h"

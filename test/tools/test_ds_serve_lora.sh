@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Adapters of requests over HTTP, against the models that ds_checkpoint merges: serve_http.py, which needs Python's own library alone.
 set -u
 build=$1

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_generate on several ranks and stages: the text of one rank, greedy and drawn, from a folder and a checkpoint; an answer of --chat; what fails
 # ends all ranks with a message. Usage: test_generate_cli_ranks.sh BUILD
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Random requests of ds_serve on a model with linear attention alone and in a crowd, with snapshots of states, guesses and a drafter:
 # serve_random.py.
 # Usage: test_serve_random_states.sh BUILD [RUNS [SEED [SECONDS]]] (the long test takes other seeds each time, for so long)
