@@ -150,7 +150,9 @@ DSI_INLINE void turn_add(const vector_run *run, ds_dtype type, int rows, const t
 }
 
 /* The last half of one turn beside the first half of another: a chain of multiply-adds alone waits
- * for itself. */
+ * for itself. It reads two quarters and asks for one, so that of what comes next the first half of
+ * the rows is asked for: one row of A takes 7 % longer where all are
+ * (docs/measurements/quantized.md). */
 DSI_INLINE void add_halves(const vector_run *run, ds_dtype type, int rows, const turn *last,
                            const turn *first, tall_ahead *ahead, vf sum[ROWS][NV])
 {
