@@ -90,7 +90,7 @@ static ds_status match_cell(dsi_matching *m, ds_cell c, const ds_cell_info *cell
         DS_TRY(dsi_match_bnb(m, name, want.shape, &parts[i]));
         m->found->made[m->found->n_parts + (size_t)i] =
             parts[i] != stored ? DSI_WEIGHT_UNPACKED : DSI_WEIGHT_STORED;
-        DS_TRY(dsi_weights_enlarge(m, name, &parts[i]));
+        DS_TRY(dsi_weights_enlarge(m, name, want, &parts[i]));
         DS_TRY(dsi_weights_check_meta(m->ctx, want, parts[i]));
     }
     if (!stack) {
@@ -144,6 +144,9 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
     status = status < 0 ? status : dsi_int4_form_of(ctx, st, &m.int4);
     status = status < 0 ? status : dsi_byte_form_of(ctx, st, &m.bytes);
     status = status < 0 ? status : dsi_bnb_form_of(ctx, st, &m.bnb);
+    if (status >= 0 && ds_model_get_info(model)->stored_tied) {
+        status = dsi_weights_check_head(ctx, model, st);
+    }
     for (ds_cell c = 0; c < ds_cells_count(cells) && status >= 0; ++c) {
         ds_cell_info cell = *ds_cells_get(cells, c);
         if (is_weight(&cell) && dsi_nn_is_teacher(&cell) == teacher) {
@@ -157,9 +160,6 @@ ds_status dsi_weights_match_kept(ds_ctx *ctx, const ds_model *model, const ds_ce
                          "%s: config.json has a quantization_config, but the weights are plain: "
                          "they are not rounded here; leave it out, or use --load_in_fp8",
                          first != NULL ? first->path : "weights");
-    }
-    if (status >= 0 && ds_model_get_info(model)->stored_tied) {
-        status = dsi_weights_check_head(ctx, model, st);
     }
     if (status >= 0) {
         status = dsi_weights_check_extra(ctx, model, cells, st, m.used);

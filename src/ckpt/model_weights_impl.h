@@ -76,8 +76,10 @@ ds_status dsi_match_int4(dsi_matching *m, const ds_cell_info *cell, const char *
 ds_status dsi_match_stack(dsi_matching *m, ds_cell c, const ds_cell_info *cell, bool *found_out);
 
 /* What has a row for each token, of a model whose vocabulary was enlarged (ds_model_change): with
- * the rows that are not stored. */
-ds_status dsi_weights_enlarge(dsi_matching *m, const char *name, const ds_safetensor **tensor);
+ * the rows that are not stored. want: with them. Errors: those of dsi_weights_check_meta, by what
+ * is stored; ERR_NOMEM. */
+ds_status dsi_weights_enlarge(dsi_matching *m, const char *name, ds_meta want,
+                              const ds_safetensor **tensor);
 
 /* A tied model's files may hold the output projection a second time, but no other one: transformers
  * does not tie then, whatever config.json says. */

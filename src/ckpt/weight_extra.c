@@ -5,24 +5,41 @@
 #include <stdio.h>
 #include <string.h>
 
+/* One of two tensors that a tied model must have alike. */
+static ds_status refuse_other(ds_ctx *ctx, const ds_safetensor *one, const ds_safetensor *other)
+{
+    char got[160];
+    char own[160];
+    if (one->meta.dtype == other->meta.dtype &&
+        ds_shape_equal(one->meta.shape, other->meta.shape)) {
+        return ds_fail(ctx, DS_ERR_FORMAT,
+                       "%s: %s differs from %s, but config.json has \"tie_word_embeddings\": true: "
+                       "set it to false to use both, or leave %s out",
+                       one->path, one->name, other->name, one->name);
+    }
+    return ds_fail(ctx, DS_ERR_FORMAT,
+                   "%s: %s is %s and %s %s, but config.json has \"tie_word_embeddings\": true, by "
+                   "which they are one: leave %s out",
+                   one->path, one->name, ds_meta_text(one->meta, got, sizeof got), other->name,
+                   ds_meta_text(other->meta, own, sizeof own), one->name);
+}
+
+static bool are_alike(const ds_safetensor *a, const ds_safetensor *b)
+{
+    return a->meta.dtype == b->meta.dtype && ds_shape_equal(a->meta.shape, b->meta.shape) &&
+           memcmp(a->data, b->data, a->bytes) == 0;
+}
+
 ds_status dsi_weights_check_head(ds_ctx *ctx, const ds_model *model, const ds_safetensors *st)
 {
     const ds_model_info *info = ds_model_get_info(model);
     const ds_safetensor *head = ds_safetensors_find(st, dsi_weights_head(model));
     const ds_safetensor *embedding = dsi_weights_find(model, st, info->embedding);
-    if (head == NULL || embedding == NULL || head == embedding) {
+    if (head == NULL || embedding == NULL || head == embedding ||
+        (!dsi_gguf_blocks_left(head) && are_alike(head, embedding))) {
         return DS_OK;
     }
-    if (head->meta.dtype == embedding->meta.dtype &&
-        ds_shape_equal(head->meta.shape, embedding->meta.shape) && !dsi_gguf_blocks_left(head) &&
-        memcmp(head->data, embedding->data, ds_meta_bytes(head->meta)) == 0) {
-        return DS_OK;
-    }
-    return ds_fail(ctx, DS_ERR_FORMAT,
-                   "%s: %s differs from %s, but config.json has "
-                   "\"tie_word_embeddings\": true: set it to false to use both, or leave "
-                   "%s out",
-                   head->path, head->name, embedding->name, head->name);
+    return refuse_other(ctx, head, embedding);
 }
 
 /* Of a reward model made of a language model, or of one that learns embeddings (ds_contrast). */
@@ -52,14 +69,7 @@ static ds_status check_head_bias(ds_ctx *ctx, const ds_safetensors *st, const ds
     }
     (void)snprintf(name, sizeof name, "%.*s.bias", (int)(n - m), bias->name);
     const ds_safetensor *other = ds_safetensors_find(st, name);
-    if (other == NULL || (other->bytes == bias->bytes && other->meta.dtype == bias->meta.dtype &&
-                          memcmp(other->data, bias->data, bias->bytes) == 0)) {
-        return DS_OK;
-    }
-    return ds_fail(ctx, DS_ERR_FORMAT,
-                   "%s: %s differs from %s, but config.json has \"tie_word_embeddings\": true: set "
-                   "it to false to use it, or leave it out",
-                   bias->path, bias->name, other->name);
+    return other == NULL || are_alike(other, bias) ? DS_OK : refuse_other(ctx, bias, other);
 }
 
 ds_status dsi_weights_check_extra(ds_ctx *ctx, const ds_model *model, const ds_cells *cells,

@@ -4,6 +4,7 @@
 #include "ckpt/model_weights_impl.h"
 #include "io/convert.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,17 +48,24 @@ static ds_status add_rows(ds_ctx *ctx, const ds_safetensor *from, int64_t n_rows
     return DS_OK;
 }
 
-ds_status dsi_weights_enlarge(dsi_matching *m, const char *name, const ds_safetensor **tensor)
+static bool has_token_rows(const ds_model *model, const char *name)
+{
+    return strcmp(name, ds_model_get_info(model)->embedding) == 0 ||
+           strcmp(name, dsi_weights_head(model)) == 0 || dsi_weights_is_head_bias(model, name);
+}
+
+ds_status dsi_weights_enlarge(dsi_matching *m, const char *name, ds_meta want,
+                              const ds_safetensor **tensor)
 {
     const ds_model_info *info = ds_model_get_info(m->model);
-    const ds_shape shape = (*tensor)->meta.shape;
     const bool grows = info->stored_vocab > 0 && info->stored_vocab < info->vocab_size;
-    if (!grows || shape.n_dims == 0 || shape.dims[0] != info->stored_vocab ||
-        m->found->n_longer == DSI_MOST_LONGER ||
-        (strcmp(name, info->embedding) != 0 && strcmp(name, dsi_weights_head(m->model)) != 0 &&
-         !dsi_weights_is_head_bias(m->model, name))) {
+    if (!grows || !has_token_rows(m->model, name)) {
         return DS_OK;
     }
+    ds_meta stored = want;
+    stored.shape.dims[0] = info->stored_vocab;
+    DS_TRY(dsi_weights_check_meta(m->ctx, stored, *tensor));
+    assert(m->found->n_longer < DSI_MOST_LONGER);
     ds_safetensor *longer = &m->found->longer[m->found->n_longer];
     DS_TRY(add_rows(m->ctx, *tensor, info->vocab_size, longer));
     m->found->n_longer += 1;
