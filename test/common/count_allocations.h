@@ -121,7 +121,9 @@ static void note_free(const volatile void *p)
 
 __attribute__((constructor)) static void install_hooks(void)
 {
-    (void)__sanitizer_install_malloc_and_free_hooks(note_malloc, note_free);
+    if (__sanitizer_install_malloc_and_free_hooks(note_malloc, note_free) == 0) {
+        abort(); /* nothing would be counted */
+    }
 }
 
 #endif
