@@ -149,7 +149,7 @@ def check_stops(s, rng, prompt, body, free):
 
 def check_chat(s, rng, body):
     """A chat's prompt is the template's text; a response is the same answer."""
-    messages = [dict(role=rng.choice(("user", "system", "assistant")), content=text_of(rng)) for _ in range(rng.randint(1, 3))]
+    messages = [dict(role=rng.choice(("user", "system", "assistant")), content=text_of(rng, 15)) for _ in range(rng.randint(1, 3))]
     body = {k: v for k, v in body.items() if k in ("max_tokens", "temperature", "top_p", "seed")}
     got = s.ask("/v1/chat/completions", dict(body, model="m", messages=messages))
     prompt = s.ask("/apply-template", dict(messages=messages))["prompt"]
