@@ -25,8 +25,9 @@ static ds_status beside(dsi_adapter_rewriter *w, ds_value a, ds_value b, ds_valu
     return DS_OK;
 }
 
-/* Of several adapters that are trained each begins at an even column: processors that multiply
- * bf16 add in pairs, and a row has the bits that it has with its own adapter alone. */
+/* Of several adapters that are trained each begins at an even column: processors that multiply bf16
+ * in pairs of columns (gemm.md: avx512_bf16, amx) then pair each with what it is paired with alone,
+ * and a row has the bits that it has with its own adapter alone. */
 static ds_status fill_pair(dsi_adapter_rewriter *w, ds_value *v)
 {
     const ds_shape shape = ds_graph_meta(w->r.to, *v).shape;

@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From DeepSpeed's configuration to the numbers of a run. */
-#include "compile/run_spec.h"
-
-#include "base/reserved.h"
-#include "compile/memory_policy.h"
+#include "compile/run_spec_impl.h"
 #include "compile/train_graph.h"
 #include "model/adapter.h"
-#include "nn/nn.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static void read_optimizer(const ds_config_optimizer *o, dsi_engine_spec *spec)
 {
@@ -157,74 +151,6 @@ static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
                            .operators = a->operators};
 }
 
-static dsi_residency residency(const ds_config_values *v, ds_offload_device device, bool apart)
-{
-    if (device == DS_OFFLOAD_CPU) { /* without a limit a device that is the host has all of it */
-        return apart || v->device_memory > 0 ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE;
-    }
-    return device == DS_OFFLOAD_NVME ? DSI_RESIDENCY_DISK : DSI_RESIDENCY_DEVICE;
-}
-
-/* Bytes that an update of a sub-group moves one way: master, two moments, gradient. */
-static size_t sub_group_bytes(const ds_config_values *v)
-{
-    const int64_t most = (int64_t)1 << 40;
-    const int64_t n = v->zero.sub_group_size < most ? v->zero.sub_group_size : most;
-    return (size_t)n * (v->optimizer.kind == DS_OPTIMIZER_ADEMAMIX ? 20 : 16);
-}
-
-static void copy_folders(char text_out[DS_CONFIG_TEXT_BYTES], const char *folders)
-{
-    (void)snprintf(text_out, DS_CONFIG_TEXT_BYTES, "%s", folders != NULL ? folders : "");
-}
-
-dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
-{
-    const ds_config_zero *z = &v->zero;
-    const ds_config_offload *states = &z->offload_optimizer;
-    const ds_config_offload *params = &z->offload_param;
-    const double buffers = (double)params->buffer_count * (double)params->buffer_size;
-    const size_t group = sub_group_bytes(v);
-    dsi_offload_spec spec = {
-        .params = residency(v, params->device, apart),
-        .states = residency(v, states->device, apart),
-        .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart),
-        .ratio = states->ratio,
-        .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
-        .threshold = z->param_persistence_threshold,
-        .how = {.chunk = z->sub_group_size,
-                .reuse = z->max_live_parameters < z->max_reuse_distance ? z->max_live_parameters
-                                                                        : z->max_reuse_distance},
-        .read_ahead =
-            (size_t)(buffers < (double)z->prefetch_bucket_size ? buffers
-                                                               : (double)z->prefetch_bucket_size) *
-            ds_dtype_bytes(v->compute_dtype),
-        .update_ahead = states->pipeline_read ? group / 4 * (size_t)states->buffer_count : 0,
-        .write_behind = states->pipeline_write ? group / 4 * (size_t)states->buffer_count : group,
-        .defer = states->pipeline_write,
-        .write_first = !states->pipeline_write,
-        .aio = {.block_size = (uint64_t)v->aio.block_size,
-                .queue_depth = (uint32_t)v->aio.queue_depth,
-                .intra_op_parallelism = (uint32_t)v->aio.intra_op_parallelism,
-                .single_submit = v->aio.single_submit,
-                .overlap_events = v->aio.overlap_events},
-        .use_gds = v->aio.use_gds};
-    const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
-    spec.how.host = apart && states->device == DS_OFFLOAD_CPU && states->cpuadam_cores > 0.0 &&
-                    !z->zenflow.enabled;
-    spec.how.least_activation = 65536;
-    spec.how.activations =
-        kept->nvme_path != NULL
-            ? DSI_RESIDENCY_DISK
-            : residency(v, kept->cpu_checkpointing ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart);
-    copy_folders(spec.folders, states->nvme_path);
-    copy_folders(spec.param_folders, params->nvme_path);
-    spec.how.waiting = residency(v, v->sequence_offload, apart);
-    copy_folders(spec.activation_folders,
-                 kept->nvme_path != NULL ? kept->nvme_path : v->sequence_path);
-    return spec;
-}
-
 void dsi_run_follow_accel(const ds_config_values *v, dsi_engine_spec *spec)
 {
     spec->isa = dsi_accel_isa(&spec->accel);
@@ -269,165 +195,6 @@ static dsi_autotune_spec read_autotune(const ds_config_autotuning *config)
     return spec;
 }
 
-static bool smooths(ds_preference_loss loss)
-{
-    return loss == DS_PREFERENCE_SIGMOID || loss == DS_PREFERENCE_ROBUST ||
-           loss == DS_PREFERENCE_EXO_PAIR || loss == DS_PREFERENCE_SIMPO;
-}
-
-/* What excludes a teacher; NULL: nothing. */
-static const char *excludes_teacher(const ds_engine_params *params, const ds_config_values *v)
-{
-    return params->loss != NULL         ? "a loss of the program"
-           : params->preference != NULL ? "a preference loss"
-           : params->adapter != NULL ? "an adapter (--lora; its names would be the teacher's too)"
-           : v->pipeline_stages > 1 ? "pipeline.stages above 1 (the teacher's layers have no stage)"
-           : ds_model_get_info(params->model)->encoder ? "an encoder"
-                                                       : NULL;
-}
-
-static ds_status read_distillation(ds_ctx *ctx, const ds_engine_params *params,
-                                   const ds_config_values *v, ds_distillation *out)
-{
-    const ds_distillation *d = params->distillation;
-    *out = (ds_distillation){0};
-    if (d == NULL) {
-        return DS_OK;
-    }
-    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_distillation", d));
-    if (d->teacher == NULL || d->weights == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "distillation: teacher and weights must be given");
-    }
-    if (!(d->weight > 0.0 && d->weight <= 1.0) || !(d->temperature > 0.0) ||
-        !isfinite(d->temperature) || !(d->mix >= 0.0 && d->mix <= 1.0)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "distillation: weight is %g, temperature %g and mix %g; expected above 0 to "
-                       "1, above 0, and 0 to 1",
-                       d->weight, d->temperature, d->mix);
-    }
-    const char *other = excludes_teacher(params, v);
-    if (other != NULL || ds_model_get_info(d->teacher)->encoder) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED, "distillation beside %s is not built",
-                       other != NULL ? other : "a teacher that is an encoder");
-    }
-    *out = *d;
-    return DS_OK;
-}
-
-/* What a preference loss has of numbers, and of which it is not. */
-static ds_status read_preference(ds_ctx *ctx, const ds_engine_params *params, ds_preference *out)
-{
-    const ds_preference *p = params->preference;
-    if (p == NULL) {
-        *out = (ds_preference){0};
-        return DS_OK;
-    }
-    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_preference", p));
-    const char *name = ds_preference_loss_name(p->loss);
-    if (name == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "preference: %d is no ds_preference_loss", (int)p->loss);
-    }
-    if (params->loss != NULL) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "the preference loss \"%s\" and a loss of the program exclude each other",
-                       name);
-    }
-    if (!(p->beta > 0.0) || !isfinite(p->beta)) {
-        return ds_fail(ctx, DS_ERR_ARG, "beta is %g; of \"%s\" it must be above 0", p->beta, name);
-    }
-    if (!(p->label_smoothing >= 0.0 && p->label_smoothing < 0.5) ||
-        (p->label_smoothing > 0.0 && !smooths(p->loss))) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "label_smoothing is %g; it is from 0 to below 0.5, and above 0 only of "
-                       "sigmoid, robust, exo_pair and simpo; the loss is \"%s\"",
-                       p->label_smoothing, name);
-    }
-    if (p->loss == DS_PREFERENCE_EXO_PAIR && p->label_smoothing <= 0.0) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "exo_pair takes the logarithm of label_smoothing, which is 0; give some "
-                       "value above, such as 0.001");
-    }
-    if (!(p->desirable_weight >= 0.0) || !(p->undesirable_weight >= 0.0) ||
-        p->desirable_weight + p->undesirable_weight <= 0.0 ||
-        !isfinite(p->desirable_weight + p->undesirable_weight)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "desirable_weight is %g and undesirable_weight %g; they must be 0 or above, "
-                       "and one of them above 0",
-                       p->desirable_weight, p->undesirable_weight);
-    }
-    if (!isfinite(p->gamma) || !(p->center >= 0.0) || !isfinite(p->center)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "gamma is %g and center %g; expected finite numbers, the second 0 or above",
-                       p->gamma, p->center);
-    }
-    *out = *p;
-    return DS_OK;
-}
-
-static ds_status read_task(ds_ctx *ctx, const ds_engine_params *params, ds_task_params *out)
-{
-    enum { MOST_NEGATIVES = 64 };
-    *out = params->task_params != NULL ? *params->task_params : (ds_task_params){0};
-    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_task_params", out));
-    DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_contrast", &out->contrast));
-    if (params->task != DS_TASK_CONTRAST) {
-        return DS_OK;
-    }
-    const ds_contrast *c = &out->contrast;
-    if (!(c->scale > 0.0) || !isfinite(c->scale) || c->n_negatives > MOST_NEGATIVES) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "the loss of embeddings: scale is %g, n_negatives %u; expected above 0, and "
-                       "%d at most",
-                       c->scale, c->n_negatives, MOST_NEGATIVES);
-    }
-    if (c->gather_across_devices > 1) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "the loss of embeddings: gather_across_devices is %llu; expected 0 or 1",
-                       (unsigned long long)c->gather_across_devices);
-    }
-    if (c->n_dense > DSI_MOST_DENSE || (c->n_dense > 0 && c->dense == NULL)) {
-        return ds_fail(ctx, DS_ERR_ARG,
-                       "the loss of embeddings: n_dense is %u; expected %d at most, and `dense`",
-                       c->n_dense, DSI_MOST_DENSE);
-    }
-    for (uint32_t i = 0; i < c->n_dense; ++i) {
-        DS_TRY(DSI_RESERVED_CHECK(ctx, "ds_dense", &c->dense[i]));
-    }
-    const char *other = params->adapter != NULL        ? "an adapter (--lora)"
-                        : params->distillation != NULL ? "distillation"
-                        : params->preference != NULL   ? "a preference loss"
-                                                       : NULL;
-    return other == NULL ? DS_OK
-                         : ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                                   "the loss of embeddings beside %s is not built", other);
-}
-
-/* A mini-batch keeps nothing of its layers, which is a recomputation of its own. */
-static ds_status read_mini_batch(ds_ctx *ctx, dsi_engine_spec *spec)
-{
-    const ds_recompute asked = spec->recompute.mode;
-    const uint64_t rows = spec->train.task_params.contrast.mini_batch;
-    if (spec->train.task != DS_TASK_CONTRAST || rows == 0 ||
-        rows >= (uint64_t)dsi_train_rows(&spec->train)) {
-        return DS_OK;
-    }
-    if (asked != DS_RECOMPUTE_NONE && asked != DS_RECOMPUTE_AUTO) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "the loss of embeddings: mini_batch with "
-                       "activation_checkpointing.recompute \"%s\" is not built: each mini-batch "
-                       "is computed again as a whole; leave one of them out",
-                       dsi_recompute_name(asked));
-    }
-    if (spec->zero.pp > 1) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "the loss of embeddings: mini_batch with pipeline.stages %u is not built; "
-                       "leave one of them out",
-                       spec->zero.pp);
-    }
-    spec->recompute = (dsi_recompute){.mode = DS_RECOMPUTE_FULL};
-    return DS_OK;
-}
-
 /* What an optimizer does not go with. */
 static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
 {
@@ -446,38 +213,10 @@ static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
     return DS_OK;
 }
 
-/* What updates on the host are for. */
-static ds_status check_super_offload(ds_ctx *ctx, const ds_config_values *v,
-                                     const dsi_engine_spec *spec)
+/* What no run is made of. */
+static ds_status check_params(ds_ctx *ctx, const ds_engine_params *params,
+                              const ds_config_values *v)
 {
-    const ds_accel *accel = dsi_accel_chosen(&spec->accel);
-    const bool asked = v->zero.offload_optimizer.super_offload;
-    if (asked && accel->memory->on_host && !accel->counts_only) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
-                       "no memory apart from the host's, where updates are already; use the "
-                       "accelerator cuda, or "
-                       "set it to false",
-                       accel->name);
-    }
-    const dsi_train_spec *t = &spec->train;
-    if (asked && (t->schedule_free.on || t->onebit.on || t->muon.on || t->adafactor.on ||
-                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || t->stages > 1)) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "zero_optimization.offload_optimizer.super_offload with %s: updates ahead "
-                       "of the norm are those of Adam, AdamW, AdEMAMix, Lion, Adagrad and SGD in "
-                       "one stage; change one of them",
-                       t->stages > 1 ? "a pipeline" : "this optimizer");
-    }
-    return DS_OK;
-}
-
-ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
-{
-    const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
-    if (v == NULL) {
-        return ds_fail(ctx, DS_ERR_STATE, "ds_initialize needs a resolved configuration");
-    }
     if (v->optimizer.kind == DS_OPTIMIZER_NONE) {
         return ds_fail(ctx, DS_ERR_CONFIG,
                        "optimizer: the configuration names none; add \"optimizer\": {\"type\": "
@@ -507,6 +246,49 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
         return ds_fail(ctx, DS_ERR_ARG, "seq_length: expected at least %d, found %lld", own ? 0 : 1,
                        (long long)params->seq_length);
     }
+    return DS_OK;
+}
+
+/* What the training graph is made of, but for the optimizer, precision and losses. */
+static void read_train(const ds_engine_params *params, const ds_config_values *v,
+                       dsi_engine_spec *spec)
+{
+    spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
+    spec->train.seq_length = params->seq_length;
+    spec->train.partition = (dsi_stage_partition)v->pipeline_partition;
+    spec->train.partition_type = v->pipeline_type;
+    spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
+    spec->stage_chunks = v->pipeline_chunks;
+    spec->train.sequence_chunk = v->sequence_chunk;
+    const bool chunks = v->sequence_chunk > 0 && v->sequence_chunk < params->seq_length;
+    spec->train.mlp_rows = chunks ? 0 : v->mlp_tile_tokens; /* a chunk is no larger a tile */
+    spec->train.sequence_form = v->sequence_attention == 0       ? DS_SEQUENCE_HEADS
+                                : v->sequence_balance && !chunks ? DS_SEQUENCE_RING_HALVES
+                                                                 : DS_SEQUENCE_RING;
+    spec->train.accumulation = v->batch.gradient_accumulation_steps;
+    spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
+    spec->reserved_cores = v->zero.zenflow.reserved;
+    spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
+    spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
+    spec->train.loco = (dsi_loco_spec){.on = v->zero.loco.enabled,
+                                       .beta = v->zero.loco.err_beta,
+                                       .reset_every = v->zero.loco.reset_every};
+    spec->train.compression = v->compression;
+    spec->train.routing = v->routing;
+    spec->hybrid = v->hybrid;
+    spec->train.tensor = v->tensor;
+    spec->train.adapter = params->adapter;
+    spec->train.gradient_outputs = params->gradient_outputs;
+    spec->train.n_gradient_outputs = params->n_gradient_outputs;
+}
+
+ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
+{
+    const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
+    if (v == NULL) {
+        return ds_fail(ctx, DS_ERR_STATE, "ds_initialize needs a resolved configuration");
+    }
+    DS_TRY(check_params(ctx, params, v));
     *spec = (dsi_engine_spec){.schedule = v->scheduler,
                               .has_groups = v->scheduler_has_groups,
                               .schedule_no_decay = v->scheduler_no_decay,
@@ -535,70 +317,12 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     spec->save_behind = v->checkpoint_behind;
     spec->save_host_bytes = (size_t)v->checkpoint_host_bytes;
     spec->prefetch = v->zero.prefetch_bucket_size;
-    spec->train.batch = v->batch.train_micro_batch_size_per_gpu;
-    spec->train.seq_length = params->seq_length;
-    spec->train.partition = (dsi_stage_partition)v->pipeline_partition;
-    spec->train.partition_type = v->pipeline_type;
-    spec->schedule_kind = (dsi_schedule_kind)v->pipeline_schedule;
-    spec->stage_chunks = v->pipeline_chunks;
-    spec->train.sequence_chunk = v->sequence_chunk;
-    const bool chunks = v->sequence_chunk > 0 && v->sequence_chunk < params->seq_length;
-    spec->train.mlp_rows = chunks ? 0 : v->mlp_tile_tokens; /* a chunk is no larger a tile */
-    spec->train.sequence_form = v->sequence_attention == 0       ? DS_SEQUENCE_HEADS
-                                : v->sequence_balance && !chunks ? DS_SEQUENCE_RING_HALVES
-                                                                 : DS_SEQUENCE_RING;
-    spec->train.accumulation = v->batch.gradient_accumulation_steps;
-    spec->train.max_norm = v->gradient_clipping > 0.0 ? v->gradient_clipping : 0.0;
-    spec->reserved_cores = v->zero.zenflow.reserved;
-    spec->train.keep_nonfinite = v->bf16.enabled && !v->bf16.check_grad_overflow;
-    spec->train.zenflow = read_zenflow(&v->zero.zenflow, params->steps_per_epoch);
-    spec->train.loco = (dsi_loco_spec){.on = v->zero.loco.enabled,
-                                       .beta = v->zero.loco.err_beta,
-                                       .reset_every = v->zero.loco.reset_every};
-    spec->train.compression = v->compression;
-    spec->train.routing = v->routing;
-    spec->hybrid = v->hybrid;
-    spec->train.tensor = v->tensor;
-    spec->train.adapter = params->adapter;
-    spec->train.gradient_outputs = params->gradient_outputs;
-    spec->train.n_gradient_outputs = params->n_gradient_outputs;
-    spec->train.loss = params->loss;
-    spec->train.loss_user = params->loss_user;
-    spec->train.task = params->task;
-    spec->train.n_classes = params->n_classes;
-    DS_TRY(read_task(ctx, params, &spec->train.task_params));
-    DS_TRY(read_mini_batch(ctx, spec));
-    DS_TRY(read_preference(ctx, params, &spec->train.preference));
-    DS_TRY(read_distillation(ctx, params, v, &spec->train.distillation));
-    if (params->adapter != NULL && spec->train.preference.loss == DS_PREFERENCE_REWARD) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "a reward model with an adapter: its new head would be frozen, and PEFT's "
-                       "task_type is SEQ_CLS; train the model itself");
-    }
-    DS_TRY(dsi_adapter_check_pairs(params->adapter, params->model));
-    const ds_model_info *info = ds_model_get_info(params->model);
-    if (params->adapter != NULL && info->encoder && !info->pairs &&
-        params->task == DS_TASK_TOKENS) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "an adapter of an encoder with its head for masked tokens is not built: "
-                       "PEFT's task_type is SEQ_CLS or TOKEN_CLS (--objective classes or tags); "
-                       "train the model itself");
-    }
-    const bool rows = params->adapter != NULL && dsi_adapter_has_rows(params->adapter);
-    if (rows && (spec->train.task != DS_TASK_TOKENS || info->pairs ||
-                 spec->train.preference.loss != DS_PREFERENCE_NONE)) {
-        return ds_fail(
-            ctx, DS_ERR_UNSUPPORTED,
-            "several adapters that are trained in one run (--adapters) beside %s are not "
-            "built: train one at a time",
-            info->pairs                          ? "sources and targets"
-            : spec->train.task != DS_TASK_TOKENS ? "classes or embeddings"
-                                                 : "a preference loss");
-    }
+    read_train(params, v, spec);
+    DS_TRY(dsi_run_read_losses(ctx, params, v, spec));
     spec->train.adam_8bit.cut = spec->zero.stage > 0 || spec->zero.tp > 1 || spec->zero.ep > 1;
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
     dsi_run_follow_accel(v, spec);
-    return check_super_offload(ctx, v, spec);
+    return dsi_run_check_super_offload(ctx, v, spec);
 }

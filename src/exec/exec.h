@@ -96,6 +96,9 @@ void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint3
 ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data, size_t bytes);
 ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
                          size_t bytes);
+/* Copies bytes of a cell from one place of it to another that does not overlap; they stay on the
+ * device. Not of a swapped cell. Between phases. */
+ds_status dsi_exec_copy(dsi_exec *exec, ds_cell cell, size_t from, size_t to, size_t bytes);
 /* As dsi_exec_write of a whole cell that only the host writes: what it wrote there last is not
  * written again. */
 ds_status dsi_exec_write_known(dsi_exec *exec, ds_cell cell, const void *data, size_t bytes);

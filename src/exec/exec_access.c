@@ -6,6 +6,7 @@
 
 #include "base/process_memory.h"
 
+#include <assert.h>
 #include <string.h>
 
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n)
@@ -70,6 +71,15 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
     }
     return exec->accel->memory->copy(exec->device, (unsigned char *)data_of(exec, cell) + offset,
                                      data, bytes);
+}
+
+ds_status dsi_exec_copy(dsi_exec *exec, ds_cell cell, size_t from, size_t to, size_t bytes)
+{
+    unsigned char *data = data_of(exec, cell);
+    assert(!dsi_exec_is_swapped(exec, cell) && (from + bytes <= to || to + bytes <= from));
+    forget_known(exec, cell);
+    DS_TRY(dsi_exec_arrive(exec));
+    return exec->accel->memory->copy(exec->device, data + to, data + from, bytes);
 }
 
 /* What is known of a cell; a row for it; NULL when there is no room. */

@@ -46,6 +46,7 @@ ds_status dsi_generator_build_piece(ds_generator *g, const ds_trace *trace, dsi_
     ds_graph *graph = NULL;
     DS_TRY(dsi_forward_graph(g->model, trace, NULL, NULL, g->cells, &graph));
     piece->length = trace->seq_length;
+    g->n_model_cells = g->n_model_cells > 0 ? g->n_model_cells : ds_cells_count(g->cells);
     g->longest_fixed = longest_fixed(graph);
     ds_status status = dsi_adapter_graph(g->adapter, trace, &graph);
     status = status < 0 ? status : dsi_slot_graph(&g->slots, trace, &graph);

@@ -62,7 +62,9 @@ struct ds_generator {
     bool pairs;            /* generator_pairs.c: piece 0 decodes, the others read a source */
     dsi_encoder_task task;
     ds_cells *cells;
-    ds_cells *local; /* their parts of this rank; of one rank the same table */
+    ds_cells *local;       /* their parts of this rank; of one rank the same table */
+    ds_cell n_model_cells; /* those below are of the first trace; behind them come those of inputs
+                              of other pieces, and those that lowering and offload add */
     dsi_exec *exec;
     dsi_piece pieces[DSI_GENERATOR_PIECES]; /* ascending; the first decodes: length 1 */
     uint32_t n_pieces;

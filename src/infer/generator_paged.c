@@ -195,33 +195,20 @@ static ds_status write_padded(ds_generator *g, ds_cell cell, const int32_t *data
     return dsi_exec_write(g->exec, cell, 0, g->ids, (size_t)length * sizeof *data);
 }
 
-/* One row to another one, of a cell. */
-static ds_status copy_row(ds_generator *g, ds_cell cell, size_t bytes, int32_t from, int32_t to)
-{
-    char piece[4096];
-    char *data = dsi_exec_host_view(g->exec, cell);
-    if (data != NULL) {
-        memcpy(data + (size_t)to * bytes, data + (size_t)from * bytes, bytes);
-        return DS_OK;
-    }
-    for (size_t at = 0; at < bytes; at += sizeof piece) {
-        const size_t n = bytes - at < sizeof piece ? bytes - at : sizeof piece;
-        DS_TRY(dsi_exec_read(g->exec, cell, (size_t)from * bytes + at, piece, n));
-        DS_TRY(dsi_exec_write(g->exec, cell, (size_t)to * bytes + at, piece, n));
-    }
-    return DS_OK;
-}
-
+/* Rows of what layers carry for sequences: cells of the model itself, not those that a plan keeps
+ * its own values in. */
 static ds_status copy_states(ds_generator *g, const dsi_paged_batch *batch)
 {
-    for (ds_cell c = 0; c < ds_cells_count(g->local) && batch->n_copies > 0; ++c) {
+    for (ds_cell c = 0; c < g->n_model_cells && batch->n_copies > 0; ++c) {
         const ds_cell_info *cell = ds_cells_get(g->local, c);
         if (cell->kind != DS_CELL_STATE) {
             continue;
         }
         const size_t bytes = ds_meta_bytes(cell->meta) / (size_t)cell->meta.shape.dims[0];
         for (int64_t i = 0; i < batch->n_copies; ++i) {
-            DS_TRY(copy_row(g, c, bytes, batch->copies[2 * i], batch->copies[2 * i + 1]));
+            const size_t from = (size_t)batch->copies[2 * i] * bytes;
+            DS_TRY(
+                dsi_exec_copy(g->exec, c, from, (size_t)batch->copies[2 * i + 1] * bytes, bytes));
         }
     }
     return DS_OK;

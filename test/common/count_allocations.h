@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts allocating calls: whoever includes it replaces malloc and its like in its program. For one
- * source file of a test; nothing where they cannot be replaced (own_malloc.h). */
+ * source file of a test. Where they cannot be replaced (own_malloc.h) a sanitizer counts, mmap and
+ * munmap not; where there is none, nothing is here: CAN_COUNT_ALLOCATIONS. */
 #ifndef DS_TEST_COUNT_ALLOCATIONS_H
 #define DS_TEST_COUNT_ALLOCATIONS_H
 
@@ -15,13 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if CAN_REPLACE_MALLOC
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t alignment, size_t n);
-void __libc_free(void *p);
+#if CAN_REPLACE_MALLOC || (defined(HAS_OWN_MALLOC) && defined(__GLIBC__))
+#define CAN_COUNT_ALLOCATIONS 1
 
 static atomic_bool counting;
 static atomic_uint n_calls;
@@ -35,6 +31,14 @@ static void count(void *caller)
         atomic_fetch_add(&n_calls, 1);
     }
 }
+
+#if CAN_REPLACE_MALLOC
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+void __libc_free(void *p);
 
 #define COUNT() count(__builtin_return_address(0))
 
@@ -96,6 +100,34 @@ DS_API int munmap(void *at, size_t n)
     return (int)syscall(SYS_munmap, at, n);
 }
 
+#else
+
+int __sanitizer_install_malloc_and_free_hooks(void (*allocated)(const volatile void *, size_t),
+                                              void (*freed)(const volatile void *));
+
+static void note_malloc(const volatile void *p, size_t n)
+{
+    (void)p;
+    (void)n;
+    count(__builtin_return_address(0));
+}
+
+static void note_free(const volatile void *p)
+{
+    if (p != NULL) {
+        count(__builtin_return_address(0));
+    }
+}
+
+__attribute__((constructor)) static void install_hooks(void)
+{
+    if (__sanitizer_install_malloc_and_free_hooks(note_malloc, note_free) == 0) {
+        abort(); /* nothing would be counted */
+    }
+}
+
+#endif
+
 static void count_begin(void)
 {
     atomic_store(&first_caller, NULL);
@@ -110,5 +142,7 @@ static unsigned count_end(void)
     return atomic_load(&n_calls);
 }
 
+#else
+#define CAN_COUNT_ALLOCATIONS 0
 #endif
 #endif

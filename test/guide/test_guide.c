@@ -362,13 +362,13 @@ static void positions_are_dropped(void **state)
         ids[i] = i % 3 == 0 ? 'a' : 'b';
     }
     ids[9000] = 'c';
-#if CAN_REPLACE_MALLOC
+#if CAN_COUNT_ALLOCATIONS
     count_begin();
 #endif
     assert_int_equal(dsi_guide_where(guide, ids, 9001), DSI_GUIDE_ENDS);
     assert_int_equal(dsi_guide_where(guide, ids, 8999), DSI_GUIDE_GOES_ON);
     dsi_guide_mask(guide, ids, 9000, NULL, 0, logits, words->n);
-#if CAN_REPLACE_MALLOC
+#if CAN_COUNT_ALLOCATIONS
     assert_int_equal(count_end(), 0);
 #endif
     for (uint32_t id = 0; id < words->n; ++id) {

@@ -140,7 +140,7 @@ static void like_transformers(void **state)
 /* A step allocates nothing. */
 static ds_status step_counted(ds_server *server, ds_serve_event *events, size_t *n_out)
 {
-#if CAN_REPLACE_MALLOC
+#if CAN_COUNT_ALLOCATIONS
     count_begin();
     const ds_status status = ds_serve_step(server, events, n_out);
     assert_int_equal(count_end(), 0);

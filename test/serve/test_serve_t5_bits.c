@@ -105,7 +105,7 @@ static void take(made *got, const ds_serve_event *e)
 /* LAW 6: it allocates nothing, sources that it reads and preemption included. */
 static void step_once(ds_ctx *ctx, ds_server *server, ds_serve_event *events, size_t *n_out)
 {
-#if CAN_REPLACE_MALLOC
+#if CAN_COUNT_ALLOCATIONS
     count_begin();
     const ds_status status = ds_serve_step(server, events, n_out);
     const unsigned calls = count_end();

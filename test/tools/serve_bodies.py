@@ -199,6 +199,8 @@ def change(rng, body):
             where = None  # as if it were not there
         if where == ".early_stopping" and isinstance(new, bool):
             where = None  # it takes both types, and what ends at its length ends alike
+        if where and where.startswith((".prompt", ".messages")) and body.get("logit_bias") == {"120": 9}:
+            where = None  # whatever is asked, the answer is x again and again
         container[key] = new
     elif what == "i":
         at, container = rng.choice(list(objects(body)))
@@ -305,6 +307,9 @@ def fixed(s):
             ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice="none", parallel_tool_calls=False), {"tools", "parallel_tool_calls"}),
             ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice="none", response_format={"type": "json_object"}), {"tools"}),
             ("/v1/chat/completions", dict(chat, tools=[TOOL], response_format={"type": "json_object"}), None),
+            ("/v1/chat/completions", dict(chat, structured_outputs={"regex": ""}), None),
+            ("/v1/chat/completions", dict(chat, structured_outputs={"regex": "(a{0})"}), None),
+            ("/v1/chat/completions", dict(chat, structured_outputs={"grammar": 'root ::= ""'}), None),
             ("/v1/chat/completions", dict(chat, tools=[3], tool_choice="none"), None),
             ("/v1/chat/completions", dict(chat, tools=[TOOL], tool_choice={"type": "function", "function": {"name": "f", "zz": 1}}), None),
             ("/v1/chat/completions", dict(chat, messages=after()), set()),

@@ -21,6 +21,10 @@ bool api_end_form(api_reader *r, const char *name, ds_status status)
             r->e, status == DS_ERR_NOMEM ? MHD_HTTP_INTERNAL_SERVER_ERROR : MHD_HTTP_BAD_REQUEST,
             "invalid_form", name, "%s: %.400s", name, ds_ctx_error(r->f->http_ctx));
     }
+    if (dsi_guide_where_bytes(r->j->guide, "", 0) == DSI_GUIDE_ENDS) {
+        return api_fail(r->e, MHD_HTTP_BAD_REQUEST, "invalid_form", name,
+                        "%s: the empty text alone has this form", name);
+    }
     r->j->request.guide = job_guide;
     r->j->request.guide_user = r->j;
     return true;

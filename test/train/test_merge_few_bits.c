@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Adapters merged into folders of GPTQ, AWQ and compressed-tensors: the bytes of the same merged
- * into the folder in real numbers, which PEFT confirms (test/golden/int4/make_merged.py); what is
- * kept of the folder. */
+/* Adapters merged into folders of GPTQ, AWQ, compressed-tensors and bitsandbytes: the bytes of the
+ * same merged into the folder in real numbers, which PEFT confirms
+ * (test/golden/int4/make_merged.py, test/golden/bnb/make_lora.py); what is kept of the folder. */
 #include "common/check.h"
 #include "common/golden.h"
 #include "common/scratch.h"
@@ -50,11 +50,11 @@ static void plain_config(const char *folder)
     free(text);
 }
 
-static void merge(const char *model, const char *folder, ds_dtype dtype)
+static void merge(const char *lora, const char *model, const char *folder, ds_dtype dtype)
 {
     char path[PATH_BYTES];
     ds_adapter *adapter = NULL;
-    golden_path(path, sizeof path, "int4/lora");
+    golden_path(path, sizeof path, "%s", lora);
     const ds_adapter_merge_params params = {
         .model_folder = model, .folder = folder, .dtype = dtype};
     CHECK_OK(ctx, ds_adapter_open(ctx, path, &adapter));
@@ -62,27 +62,41 @@ static void merge(const char *model, const char *folder, ds_dtype dtype)
     ds_adapter_destroy(&adapter);
 }
 
+/* A folder in few bits, and the adapter of it. */
+typedef struct stored {
+    const char *name, *lora;
+} stored;
+
+static const stored all[] = {
+    {"int4/gptq", "int4/lora"},     {"int4/gptq_v2", "int4/lora"},
+    {"int4/gptq_run", "int4/lora"}, {"int4/awq", "int4/lora"},
+    {"int4/packed", "int4/lora"},   {"int4/packed_zero", "int4/lora"},
+    {"int4/packed8", "int4/lora"},  {"int4/packed8_zero", "int4/lora"},
+    {"bnb/nf4", "bnb/nf4/lora"},    {"bnb/nf4_nested", "bnb/nf4_nested/lora"},
+    {"bnb/fp4", "bnb/fp4/lora"},    {"bnb/int8", "bnb/int8/lora"},
+};
+
 static void like_real_numbers(void **state)
 {
-    static const char *const names[] = {"gptq",   "gptq_v2",     "gptq_run", "awq",
-                                        "packed", "packed_zero", "packed8",  "packed8_zero"};
     static const ds_dtype dtypes[] = {DS_DTYPE_NONE, DS_DTYPE_F32, DS_DTYPE_BF16};
     (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
         char model[PATH_BYTES], plain[PATH_BYTES];
-        golden_path(model, sizeof model, "int4/%s", names[i]);
-        golden_path(plain, sizeof plain, "int4/%s/plain", names[i]);
+        golden_path(model, sizeof model, "%s", all[i].name);
+        golden_path(plain, sizeof plain, "%s/plain", all[i].name);
         for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; ++k) {
             char *out = scratch_make();
             char a[PATH_BYTES], b[PATH_BYTES], c[PATH_BYTES];
             (void)snprintf(a, sizeof a, "%s/a", out);
             (void)snprintf(b, sizeof b, "%s/b", out);
             (void)snprintf(c, sizeof c, "%s/c", out);
-            merge(model, a, dtypes[k]);
-            merge(plain, b, dtypes[k]);
-            same_tensors(a, b, dtypes[k]);
+            merge(all[i].lora, model, a, dtypes[k]);
+            merge(all[i].lora, plain, b, dtypes[k]);
+            if (k > 0 || strcmp(all[i].name, "bnb/int8") != 0) { /* f32, written as bf16 */
+                same_tensors(a, b, dtypes[k]);
+            }
             plain_config(a);
-            if (k == 0) { /* and the words come back */
+            if (k == 0) { /* and what was stored comes back */
                 CHECK_OK(ctx, ds_unmerge_keep(ctx, model, a));
                 CHECK_OK(ctx, ds_unmerge(ctx, a, c));
                 same_tensors(c, model, DS_DTYPE_NONE);
@@ -92,21 +106,20 @@ static void like_real_numbers(void **state)
     }
 }
 
-static void as_peft(void **state)
+static void merged_as_peft(const stored *s, size_t n)
 {
     char *out = scratch_make();
     char model[PATH_BYTES], path[PATH_BYTES], folder[PATH_BYTES];
     ds_safetensors *got = NULL;
     ds_safetensors *want = NULL;
-    (void)state;
     (void)snprintf(folder, sizeof folder, "%s/merged", out);
-    golden_path(model, sizeof model, "int4/gptq_v2");
-    golden_path(path, sizeof path, "int4/lora/merged.safetensors");
-    merge(model, folder, DS_DTYPE_F32);
+    golden_path(model, sizeof model, "%s", s->name);
+    golden_path(path, sizeof path, "%s/merged.safetensors", s->lora);
+    merge(s->lora, model, folder, DS_DTYPE_F32);
     CHECK_OK(ctx, ds_safetensors_open_folder(ctx, folder, &got));
     CHECK_OK(ctx, ds_safetensors_open(ctx, path, &want));
-    assert_int_equal(ds_safetensors_count(want), 2);
-    for (size_t i = 0; i < 2; ++i) {
+    assert_int_equal(ds_safetensors_count(want), n);
+    for (size_t i = 0; i < n; ++i) {
         const ds_safetensor *y = ds_safetensors_at(want, i);
         const ds_safetensor *x = ds_safetensors_find(got, y->name);
         assert_non_null(x);
@@ -118,6 +131,16 @@ static void as_peft(void **state)
     ds_safetensors_close(&got);
     ds_safetensors_close(&want);
     scratch_remove(out);
+}
+
+static void as_peft(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; ++i) {
+        if (strcmp(all[i].name, "int4/gptq_v2") == 0 || strncmp(all[i].name, "bnb/", 4) == 0) {
+            merged_as_peft(&all[i], strcmp(all[i].name, "bnb/nf4_nested") == 0 ? 1 : 2);
+        }
+    }
 }
 
 int main(void)
