@@ -36,4 +36,10 @@ void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p);
  */
 void dsi_zenflow_program(const ds_engine *engine, dsi_program *p);
 
+/* engine_onebit_step.c: the same where ranks exchange signs; whether gradients are averaged in this
+ * step, or each rank has its own norm; forgets what exchanges have lost. */
+extern const dsi_program_test dsi_onebit_by_mean, dsi_onebit_by_own;
+extern const dsi_program_action dsi_onebit_clear;
+void dsi_onebit_program(const ds_engine *engine, dsi_program *p);
+
 #endif
