@@ -124,7 +124,8 @@ struct ds_engine {
     double step_targets; /* see engine_average.c */
     bool at_boundary;    /* the step in progress updates */
     bool applied;
-    bool accepted;           /* speculative updates are the step's */
+    bool undecided;          /* speculative updates may have run, and the step has not decided */
+    bool accepted;           /* they are the step's */
     uint64_t numbers_at;     /* dsi_exec_known_writes when they were started */
     uint64_t undone_updates; /* steps in which they were not */
     dsi_onebit_state onebit;

@@ -424,8 +424,7 @@ ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
     const ds_status status =
         dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
     /* Updates have run, and nobody has decided on them. */
-    engine->broken =
-        engine->broken || (status < 0 && call == DSI_CALL_STEP && engine->spec.train.speculative);
+    engine->broken = engine->broken || (status < 0 && call == DSI_CALL_STEP && engine->undecided);
     return status;
 }
 

@@ -4,10 +4,11 @@
  * (engine_program.c); the phases are those of pass/offload_speculate.c. */
 #include "train/engine_actions.h"
 
-/* Behind the numbers that they read, in the backward pass. */
+/* Behind the numbers that they read, in the backward pass: from here on states may be ahead. */
 static ds_status note_numbers(void *user)
 {
     ds_engine *engine = user;
+    engine->undecided = true;
     engine->numbers_at = dsi_exec_known_writes(engine->exec);
     return DS_OK;
 }
@@ -47,6 +48,15 @@ static bool is_redone(const void *user)
 }
 static const dsi_program_test updates_redone = {"updates_redone", is_redone};
 
+/* States are those of the step, or of before it, as far as the host knows: what a device reports
+ * later is the executor's (dsi_exec_has_lost). */
+static ds_status end_decision(void *user)
+{
+    ((ds_engine *)user)->undecided = false;
+    return DS_OK;
+}
+static const dsi_program_action end_decision_action = {"end_decision", end_decision};
+
 static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase phase)
 {
     dsi_program_if(p, test);
@@ -61,4 +71,5 @@ void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p)
     add_phase(p, &updates_accepted, phases->accept);
     add_phase(p, &updates_undone, phases->undo);
     add_phase(p, &updates_redone, phases->redo);
+    dsi_program_do(p, &end_decision_action);
 }
