@@ -241,7 +241,7 @@ static ds_status lower_all(dsi_offloader *o, const dsi_node_info *node, ds_value
 {
     const ds_meta meta = o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta;
     const int64_t count = ds_shape_count(meta.shape);
-    const bool whole = dsi_offload_is_speculative(o, node);
+    const bool whole = dsi_offload_was_speculated(o, node);
     const int64_t chunk = whole ? count : dsi_offload_chunk_of(o, node, count);
     for (int64_t begin = 0; begin < count; begin += chunk) {
         host_update u = {.node = node,
