@@ -179,6 +179,8 @@ ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call);
 dsi_engine_call dsi_engine_awaits(const ds_engine *engine);
 /* Tells the executor which phases of a step may be launched together (exec_join.c). */
 ds_status dsi_engine_join_phases(ds_engine *engine);
+/* Whether they could be, but for the host, which looks at the norm before it launches updates. */
+bool dsi_engine_judges_between(const ds_engine *engine);
 
 /* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
  * logs the times every steps_per_print steps. */

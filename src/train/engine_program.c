@@ -291,6 +291,11 @@ static bool judges_late(const ds_engine *engine)
            !engine->spec.train.speculative;
 }
 
+bool dsi_engine_judges_between(const ds_engine *engine)
+{
+    return is_joined(engine) && !judges_late(engine);
+}
+
 static void add_step(const ds_engine *engine, dsi_program *p)
 {
     dsi_program_do(p, &begin_step_action);
@@ -302,6 +307,9 @@ static void add_step(const ds_engine *engine, dsi_program *p)
         dsi_program_do(p, &judge_gradients_action);
     } else {
         add_norm(engine, p);
+        if (engine->spec.train.speculative) {
+            dsi_program_do(p, &dsi_engine_judge_updates);
+        }
         dsi_program_if(p, &gradients_finite);
         add_update(engine, p);
         if (engine->pipe != NULL) {
@@ -326,20 +334,25 @@ static void add_step(const ds_engine *engine, dsi_program *p)
 }
 
 /* What runs one behind the other when a batch is trained by one call: micro-batches, the last of
- * which goes on to the norm, and, where the host has nothing to decide, to the updates. */
+ * which goes on to the norm, and, where the host has nothing to decide, to the updates. Where it
+ * has, what it decides on is one piece: other updates, and that those ahead are accepted. */
 ds_status dsi_engine_join_phases(ds_engine *engine)
 {
     const dsi_train_phases *phases = &engine->own.phases;
     const ds_phase all[] = {DS_PHASE_FORWARD, DS_PHASE_BACKWARD, phases->norm, phases->update};
+    const ds_phase decided[] = {phases->update, phases->accept};
     const dsi_plan *plan = engine->train_plan;
-    const bool updates = judges_late(engine) &&
-                         plan->phase_begin[phases->update] < plan->phase_begin[phases->update + 1];
+    const bool updates = plan->phase_begin[phases->update] < plan->phase_begin[phases->update + 1];
     if (!is_joined(engine)) {
         return DS_OK;
     }
     DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 2));
     DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 3));
-    return updates ? dsi_exec_join(engine->exec, engine->train_id, all, 4) : DS_OK;
+    if (updates && engine->spec.train.speculative) {
+        return dsi_exec_join(engine->exec, engine->train_id, decided, 2);
+    }
+    return updates && judges_late(engine) ? dsi_exec_join(engine->exec, engine->train_id, all, 4)
+                                          : DS_OK;
 }
 
 ds_status dsi_engine_make_programs(ds_engine *engine)

@@ -15,7 +15,7 @@ static ds_status note_numbers(void *user)
 const dsi_program_action dsi_engine_note_numbers = {"note_numbers", note_numbers};
 
 /* Whether they are what the step's updates would have been: gradients are applied as they are, by
- * the numbers of then. */
+ * the numbers of then. Behind the norm, where the host waits for the device anyway. */
 static ds_status judge_updates(void *user)
 {
     ds_engine *engine = user;
@@ -27,7 +27,7 @@ static ds_status judge_updates(void *user)
     engine->undone_updates += engine->accepted ? 0 : 1;
     return DS_OK;
 }
-static const dsi_program_action judge_updates_action = {"judge_updates", judge_updates};
+const dsi_program_action dsi_engine_judge_updates = {"judge_updates", judge_updates};
 
 static bool is_accepted(const void *user)
 {
@@ -67,7 +67,6 @@ static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase pha
 void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p)
 {
     const dsi_train_phases *phases = &engine->own.phases;
-    dsi_program_do(p, &judge_updates_action);
     add_phase(p, &updates_accepted, phases->accept);
     add_phase(p, &updates_undone, phases->undo);
     add_phase(p, &updates_redone, phases->redo);

@@ -6,6 +6,7 @@
 #include "common/engine_hash.h"
 #include "common/scratch.h"
 #include "common/small_run.h"
+#include "exec/exec_state.h"
 #include "op/ops.h"
 #include "train/engine.h"
 
@@ -142,6 +143,55 @@ static void states_are_not_read_meanwhile(void **state)
     ds_model_destroy(&model);
 }
 
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static ds_status next_batch(void *user, ds_batch *batch_out)
+{
+    static small_batch data;
+    int32_t *step = user;
+    *batch_out = small_feed((*step)++, &data);
+    return DS_OK;
+}
+
+/* Up to the norm, and what the host decides then: other updates and that those ahead are accepted
+ * are one piece. Some states, or all, are the host's. */
+static void an_accepted_step_is_two_launches(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; ++i) {
+        int32_t step = 0;
+        uint64_t hash[2];
+        dsi_buf text = dsi_buf_make(4096);
+        ds_model *model = small_model(ctx, folder, small_gpt2);
+        for (int joined = 0; joined < 2; ++joined) {
+            dsi_engine_spec spec =
+                make_spec(DS_DTYPE_BF16, joined == 1 ? "sim:seed=14" : "cpu", joined == 1, false);
+            spec.train.max_norm = i < 2 ? 1e6 : 1e-3;
+            spec.train.speculative = joined == 1;
+            spec.offload.defer = false;
+            spec.offload.ratio = i % 2 == 0 ? 0.5 : 1.0;
+            ds_engine *engine = small_engine(ctx, model, &spec);
+            step = 0;
+            CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, NULL));
+            const uint64_t before = engine->exec->n_launches;
+            CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, NULL));
+            if (joined == 1 && i < 2) {
+                assert_int_equal(engine->undone_updates, 0);
+                assert_int_equal(engine->exec->n_launches - before, 2);
+            }
+            if (joined == 1 && i == 0) {
+                dsi_exec_captured_text(engine->exec, engine->train_id, &text);
+                assert_non_null(strstr(dsi_buf_text(&text), "as one launch: update + accept"));
+            }
+            CHECK_OK(ctx, engine_hash(ctx, engine, &hash[joined]));
+            ds_engine_destroy(&engine);
+        }
+        ds_model_destroy(&model);
+        dsi_buf_free(&text);
+        assert_true(hash[0] == hash[1]);
+    }
+}
+
 /* ---- what fails ------------------------------------------------------------------------------ */
 
 static ds_status fail_action(void *user)
@@ -267,6 +317,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_comes_too_early_is_undone),
         cmocka_unit_test(states_are_not_read_meanwhile),
+        cmocka_unit_test(an_accepted_step_is_two_launches),
         cmocka_unit_test(a_report_that_cannot_be_written_breaks_nothing),
         cmocka_unit_test(what_fails_before_the_decision_breaks_the_engine),
     };
