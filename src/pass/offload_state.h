@@ -85,7 +85,7 @@ typedef struct dsi_offloader {
     dsi_host_result *waiting_results; /* of speculative updates */
     uint32_t n_waiting_results, waiting_results_capacity;
     bool *speculated; /* per node: an update that has run ahead of its phase */
-    bool decided; /* the phases that decide about them are there */
+    bool decided;     /* the phases that decide about them are there */
 } dsi_offloader;
 
 /* offload_content.c */
