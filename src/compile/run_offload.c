@@ -57,8 +57,7 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
                 .overlap_events = v->aio.overlap_events},
         .use_gds = v->aio.use_gds};
     const ds_config_activation_checkpointing *kept = &v->activation_checkpointing;
-    spec.how.host = apart && states->device == DS_OFFLOAD_CPU && states->cpuadam_cores > 0.0 &&
-                    !z->zenflow.enabled;
+    spec.how.host = apart && states->device == DS_OFFLOAD_CPU && states->cpuadam_cores > 0.0;
     spec.how.least_activation = 65536;
     spec.how.activations =
         kept->nvme_path != NULL

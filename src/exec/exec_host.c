@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps of the host's: kernels of the processor on cells in host memory, concurrently with the
  * device. On an accelerator with streams they are calls on a stream of theirs, ordered by the
- * plan's events like everything else, and may be captured; else they run where they stand. Their
- * kernels use threads of a context of their own, since the caller's may be in use. Called by
- * exec_*.c.
+ * plan's events like everything else, and may be captured; else they run where they stand, and so
+ * they do on the thread of the concurrent phase. Their kernels use threads of a context of their
+ * own, since the caller's may be in use; the concurrent phase has one. Called by exec_*.c.
  */
 #include "exec/exec_state.h"
 
@@ -47,9 +47,13 @@ void dsi_exec_close_host(dsi_exec *exec)
 ds_status dsi_exec_run_on_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
-    const ds_status status =
-        step->kind == DSI_STEP_WAIT ? DS_OK : step->kernel->run(dsi_exec_call_of(exec, l, s));
-    return status < 0 ? ds_fail(exec->ctx, status, "%s", ds_ctx_error(exec->host->ctx)) : status;
+    if (step->kind == DSI_STEP_WAIT) {
+        return DS_OK;
+    }
+    const ds_status status = step->kernel->run(dsi_exec_call_of(exec, l, s));
+    return status < 0 && step->phase != l->plan->side /* whose thread reports in its own context */
+               ? ds_fail(exec->ctx, status, "%s", ds_ctx_error(exec->host->ctx))
+               : status;
 }
 
 /* On a thread of the device's. Of several that fail the first is kept: what depends on it has run

@@ -287,7 +287,7 @@ ds_status dsi_exec_run_now(dsi_exec *exec, uint32_t id, ds_phase phase, const ds
     }
     DS_TRY(exec->graphs_stale ? dsi_exec_capture(exec) : DS_OK);
     exec->changes = exec->changes || dsi_exec_changes(exec, id, phase, join);
-    exec->n_launches += 1;
+    exec->n_launches += l->plan->phase_begin[phase] < l->plan->phase_begin[phase + 1] ? 1 : 0;
     exec->last_id = id;
     for (uint32_t i = 0; i < exec->n_plans; ++i) {
         DS_TRY(i != id ? drain_plan(exec, &exec->plans[i]) : DS_OK);

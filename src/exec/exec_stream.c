@@ -10,7 +10,9 @@
  *     START has passed what that waits for, and waits for its end where the plan has the WAIT;
  *  3. the host touches memory that steps touch only behind dsi_exec_arrive;
  *  4. streams of the concurrent phase never wait for others: the host does, in start and finish;
- *  5. steps of the host's are calls of a stream, as long as the accelerator has them; else as 2.
+ *  5. steps of the host's are calls of a stream, as long as the accelerator has them; else as 2,
+ * and so in the concurrent phase: its thread has nothing else to do, and a long call would keep
+ *     those of the other set waiting.
  */
 #include "exec/exec_state.h"
 
@@ -198,7 +200,7 @@ bool dsi_exec_is_of_host(const dsi_exec *exec, const dsi_loaded *l, uint32_t s)
 {
     const dsi_step *step = &l->plan->steps[s];
     if (step->on_host) {
-        return exec->accel->streams->call == NULL;
+        return exec->accel->streams->call == NULL || step->phase == l->plan->side;
     }
     if ((step->op->flags & DS_OP_SWAP) != 0) {
         const ds_cell cell = l->plan->refs[step->in_at].cell;

@@ -145,9 +145,10 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     o.left_in = calloc((size_t)graph->n_values + 1, sizeof *o.left_in);
     o.turns = calloc((size_t)graph->n_values + 1, sizeof *o.turns);
     o.gone = calloc((size_t)graph->n_nodes + 1, sizeof *o.gone);
+    o.speculated = calloc((size_t)graph->n_nodes + 1, sizeof *o.speculated);
     ds_status status = DS_OK;
     if (o.uses == NULL || o.resident == NULL || o.used_at == NULL || o.store_of == NULL ||
-        o.left_in == NULL || o.turns == NULL || o.gone == NULL) {
+        o.left_in == NULL || o.turns == NULL || o.gone == NULL || o.speculated == NULL) {
         status = ds_fail(graph->ctx, DS_ERR_NOMEM, "no memory to offload");
     } else {
         count_uses(&o);
@@ -169,5 +170,6 @@ ds_status dsi_offload_graph(const ds_graph *graph, const dsi_offload *offload, d
     free(o.results);
     free(o.waiting_results);
     free(o.gone);
+    free(o.speculated);
     return dsi_rewrite_end(&o.r, status, offload_out);
 }

@@ -34,22 +34,45 @@ static bool lives_on_host(const dsi_offloader *o, ds_cell cell)
 static bool is_elementwise(const ds_op *op)
 {
     return op == &dsi_op_adam || op == &dsi_op_ademamix || op == &dsi_op_lion ||
-           op == &dsi_op_adagrad || op == &dsi_op_sgd;
+           op == &dsi_op_adagrad || op == &dsi_op_sgd || op == &dsi_op_postpone;
 }
 
-/* Whether master and states are there, as the step before has left them. */
+/* Whether a value is made in the phase of a node: what others have left lies in its cell. */
+static bool is_made_there(const dsi_offloader *o, const dsi_node_info *node, ds_value v)
+{
+    const ds_node maker = o->r.from->values[v].producer;
+    return maker != DS_NONE && o->r.from->nodes[maker].phase == node->phase;
+}
+
+/* Whether a node of the same phase reads what it makes. */
+static bool is_read_there(const dsi_offloader *o, const dsi_node_info *node, ds_value v)
+{
+    const ds_graph *g = o->r.from;
+    bool any = false;
+    for (ds_node n = (ds_node)(node - g->nodes) + 1;
+         n < g->n_nodes && g->nodes[n].phase == node->phase && o->uses[v] > 0 && !any; ++n) {
+        const ds_value *in = dsi_node_in(g, &g->nodes[n]);
+        for (uint32_t i = 0; i < g->nodes[n].n_in; ++i) {
+            any = any || in[i] == v;
+        }
+    }
+    return any;
+}
+
+/* Whether master and states are there, and nobody asks for what becomes of them before the phase is
+ * over. */
 static bool has_states(const dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_value *in = dsi_node_in(o->r.from, node);
     for (uint32_t i = IN_MASTER; i < node->n_in; ++i) {
-        if (in[i] != DS_NONE && (!lives_on_host(o, dsi_offload_cell_of(o, in[i])) ||
-                                 o->r.from->values[in[i]].producer != DS_NONE)) {
+        if (in[i] != DS_NONE &&
+            (!lives_on_host(o, dsi_offload_cell_of(o, in[i])) || is_made_there(o, node, in[i]))) {
             return false;
         }
     }
     for (uint32_t i = 1; i < node->n_out; ++i) {
         const ds_value v = dsi_node_out(o->r.from, node)[i];
-        if (v != DS_NONE && o->uses[v] > 0) {
+        if (v != DS_NONE && is_read_there(o, node, v)) {
             return false;
         }
     }
@@ -59,8 +82,7 @@ static bool has_states(const dsi_offloader *o, const dsi_node_info *node)
 bool dsi_offload_on_host(const dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_graph *g = o->r.from;
-    if (!o->how->host || !is_elementwise(node->op) || !dsi_offload_touches_swapped(o, node) ||
-        node->phase == dsi_phases_side(&g->phases)) {
+    if (!o->how->host || !is_elementwise(node->op) || !dsi_offload_touches_swapped(o, node)) {
         return false;
     }
     const ds_value *in = dsi_node_in(g, node);
@@ -234,14 +256,14 @@ static ds_status lower_chunk(dsi_offloader *o, host_update *u)
     const bool ahead = u->ahead != DS_NONE;
     const bool moves = ahead || !lives_on_host(o, dsi_offload_cell_of(o, in[IN_PARAM]));
     const dsi_host_result result = {u->node, u->whole ? v : DS_NONE, out[0], u->param};
-    return moves || o->uses[v] > 0 ? add_result(o, &result, ahead) : DS_OK;
+    return moves || is_read_there(o, u->node, v) ? add_result(o, &result, ahead) : DS_OK;
 }
 
 static ds_status lower_all(dsi_offloader *o, const dsi_node_info *node, ds_value ahead)
 {
     const ds_meta meta = o->r.from->values[dsi_node_in(o->r.from, node)[IN_PARAM]].meta;
     const int64_t count = ds_shape_count(meta.shape);
-    const bool whole = dsi_offload_is_speculative(o, node);
+    const bool whole = dsi_offload_was_speculated(o, node);
     const int64_t chunk = whole ? count : dsi_offload_chunk_of(o, node, count);
     for (int64_t begin = 0; begin < count; begin += chunk) {
         host_update u = {.node = node,

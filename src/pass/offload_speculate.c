@@ -24,7 +24,7 @@ static bool is_asked_for(const dsi_offloader *o)
     return o->how->host && o->how->speculate.on;
 }
 
-/* Whether nobody in its phase reads what an update makes, and the processor runs it. */
+/* Whether nobody reads what an update makes, and the processor runs it. */
 static bool can_speculate(const dsi_offloader *o, const dsi_node_info *node)
 {
     const ds_value v = dsi_node_out(o->r.from, node)[0];
@@ -32,9 +32,9 @@ static bool can_speculate(const dsi_offloader *o, const dsi_node_info *node)
            dsi_offload_cell_of(o, dsi_node_in(o->r.from, node)[IN_PARAM]) != DS_NONE;
 }
 
-bool dsi_offload_is_speculative(const dsi_offloader *o, const dsi_node_info *node)
+bool dsi_offload_was_speculated(const dsi_offloader *o, const dsi_node_info *node)
 {
-    return is_asked_for(o) && dsi_offload_is_update(node) && can_speculate(o, node);
+    return o->speculated[node - o->r.from->nodes];
 }
 
 /* The copy of a state. */
@@ -73,6 +73,7 @@ static ds_status stand_in(dsi_offloader *o, const dsi_node_info *node, ds_phase 
 static ds_status speculate(dsi_offloader *o, const dsi_node_info *node)
 {
     ds_value factor = DS_NONE;
+    o->speculated[node - o->r.from->nodes] = true;
     DS_TRY(stand_in(o, node, o->r.to->phase));
     DS_TRY(ds_graph_read(o->r.to, o->how->speculate.factor, &factor));
     DS_TRY(move_states(o, node, false));
@@ -85,7 +86,7 @@ ds_status dsi_offload_speculate(dsi_offloader *o, ds_value gradient)
     for (ds_node n = 0; n < o->r.from->n_nodes && is_asked_for(o); ++n) {
         const dsi_node_info *node = &o->r.from->nodes[n];
         if (dsi_offload_is_update(node) && dsi_node_in(o->r.from, node)[IN_GRAD] == gradient &&
-            can_speculate(o, node)) {
+            can_speculate(o, node) && !dsi_offload_was_speculated(o, node)) {
             DS_TRY(speculate(o, node));
         }
     }
@@ -126,7 +127,7 @@ ds_status dsi_offload_decide(dsi_offloader *o)
     for (int redo = 0; redo < 2; ++redo) {
         for (ds_node n = 0; n < o->r.from->n_nodes; ++n) {
             const dsi_node_info *node = &o->r.from->nodes[n];
-            if (!dsi_offload_is_speculative(o, node)) {
+            if (!dsi_offload_was_speculated(o, node)) {
                 continue;
             }
             if (redo == 0) {

@@ -84,7 +84,8 @@ typedef struct dsi_offloader {
     uint32_t n_results, results_capacity;
     dsi_host_result *waiting_results; /* of speculative updates */
     uint32_t n_waiting_results, waiting_results_capacity;
-    bool decided; /* the phases that decide about them are there */
+    bool *speculated; /* per node: an update that has run ahead of its phase */
+    bool decided;     /* the phases that decide about them are there */
 } dsi_offloader;
 
 /* offload_content.c */
@@ -171,8 +172,8 @@ ds_status dsi_offload_take_result(dsi_offloader *o, ds_value v);
 
 /* offload_speculate.c */
 
-/* Whether an update runs ahead of its phase, so that nothing stands in that. */
-bool dsi_offload_is_speculative(const dsi_offloader *o, const dsi_node_info *node);
+/* Whether an update has run ahead of its phase, so that nothing stands in that. */
+bool dsi_offload_was_speculated(const dsi_offloader *o, const dsi_node_info *node);
 /* Behind the store of a gradient, a value of from: the updates that read it, speculatively. */
 ds_status dsi_offload_speculate(dsi_offloader *o, ds_value gradient);
 /* Behind the phases before them: those that decide about it. */

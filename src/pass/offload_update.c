@@ -182,8 +182,8 @@ static ds_status lower_on_device(dsi_offloader *o, const dsi_node_info *node)
 
 ds_status dsi_offload_lower_update(dsi_offloader *o, const dsi_node_info *node)
 {
-    if (dsi_offload_is_speculative(o, node)) {
-        return DS_OK; /* it has run */
+    if (dsi_offload_was_speculated(o, node)) {
+        return DS_OK;
     }
     DS_TRY(dsi_offload_on_host(o, node) ? dsi_offload_lower_on_host(o, node)
                                         : lower_on_device(o, node));

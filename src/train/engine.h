@@ -124,7 +124,8 @@ struct ds_engine {
     double step_targets; /* see engine_average.c */
     bool at_boundary;    /* the step in progress updates */
     bool applied;
-    bool accepted;           /* speculative updates are the step's */
+    bool undecided;          /* speculative updates may have run, and the step has not decided */
+    bool accepted;           /* they are the step's */
     uint64_t numbers_at;     /* dsi_exec_known_writes when they were started */
     uint64_t undone_updates; /* steps in which they were not */
     dsi_onebit_state onebit;
@@ -178,6 +179,8 @@ ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call);
 dsi_engine_call dsi_engine_awaits(const ds_engine *engine);
 /* Tells the executor which phases of a step may be launched together (exec_join.c). */
 ds_status dsi_engine_join_phases(ds_engine *engine);
+/* Whether they could be, but for the host, which looks at the norm before it launches updates. */
+bool dsi_engine_judges_between(const ds_engine *engine);
 
 /* Runs one phase of the training plan, timed when the configuration asks for it; and after a step
  * logs the times every steps_per_print steps. */

@@ -27,13 +27,19 @@ typedef struct dsi_engine_backward {
 void dsi_engine_add_backward(const ds_engine *engine, dsi_program *p,
                              const dsi_engine_backward *how);
 
-/* engine_speculate.c: behind the numbers of updates ahead of the norm; what becomes of these,
- * behind the others. */
-extern const dsi_program_action dsi_engine_note_numbers;
+/* engine_speculate.c: behind the numbers of updates ahead of the norm; whether these are accepted,
+ * behind the norm; what becomes of them, behind the other updates. */
+extern const dsi_program_action dsi_engine_note_numbers, dsi_engine_judge_updates;
 void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p);
 
 /* engine_zenflow_step.c: what a step does in place of the update, once its gradients may be used.
  */
 void dsi_zenflow_program(const ds_engine *engine, dsi_program *p);
+
+/* engine_onebit_step.c: the same where ranks exchange signs; whether gradients are averaged in this
+ * step, or each rank has its own norm; forgets what exchanges have lost. */
+extern const dsi_program_test dsi_onebit_by_mean, dsi_onebit_by_own;
+extern const dsi_program_action dsi_onebit_clear;
+void dsi_onebit_program(const ds_engine *engine, dsi_program *p);
 
 #endif

@@ -104,6 +104,10 @@ static void say_captured(const ds_engine *engine)
     enum { MOST = 4096 };
     dsi_buf text = dsi_buf_make(MOST);
     dsi_exec_captured_text(engine->exec, engine->train_id, &text);
+    if (text.size > 0 && dsi_engine_judges_between(engine)) {
+        dsi_buf_puts(&text, "; update is launched when the host has seen the norm, which decides "
+                            "whether gradients are applied");
+    }
     if (!text.failed && text.size > 0) {
         ds_log(engine->ctx, DS_LOG_JOB, "graphs: %s", dsi_buf_text(&text));
     }

@@ -638,6 +638,7 @@ static ds_status load(ds_engine *engine, ds_checkpoint *ckpt, dsi_ckpt_pool *poo
     engine->global_tokens = info->tokens;
     DS_TRY(dsi_zenflow_check(engine, info->path));
     engine->broken = false;
+    engine->undecided = false;
     engine->at = 0;
     engine->micro_step = 0;
     say_origin(engine, ckpt);

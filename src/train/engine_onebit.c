@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* 1-bit optimizers at run time: which kind of step is due, and what the ranks keep of their own in
- * checkpoints. What a step runs of it stands in engine_program.c. docs/internals/onebit.md. */
+ * checkpoints. What a step runs of it stands in engine_onebit_step.c. docs/internals/onebit.md. */
 #include "train/engine.h"
 
 #include <stdio.h>

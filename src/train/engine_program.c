@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The programs of an engine: what its calls run, in order. Forward, backward and step are one
  * program, a micro-batch round its ring; evaluation is another over the same cells. Overflow skip,
- * clipping (the phase norm), accumulation and early updates stand in it; ZenFlow brings its own
- * piece. */
+ * clipping (the phase norm), accumulation and early updates stand in it; ZenFlow and 1-bit
+ * optimizers bring pieces of their own. */
 #include "train/engine_actions.h"
 #include "train/engine_pipe.h"
 #include "train/run_trace.h"
@@ -123,42 +123,6 @@ static ds_status judge_own(void *user)
 }
 static const dsi_program_action judge_own_action = {"judge_own_gradients", judge_own};
 
-static bool is_by_mean(const void *user)
-{
-    return dsi_onebit_due(user) == DSI_ONEBIT_MEAN;
-}
-static const dsi_program_test by_mean = {"by_mean_gradient", is_by_mean};
-
-static bool is_by_own(const void *user)
-{
-    return dsi_onebit_due(user) != DSI_ONEBIT_MEAN;
-}
-static const dsi_program_test by_own = {"by_own_gradient", is_by_own};
-
-static bool is_by_signs(const void *user)
-{
-    return dsi_onebit_due(user) == DSI_ONEBIT_SIGNS;
-}
-static const dsi_program_test by_signs = {"by_signs", is_by_signs};
-
-static bool is_local(const void *user)
-{
-    return dsi_onebit_due(user) == DSI_ONEBIT_LOCAL;
-}
-static const dsi_program_test local = {"local", is_local};
-
-static bool is_sync(const void *user)
-{
-    return dsi_onebit_syncs(user);
-}
-static const dsi_program_test sync_due = {"sync_due", is_sync};
-
-static ds_status clear_errors(void *user)
-{
-    return dsi_onebit_clear_errors(user);
-}
-static const dsi_program_action clear_errors_action = {"clear_errors", clear_errors};
-
 /* What quantized gradients have lost: of a step that is skipped it is of no use, and it begins anew
  * now and then. Behind the count of the step. */
 static bool is_end_of_errors(const void *user)
@@ -168,19 +132,6 @@ static bool is_end_of_errors(const void *user)
            dsi_engine_updates(engine) % engine->spec.train.loco.reset_every == 0;
 }
 static const dsi_program_test errors_end = {"errors_end", is_end_of_errors};
-
-static ds_status count_onebit(void *user)
-{
-    dsi_onebit_count(user);
-    return DS_OK;
-}
-static const dsi_program_action count_onebit_action = {"count_intervals", count_onebit};
-
-static bool is_first_frozen(const void *user)
-{
-    return dsi_onebit_freezes(user);
-}
-static const dsi_program_test first_frozen = {"first_frozen", is_first_frozen};
 
 static bool is_applied(const void *user)
 {
@@ -309,42 +260,16 @@ static void add_norm(const ds_engine *engine, dsi_program *p)
     const dsi_train_phases *phases = &engine->own.phases;
     const bool exchanges = phases->onebit.own_norm != DS_NONE;
     if (exchanges) {
-        dsi_program_if(p, &by_mean);
+        dsi_program_if(p, &dsi_onebit_by_mean);
     }
     dsi_program_run(p, DSI_PLAN_TRAIN, phases->norm, 0);
     dsi_program_do(p, &judge_gradients_action);
     if (exchanges) {
         dsi_program_end(p);
-        dsi_program_if(p, &by_own);
+        dsi_program_if(p, &dsi_onebit_by_own);
         dsi_program_run(p, DSI_PLAN_TRAIN, phases->onebit.own_norm, 0);
         dsi_program_do(p, &judge_own_action);
         dsi_program_end(p);
-    }
-}
-
-/* A phase where the test holds. */
-static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase phase)
-{
-    dsi_program_if(p, test);
-    dsi_program_run(p, DSI_PLAN_TRAIN, phase, 0);
-    dsi_program_end(p);
-}
-
-static void add_onebit(const dsi_train_phases *phases, dsi_program *p)
-{
-    const bool zero_one = phases->onebit.local != DS_NONE;
-    add_phase(p, &by_mean, phases->update);
-    if (phases->onebit.freeze != DS_NONE) {
-        add_phase(p, &first_frozen, phases->onebit.freeze);
-    }
-    add_phase(p, &by_signs, phases->onebit.frozen);
-    if (zero_one) {
-        dsi_program_if(p, &first_frozen);
-        dsi_program_do(p, &clear_errors_action); /* they were of gradients */
-        dsi_program_end(p);
-        add_phase(p, &local, phases->onebit.local);
-        add_phase(p, &sync_due, phases->onebit.sync);
-        dsi_program_do(p, &count_onebit_action);
     }
 }
 
@@ -353,7 +278,7 @@ static void add_update(const ds_engine *engine, dsi_program *p)
     if (engine->spec.train.zenflow.on) {
         dsi_zenflow_program(engine, p);
     } else if (engine->spec.train.onebit.on) {
-        add_onebit(&engine->own.phases, p);
+        dsi_onebit_program(engine, p);
     } else {
         dsi_program_run(p, DSI_PLAN_TRAIN, engine->own.phases.update, 0);
     }
@@ -364,6 +289,11 @@ static bool judges_late(const ds_engine *engine)
 {
     return is_joined(engine) && engine->spec.train.keep_nonfinite &&
            !engine->spec.train.speculative;
+}
+
+bool dsi_engine_judges_between(const ds_engine *engine)
+{
+    return is_joined(engine) && !judges_late(engine);
 }
 
 static void add_step(const ds_engine *engine, dsi_program *p)
@@ -377,6 +307,9 @@ static void add_step(const ds_engine *engine, dsi_program *p)
         dsi_program_do(p, &judge_gradients_action);
     } else {
         add_norm(engine, p);
+        if (engine->spec.train.speculative) {
+            dsi_program_do(p, &dsi_engine_judge_updates);
+        }
         dsi_program_if(p, &gradients_finite);
         add_update(engine, p);
         if (engine->pipe != NULL) {
@@ -393,7 +326,7 @@ static void add_step(const ds_engine *engine, dsi_program *p)
     dsi_program_do(p, &count_step_action);
     if (engine->spec.train.loco.on) {
         dsi_program_if(p, &errors_end);
-        dsi_program_do(p, &clear_errors_action);
+        dsi_program_do(p, &dsi_onebit_clear);
         dsi_program_end(p);
     }
     dsi_program_do(p, &report_step_action);
@@ -401,20 +334,25 @@ static void add_step(const ds_engine *engine, dsi_program *p)
 }
 
 /* What runs one behind the other when a batch is trained by one call: micro-batches, the last of
- * which goes on to the norm, and, where the host has nothing to decide, to the updates. */
+ * which goes on to the norm, and, where the host has nothing to decide, to the updates. Where it
+ * has, what it decides on is one piece: other updates, and that those ahead are accepted. */
 ds_status dsi_engine_join_phases(ds_engine *engine)
 {
     const dsi_train_phases *phases = &engine->own.phases;
     const ds_phase all[] = {DS_PHASE_FORWARD, DS_PHASE_BACKWARD, phases->norm, phases->update};
+    const ds_phase decided[] = {phases->update, phases->accept};
     const dsi_plan *plan = engine->train_plan;
-    const bool updates = judges_late(engine) &&
-                         plan->phase_begin[phases->update] < plan->phase_begin[phases->update + 1];
+    const bool updates = plan->phase_begin[phases->update] < plan->phase_begin[phases->update + 1];
     if (!is_joined(engine)) {
         return DS_OK;
     }
     DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 2));
     DS_TRY(dsi_exec_join(engine->exec, engine->train_id, all, 3));
-    return updates ? dsi_exec_join(engine->exec, engine->train_id, all, 4) : DS_OK;
+    if (updates && engine->spec.train.speculative) {
+        return dsi_exec_join(engine->exec, engine->train_id, decided, 2);
+    }
+    return updates && judges_late(engine) ? dsi_exec_join(engine->exec, engine->train_id, all, 4)
+                                          : DS_OK;
 }
 
 ds_status dsi_engine_make_programs(ds_engine *engine)
@@ -499,8 +437,7 @@ ds_status dsi_engine_call_program(ds_engine *engine, dsi_engine_call call)
     const ds_status status =
         dsi_program_call(engine->ctx, &engine->training, &client, call, &engine->at);
     /* Updates have run, and nobody has decided on them. */
-    engine->broken =
-        engine->broken || (status < 0 && call == DSI_CALL_STEP && engine->spec.train.speculative);
+    engine->broken = engine->broken || (status < 0 && call == DSI_CALL_STEP && engine->undecided);
     return status;
 }
 

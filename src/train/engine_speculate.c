@@ -4,17 +4,18 @@
  * (engine_program.c); the phases are those of pass/offload_speculate.c. */
 #include "train/engine_actions.h"
 
-/* Behind the numbers that they read, in the backward pass. */
+/* Behind the numbers that they read, in the backward pass: from here on states may be ahead. */
 static ds_status note_numbers(void *user)
 {
     ds_engine *engine = user;
+    engine->undecided = true;
     engine->numbers_at = dsi_exec_known_writes(engine->exec);
     return DS_OK;
 }
 const dsi_program_action dsi_engine_note_numbers = {"note_numbers", note_numbers};
 
 /* Whether they are what the step's updates would have been: gradients are applied as they are, by
- * the numbers of then. */
+ * the numbers of then. Behind the norm, where the host waits for the device anyway. */
 static ds_status judge_updates(void *user)
 {
     ds_engine *engine = user;
@@ -26,7 +27,7 @@ static ds_status judge_updates(void *user)
     engine->undone_updates += engine->accepted ? 0 : 1;
     return DS_OK;
 }
-static const dsi_program_action judge_updates_action = {"judge_updates", judge_updates};
+const dsi_program_action dsi_engine_judge_updates = {"judge_updates", judge_updates};
 
 static bool is_accepted(const void *user)
 {
@@ -47,6 +48,15 @@ static bool is_redone(const void *user)
 }
 static const dsi_program_test updates_redone = {"updates_redone", is_redone};
 
+/* States are those of the step, or of before it, as far as the host knows: what a device reports
+ * later is the executor's (dsi_exec_has_lost). */
+static ds_status end_decision(void *user)
+{
+    ((ds_engine *)user)->undecided = false;
+    return DS_OK;
+}
+static const dsi_program_action end_decision_action = {"end_decision", end_decision};
+
 static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase phase)
 {
     dsi_program_if(p, test);
@@ -57,8 +67,8 @@ static void add_phase(dsi_program *p, const dsi_program_test *test, ds_phase pha
 void dsi_engine_add_decision(const ds_engine *engine, dsi_program *p)
 {
     const dsi_train_phases *phases = &engine->own.phases;
-    dsi_program_do(p, &judge_updates_action);
     add_phase(p, &updates_accepted, phases->accept);
     add_phase(p, &updates_undone, phases->undo);
     add_phase(p, &updates_redone, phases->redo);
+    dsi_program_do(p, &end_decision_action);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ZenFlow on the accelerator `cuda` over the stand-in of libcuda: one result in each ZeRO stage,
- * residency and order, with the rest in the phases of the step or concurrent with the next, and the
- * processor's losses within the tolerance of products summed in another order. No GPU is asked.
- * labels: slow */
+/* labels: slow
+ * ZenFlow on the accelerator `cuda` over the stand-in of libcuda: one result in each ZeRO stage,
+ * residency and order, updated by the device or by the processor beside it, with the rest in the
+ * phases of the step or concurrent with the next, and the processor's losses within the tolerance
+ * of products summed in another order. No GPU is asked. */
 #include "accel/accel.h"
 #include "accel/cuda/cuda_launch.h"
 #include "common/check.h"
@@ -30,6 +31,7 @@ typedef struct row {
     const char *accel;
     uint32_t stage;
     dsi_residency params;
+    bool host; /* the processor updates what lives in host memory */
 } row;
 
 static result train(const ds_model *model, bool late, const row *r)
@@ -57,6 +59,8 @@ static result train(const ds_model *model, bool late, const row *r)
                                 .max_live = 1000,
                                 .max_reuse_distance = 1000};
     spec.offload = small_away(folder, DSI_RESIDENCY_HOST, r->params);
+    spec.offload.how.host = r->host;
+    spec.host_cores = 1.0;
     CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
     for (int32_t step = 0; step < STEPS; ++step) {
         const ds_batch batch = small_feed(step, &room);
@@ -73,11 +77,11 @@ static result train(const ds_model *model, bool late, const row *r)
 static void one_result(bool late)
 {
     static const row rows[ROWS] = {
-        {"cuda", 1, DSI_RESIDENCY_DEVICE},
-        {"cuda:graphs=0", 2, DSI_RESIDENCY_DEVICE},
-        {"cuda", 3, DSI_RESIDENCY_HOST},
+        {"cuda", 1, DSI_RESIDENCY_DEVICE, false},
+        {"cuda:graphs=0", 2, DSI_RESIDENCY_DEVICE, true},
+        {"cuda", 3, DSI_RESIDENCY_HOST, true},
     };
-    const row on_cpu = {"cpu", 1, DSI_RESIDENCY_DEVICE};
+    const row on_cpu = {"cpu", 1, DSI_RESIDENCY_DEVICE, false};
     ds_model *model = small_model(ctx, folder, small_llama);
     const result wanted = train(model, late, &on_cpu);
     result first = {0};

@@ -107,6 +107,10 @@ static const struct {
      "{" ADAM BF16 CLIP ZERO("3", SMALL AHEAD) "}", 1},
     {"zero3 updated on the host ahead of the norm", llama,
      "{" ADAM BF16 CLIP ZERO("3", SMALL AHEAD PARAMS(HOST)) "}", 2},
+    {"zero1 zenflow beside, updated on the host", gpt2,
+     "{" ADAM BF16 CLIP ZERO("1", SMALL BESIDE ZENFLOW) "}", 2},
+    {"zero3 zenflow beside, updated on the host, parameters there", llama,
+     "{" ADAM BF16 CLIP ZERO("3", SMALL BESIDE PARAMS(HOST) ZENFLOW) "}", 2},
 };
 
 enum { PLANS = sizeof plans / sizeof plans[0], SEQ = 32 };

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Updates that the processor runs where their states live, while the device goes on: the bits of
  * the run in memory, whatever the order, optimizer, precision and part; the checker's rules for
- * them; the keys of a configuration; a kernel that fails. Over the stand-in of a GPU:
- * test_cuda_accel.c; waits taken out: test_cuda_waits.sh. */
+ * them; the keys of a configuration; a kernel that fails. Before the norm is known:
+ * test_super_offload.c. Over the stand-in of a GPU: test_cuda_accel.c; waits taken out:
+ * test_cuda_waits.sh. */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
@@ -172,115 +173,6 @@ static void every_elementwise_optimizer(void **state)
         assert_true(hash[0] == hash[1]);
         assert_true((kinds[i] == DS_OPTIMIZER_LAMB) == (n == 0)); /* its norms are the device's */
     }
-}
-
-/* ---- before the norm is known ---------------------------------------------------------------- */
-
-typedef struct decision {
-    const char *name;
-    double max_norm;       /* none is clipped, some or all are */
-    double scale;          /* of the loss in fp16, 0: bf16 */
-    bool new_rate;         /* between backward and step */
-    uint64_t undone, done; /* steps in which updates are undone; that are applied */
-} decision;
-
-static const decision decisions[] = {
-    {"none is clipped", 1e6, 0.0, false, 0, STEPS},
-    {"all are clipped", 1e-3, 0.0, false, STEPS, STEPS},
-    {"skipped", 1e6, 1e30, false, STEPS, 0},
-    {"another rate", 1e6, 0.0, true, STEPS, STEPS},
-};
-
-static uint64_t train_deciding(ds_engine *engine, const decision *d)
-{
-    small_batch data;
-    uint64_t hash = 0;
-    for (int32_t step = 0; step < STEPS; ++step) {
-        const ds_batch batch = small_feed(step, &data);
-        CHECK_OK(ctx, ds_engine_forward(engine, &batch));
-        CHECK_OK(ctx, ds_engine_backward(engine));
-        CHECK_OK(ctx, d->new_rate ? ds_engine_set_lr(engine, 1e-3 * (step + 2)) : DS_OK);
-        CHECK_OK(ctx, ds_engine_step(engine));
-    }
-    CHECK_OK(ctx, engine_hash(ctx, engine, &hash));
-    return hash;
-}
-
-static void decide(const decision *d, ds_dtype dtype, const char *accel, bool params)
-{
-    uint64_t hash[2];
-    ds_model *model = small_model(ctx, folder, small_gpt2);
-    for (int ahead = 0; ahead < 2; ++ahead) {
-        dsi_engine_spec spec = make_spec(dtype, ahead ? accel : "cpu", ahead == 1, params);
-        spec.train.max_norm = d->max_norm;
-        spec.train.speculative = ahead == 1;
-        if (d->scale > 0.0) {
-            spec.loss_scale = dsi_loss_scale_static(d->scale);
-        }
-        ds_engine *engine = small_engine(ctx, model, &spec);
-        hash[ahead] = train_deciding(engine, d);
-        if (ahead == 1) {
-            const dsi_plan *plan = engine->train_plan;
-            const uint32_t s = plan->phase_begin[DS_PHASE_BACKWARD];
-            uint32_t n = 0;
-            for (uint32_t i = s; i < plan->phase_begin[DS_PHASE_BACKWARD + 1]; ++i) {
-                n += plan->steps[i].on_host && plan->steps[i].op == &dsi_op_adam ? 1 : 0;
-            }
-            assert_true(n > 10);
-            assert_int_equal(engine->undone_updates, d->undone);
-            assert_int_equal(STEPS - engine->skipped_steps, d->done);
-        }
-        ds_engine_destroy(&engine);
-    }
-    ds_model_destroy(&model);
-    if (hash[0] != hash[1]) {
-        fail_msg("%s, %s: other bits than updates that wait", d->name, accel);
-    }
-}
-
-static void what_comes_too_early_is_undone(void **state)
-{
-    static const char *const accels[] = {"cpu", "sim:seed=8", "sim:seed=9,turn=64,graphs=0"};
-    (void)state;
-    for (size_t i = 0; i < sizeof decisions / sizeof decisions[0]; ++i) {
-        const decision *d = &decisions[i];
-        for (size_t a = 0; a < sizeof accels / sizeof accels[0]; ++a) {
-            const ds_dtype wide = d->scale > 0.0 ? DS_DTYPE_F16 : DS_DTYPE_F32;
-            decide(d, wide, accels[a], a % 2 == 1);
-            decide(d, d->scale > 0.0 ? DS_DTYPE_F16 : DS_DTYPE_BF16, accels[a], a % 2 == 0);
-        }
-    }
-}
-
-static void states_are_not_read_meanwhile(void **state)
-{
-    small_batch data;
-    float values[SMALL_WIDTH] = {0.0f};
-    ds_gathered *gathered = NULL;
-    dsi_engine_spec spec = make_spec(DS_DTYPE_BF16, "sim", true, false);
-    (void)state;
-    spec.train.speculative = true;
-    ds_model *model = small_model(ctx, folder, small_gpt2);
-    ds_engine *engine = small_engine(ctx, model, &spec);
-    const ds_batch batch = small_feed(0, &data);
-    const char *name = "transformer.ln_f.weight";
-    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
-    CHECK_OK(ctx, ds_engine_backward(engine));
-    CHECK_FAILS(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH),
-                DS_ERR_STATE, "super_offload");
-    CHECK_FAILS(ctx, ds_engine_gather(engine, &name, 1, -1, &gathered), DS_ERR_STATE,
-                "super_offload");
-    CHECK_FAILS(ctx, ds_engine_set(engine, DS_CELL_PARAM, name, values, SMALL_WIDTH), DS_ERR_STATE,
-                "super_offload");
-    CHECK_OK(ctx, ds_engine_step(engine));
-    CHECK_OK(ctx, ds_engine_gather(engine, &name, 1, 0, &gathered));
-    CHECK_OK(ctx, ds_engine_forward(engine, &batch));
-    CHECK_OK(ctx, ds_engine_backward(engine));
-    CHECK_FAILS(ctx, ds_gathered_end(&gathered), DS_ERR_STATE, "super_offload");
-    CHECK_OK(ctx, ds_engine_step(engine));
-    CHECK_OK(ctx, ds_engine_get(engine, DS_CELL_EXP_AVG, name, values, SMALL_WIDTH));
-    ds_engine_destroy(&engine);
-    ds_model_destroy(&model);
 }
 
 /* ---- launched together ----------------------------------------------------------------------- */
@@ -550,8 +442,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(no_setting_changes_a_bit),
         cmocka_unit_test(early_updates_too),
         cmocka_unit_test(every_elementwise_optimizer),
-        cmocka_unit_test(what_comes_too_early_is_undone),
-        cmocka_unit_test(states_are_not_read_meanwhile),
         cmocka_unit_test(joined_phases_give_the_same_bits),
         cmocka_unit_test(a_step_is_one_launch_where_the_host_decides_nothing),
         cmocka_unit_test(the_checker_holds_them_to_host_memory),
