@@ -225,13 +225,41 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
     return spec;
 }
 
-void dsi_run_follow_accel(const ds_config_values *v, dsi_engine_spec *spec)
+/* What updates on the host are for. */
+static ds_status check_super_offload(ds_ctx *ctx, const ds_config_values *v, bool apart,
+                                     const dsi_engine_spec *spec)
+{
+    const ds_accel *accel = dsi_accel_chosen(&spec->accel);
+    const bool asked = v->zero.offload_optimizer.super_offload;
+    if (asked && !apart && !accel->counts_only) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
+                       "no memory apart from the host's, where updates are already; use the "
+                       "accelerator cuda, or "
+                       "set it to false",
+                       accel->name);
+    }
+    const dsi_train_spec *t = &spec->train;
+    if (asked && (t->schedule_free.on || t->onebit.on || t->muon.on || t->adafactor.on ||
+                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || spec->zero.pp > 1)) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "zero_optimization.offload_optimizer.super_offload with %s: updates ahead "
+                       "of the norm are those of Adam, AdamW, AdEMAMix, Lion, Adagrad and SGD in "
+                       "one stage; change one of them",
+                       spec->zero.pp > 1 ? "a pipeline" : "this optimizer");
+    }
+    return DS_OK;
+}
+
+ds_status dsi_run_follow_accel(ds_ctx *ctx, const ds_config_values *v, bool apart,
+                               dsi_engine_spec *spec)
 {
     spec->isa = dsi_accel_isa(&spec->accel);
-    spec->offload = dsi_offload_read(v, !dsi_accel_chosen(&spec->accel)->memory->on_host);
+    spec->offload = dsi_offload_read(v, apart);
     spec->host_cores = v->zero.offload_optimizer.cpuadam_cores;
     spec->train.speculative = v->zero.offload_optimizer.super_offload && spec->offload.how.host &&
                               !dsi_train_is_early(&spec->train);
+    return check_super_offload(ctx, v, apart, spec);
 }
 
 static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
@@ -446,32 +474,6 @@ static ds_status check_optimizer(ds_ctx *ctx, const dsi_engine_spec *spec)
     return DS_OK;
 }
 
-/* What updates on the host are for. */
-static ds_status check_super_offload(ds_ctx *ctx, const ds_config_values *v,
-                                     const dsi_engine_spec *spec)
-{
-    const ds_accel *accel = dsi_accel_chosen(&spec->accel);
-    const bool asked = v->zero.offload_optimizer.super_offload;
-    if (asked && accel->memory->on_host && !accel->counts_only) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
-                       "no memory apart from the host's, where updates are already; use the "
-                       "accelerator cuda, or "
-                       "set it to false",
-                       accel->name);
-    }
-    const dsi_train_spec *t = &spec->train;
-    if (asked && (t->schedule_free.on || t->onebit.on || t->muon.on || t->adafactor.on ||
-                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || t->stages > 1)) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "zero_optimization.offload_optimizer.super_offload with %s: updates ahead "
-                       "of the norm are those of Adam, AdamW, AdEMAMix, Lion, Adagrad and SGD in "
-                       "one stage; change one of them",
-                       t->stages > 1 ? "a pipeline" : "this optimizer");
-    }
-    return DS_OK;
-}
-
 ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_engine_spec *spec)
 {
     const ds_config_values *v = params->config != NULL ? dsi_config_values(params->config) : NULL;
@@ -599,6 +601,6 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
-    dsi_run_follow_accel(v, spec);
-    return check_super_offload(ctx, v, spec);
+    const bool apart = !dsi_accel_chosen(&spec->accel)->memory->on_host;
+    return dsi_run_follow_accel(ctx, v, apart, spec);
 }

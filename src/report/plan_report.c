@@ -248,18 +248,23 @@ static bool is_elsewhere(const dsi_report_request *request)
 }
 
 /* Kernels of a device of elsewhere are those of the null accelerator, without workspace, unless an
- * accelerator is named: that needs no device here. */
+ * accelerator is named: that needs no device here. The null accelerator has no memory: whether that
+ * is the host's, the profile says. */
 static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_plan_report *r)
 {
     const char *asked = params->accelerator;
     ds_engine_params own = *params;
-    own.accelerator = is_elsewhere(&r->request) ? "null" : asked;
-    DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
-    if (is_elsewhere(&r->request) && !dsi_accel_is_auto(asked)) {
-        DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
-        dsi_run_follow_accel(dsi_config_values(params->config), &r->spec);
+    if (!is_elsewhere(&r->request)) {
+        return dsi_engine_read_config(ctx, params, &r->spec);
     }
-    return DS_OK;
+    own.accelerator = "null";
+    DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
+    if (!dsi_accel_is_auto(asked)) {
+        DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
+    }
+    const ds_accel *accel = dsi_accel_chosen(&r->spec.accel);
+    const bool apart = accel->counts_only || !accel->memory->on_host;
+    return dsi_run_follow_accel(ctx, dsi_config_values(params->config), apart, &r->spec);
 }
 
 static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_report *r)
