@@ -190,6 +190,8 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
         .states = residency(v, states->device, apart),
         .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart),
         .ratio = states->ratio,
+        .by_gradient = states->super_offload,
+        .choose_ratio = states->super_offload && !states->ratio_given,
         .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
         .threshold = z->param_persistence_threshold,
         .how = {.chunk = z->sub_group_size,
