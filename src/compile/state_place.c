@@ -277,9 +277,9 @@ static void say_other(const char *what, double seconds, size_t lacks, char *text
 
 void dsi_state_place_text(const dsi_state_place *place, char text_out[DSI_STATE_PLACE_BYTES])
 {
-    char host[80];
-    char device[80];
-    char own[40] = "does not fit";
+    char host[400];
+    char device[400];
+    char own[64] = "does not fit";
     text_out[0] = '\0';
     if (!place->on) {
         return;

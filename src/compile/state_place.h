@@ -26,7 +26,7 @@ bool dsi_state_is_open(const dsi_rank_maker *m);
 ds_status dsi_state_place_to_fit(dsi_rank_maker *m, const ds_graph *graph);
 
 /* The choice as a line; "" where there was none. */
-enum { DSI_STATE_PLACE_BYTES = 400 };
+enum { DSI_STATE_PLACE_BYTES = 1280 };
 void dsi_state_place_text(const dsi_state_place *place, char text_out[DSI_STATE_PLACE_BYTES]);
 
 #endif
