@@ -18,19 +18,69 @@ typedef struct chooser {
     const dsi_offload_spec *spec;
     int64_t seen, offloaded; /* elements whose states might go, and do */
     int64_t resident;        /* elements of parameters that stay although they might go */
+    const bool *stays;       /* per cell: its states do; NULL: seen and offloaded decide */
 } chooser;
 
 /* What becomes of one parameter; large ones alone are worth the way. */
-static void choose(chooser *c, int64_t count, bool *states, bool *params)
+static void choose(chooser *c, ds_cell cell, int64_t count, bool *states, bool *params)
 {
     const dsi_offload_spec *s = c->spec;
     const bool large = count >= s->threshold;
     c->seen += large ? count : 0;
-    *states = large && s->states != DSI_RESIDENCY_DEVICE &&
-              (double)(c->offloaded + count) <= s->ratio * (double)c->seen + 0.5;
+    const bool goes = c->stays != NULL
+                          ? !c->stays[cell]
+                          : (double)(c->offloaded + count) <= s->ratio * (double)c->seen + 0.5;
+    *states = large && s->states != DSI_RESIDENCY_DEVICE && goes;
     c->offloaded += *states ? count : 0;
     *params = large && s->params != DSI_RESIDENCY_DEVICE && c->resident + count > s->max_resident;
     c->resident += large && !*params ? count : 0;
+}
+
+typedef struct late_param {
+    ds_cell cell;
+    uint32_t end;
+    int64_t count;
+} late_param;
+
+static int by_end(const void *a, const void *b)
+{
+    const late_param *x = a;
+    const late_param *y = b;
+    if (x->end != y->end) {
+        return x->end > y->end ? -1 : 1;
+    }
+    return x->cell < y->cell ? -1 : 1;
+}
+
+/* Of 1 - ratio of the elements, those whose gradients come last: none behind the first that is too
+ * large for the rest. */
+static ds_status keep_last(const dsi_offload_spec *spec, const ds_cells *cells,
+                           const uint32_t *ends, bool *stays)
+{
+    const uint32_t n_cells = ds_cells_count(cells);
+    int64_t all = 0;
+    int64_t kept = 0;
+    uint32_t n = 0;
+    late_param *params = calloc((size_t)n_cells + 1, sizeof *params);
+    if (params == NULL) {
+        return DS_ERR_NOMEM;
+    }
+    for (ds_cell cell = 0; cell < n_cells; ++cell) {
+        const ds_cell_info *info = ds_cells_get(cells, cell);
+        const int64_t count = ds_shape_count(info->meta.shape);
+        if (info->kind == DS_CELL_PARAM && !info->frozen && count >= spec->threshold) {
+            params[n++] = (late_param){cell, ends[cell], count};
+            all += count;
+        }
+    }
+    qsort(params, n, sizeof *params, by_end);
+    const double room = (1.0 - spec->ratio) * (double)all + 0.5;
+    for (uint32_t i = 0; i < n && (double)(kept + params[i].count) <= room; ++i) {
+        stays[params[i].cell] = true;
+        kept += params[i].count;
+    }
+    free(params);
+    return DS_OK;
 }
 
 /* What updates read of a parameter: masks are read in the forward pass, the errors of what is sent
@@ -41,27 +91,17 @@ static bool is_of_update(const ds_cell_info *info)
            info->kind != DS_CELL_WORKER_ERROR && info->kind != DS_CELL_SERVER_ERROR;
 }
 
-ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
-                            dsi_residencies *residencies)
+/* states, all false: whether those of a parameter go, which comes before them. */
+static void fill(const dsi_offload_spec *spec, const ds_cells *cells, const bool *stays,
+                 bool *states, const dsi_residencies *residencies)
 {
-    const uint32_t n = ds_cells_count(cells);
-    chooser c = {.spec = spec};
-    residencies->items = calloc((size_t)n + 1, sizeof *residencies->items);
-    if (residencies->items == NULL) {
-        return DS_ERR_NOMEM;
-    }
-    residencies->n = n;
-    residencies->capacity = n + 1;
-    bool *states = calloc((size_t)n + 1, sizeof *states); /* of parameters that come first */
-    if (states == NULL) {
-        return DS_ERR_NOMEM;
-    }
-    for (ds_cell cell = 0; cell < n; ++cell) {
+    chooser c = {.spec = spec, .stays = stays};
+    for (ds_cell cell = 0; cell < residencies->n; ++cell) {
         const ds_cell_info *info = ds_cells_get(cells, cell);
         dsi_cell_residency residency = {.where = DSI_RESIDENCY_DEVICE, .parent = DS_NONE};
         bool params = false;
         if (info->kind == DS_CELL_PARAM && !info->frozen) {
-            choose(&c, ds_shape_count(info->meta.shape), &states[cell], &params);
+            choose(&c, cell, ds_shape_count(info->meta.shape), &states[cell], &params);
             residency.where = params ? spec->params : DSI_RESIDENCY_DEVICE;
         } else if (info->kind == DS_CELL_PARAM) {
             const bool large = ds_shape_count(info->meta.shape) >= spec->threshold;
@@ -73,8 +113,30 @@ ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
         }
         residencies->items[cell] = residency;
     }
+}
+
+ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
+                            const uint32_t *ends, dsi_residencies *residencies)
+{
+    const uint32_t n = ds_cells_count(cells);
+    const bool last = spec->by_gradient && ends != NULL;
+    ds_status status = DS_OK;
+    bool *states = calloc((size_t)n + 1, sizeof *states);
+    bool *stays = calloc((size_t)n + 1, sizeof *stays);
+    residencies->items = calloc((size_t)n + 1, sizeof *residencies->items);
+    if (states == NULL || stays == NULL || residencies->items == NULL) {
+        status = DS_ERR_NOMEM;
+    } else {
+        residencies->n = n;
+        residencies->capacity = n + 1;
+        status = last ? keep_last(spec, cells, ends, stays) : DS_OK;
+    }
+    if (status >= 0) {
+        fill(spec, cells, last ? stays : NULL, states, residencies);
+    }
     free(states);
-    return DS_OK;
+    free(stays);
+    return status;
 }
 
 /* What might move of a section, and whether any of it does. */

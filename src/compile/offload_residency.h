@@ -13,6 +13,9 @@ typedef struct dsi_offload_spec {
     dsi_residency states; /* of gradients, master weights and moments */
     dsi_residency chosen; /* of ZenFlow's chosen columns and their moments */
     double ratio;         /* part of the parameters whose states go there */
+    bool by_gradient;     /* those that stay are the ones whose gradients come last; else they are
+                             spread over all */
+    bool choose_ratio;    /* the cost model does, where there is a profile of the device */
     int64_t max_resident; /* elements of parameters that stay on the device all the same */
     int64_t threshold;    /* a parameter with fewer elements stays, with its states */
     dsi_offload how;
@@ -34,9 +37,11 @@ typedef struct dsi_offload_spec {
 
 bool dsi_offload_is_on(const dsi_offload_spec *spec);
 
-/* Fills residencies for the cells of the logical table. Pure. Errors: ERR_NOMEM. */
+/* Fills residencies for the cells of the logical table. ends: per cell of a parameter when its
+ * gradient is complete, larger is later; of by_gradient, else it may be NULL. Pure. Errors:
+ * ERR_NOMEM. */
 ds_status dsi_offload_rules(const dsi_offload_spec *spec, const ds_cells *cells,
-                            dsi_residencies *residencies);
+                            const uint32_t *ends, dsi_residencies *residencies);
 
 enum { DSI_OFFLOAD_PARAMS, DSI_OFFLOAD_STATES, DSI_OFFLOAD_SECTIONS };
 enum { DSI_OFFLOAD_WHY_BYTES = 256 };

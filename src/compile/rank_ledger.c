@@ -55,6 +55,11 @@ static size_t other_slots(const dsi_plan *plan)
     return plan->pool.bytes - first;
 }
 
+size_t dsi_rank_context_bytes(uint32_t n_ranks)
+{
+    return (size_t)CONTEXT_BYTES + (n_ranks > 1 ? DEVICE_COMM_BYTES : 0);
+}
+
 static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
                       dsi_ledger *ledger)
 {
@@ -75,8 +80,7 @@ static ds_status fill(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_devi
     DS_TRY(add_whole_run(ledger, DSI_MEMORY_HOST_STATE, DSI_RESIDENCY_HOST, tables, "plans"));
     if (own_device) {
         DS_TRY(add_whole_run(ledger, DSI_MEMORY_PROCESS, DSI_RESIDENCY_DEVICE,
-                             (size_t)CONTEXT_BYTES + (n_ranks > 1 ? DEVICE_COMM_BYTES : 0),
-                             "context, communicators"));
+                             dsi_rank_context_bytes(n_ranks), "context, communicators"));
     }
     return add_whole_run(ledger, DSI_MEMORY_PROCESS, DSI_RESIDENCY_HOST,
                          PROCESS_BYTES + (n_ranks > 1 ? COMM_BYTES : 0), "process");

@@ -14,4 +14,7 @@
 ds_status dsi_rank_ledger(const dsi_rank_plan *plan, uint32_t n_ranks, bool own_device,
                           dsi_ledger **ledger_out);
 
+/* What a process takes of a device with memory of its own beside cells and arenas: assumed. */
+size_t dsi_rank_context_bytes(uint32_t n_ranks);
+
 #endif

@@ -4,6 +4,7 @@
  *   rank_mesh.c    what the mesh says
  *   rank_lower.c   from a logical graph to a plan: the passes, in their order
  *   rank_fit.c     the plans of training and evaluation, by the first memory choice that fits
+ *   state_place.c  which optimizer states stay on a device with memory of its own
  */
 #ifndef DSI_COMPILE_RANK_MAKER_H
 #define DSI_COMPILE_RANK_MAKER_H

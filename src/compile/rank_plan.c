@@ -2,6 +2,7 @@
 /* From model and configuration to what a rank runs. See rank_plan.h. */
 #include "compile/packed_layers.h"
 #include "compile/rank_maker.h"
+#include "compile/state_place.h"
 #include "compile/tensor_specs.h"
 
 #include "pass/vocab_parts.h"
@@ -88,16 +89,20 @@ static void shift_phases(dsi_rank_maker *m)
 }
 
 /* Placements of all logical cells. Parts of cells come behind those of evaluation. */
-static ds_status find_residencies(dsi_rank_maker *m)
+static ds_status find_residencies(dsi_rank_maker *m, const ds_graph *graph)
 {
     if (!dsi_offload_is_on(&m->spec.offload)) {
         return DS_OK;
     }
     DS_TRY(declare_eval(m));
-    if (dsi_offload_rules(&m->spec.offload, m->plan.cells, &m->plan.residencies) < 0) {
+    uint32_t *ends = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *ends);
+    if (ends == NULL) {
         return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
-    dsi_offload_idle(&m->spec.offload, m->plan.cells, &m->plan.residencies, m->plan.idle);
+    dsi_state_ends(graph, ends);
+    const ds_status status = dsi_state_residencies(m, ends, m->spec.offload.ratio);
+    free(ends);
+    DS_TRY(status);
     if (dsi_rank_n_stages(m) > 1) {
         const size_t bytes = m->plan.residencies.n * sizeof *m->residencies;
         m->residencies = malloc(bytes + 1);
@@ -215,7 +220,7 @@ static ds_status build_plans(dsi_rank_maker *m)
     m->trained = graph;
     shift_phases(m);
     ds_status status = deal_cells(m, graph);
-    status = status >= 0 ? find_residencies(m) : status;
+    status = status >= 0 ? find_residencies(m, graph) : status;
     if (status >= 0) {
         status = share_experts(m, graph);
     }
@@ -223,7 +228,8 @@ static ds_status build_plans(dsi_rank_maker *m)
         status = shard_layers(m, graph);
     }
     if (status >= 0) {
-        status = dsi_rank_lower_to_fit(m, graph);
+        status = dsi_state_is_open(m) ? dsi_state_place_to_fit(m, graph)
+                                      : dsi_rank_lower_to_fit(m, graph);
     }
     ds_graph_destroy(&graph);
     return status;

@@ -7,6 +7,7 @@
 #define DSI_COMPILE_RANK_PLAN_H
 
 #include "compile/memory_policy.h"
+#include "cost/device.h"
 #include "cost/ledger.h"
 #include "pass/chunks.h"
 #include "pipe/pipe_schedule.h"
@@ -22,7 +23,23 @@ typedef struct dsi_rank_request {
     uint32_t stage;                  /* of the pipeline, from 0: whose plan is made */
     const dsi_memory_choice *choice; /* of the memory policy, as another stage's plan has it, which
                                         is every stage's; NULL: the first that fits */
+    const dsi_device *device; /* of one rank, with memory of its own: what super_offload's states
+                                 are placed by (state_place.h); NULL: unknown */
+    uint32_t n_local;         /* ranks of its node; 0: 1 */
+    size_t memory;            /* bytes that a rank may use of it; 0: all */
 } dsi_rank_request;
+
+/* Where the cost model has put optimizer states. Parameters are in buckets, in the order in which
+ * the backward pass ends with their gradients: the last `n_kept` keep their states on the device,
+ * those of the others are the host's, and so are their updates. Seconds are of a planned step. */
+typedef struct dsi_state_place {
+    bool on; /* it has chosen */
+    uint32_t n_buckets, n_kept, n_tried;
+    int64_t elements, kept; /* of parameters, those that the threshold keeps apart */
+    double ratio;           /* offload_optimizer.ratio that is the same choice */
+    double seconds, host_seconds, device_seconds; /* chosen, none kept, all kept; 0: does not fit */
+    size_t lacks;                                 /* bytes that all on the device lacks; 0: none */
+} dsi_state_place;
 
 enum { DSI_RANK_AXES_MOST = 32 };
 
@@ -38,8 +55,9 @@ typedef struct dsi_rank_plan {
     int64_t axes[DSI_RANK_AXES_MOST]; /* codes of the axes that collectives of any stage are along,
                                          in an order that is the same on all ranks */
     uint32_t n_axes;
-    dsi_memory_choice choice;                               /* in force */
-    uint32_t n_kept;                                        /* losses that keep their logits */
+    dsi_memory_choice choice; /* in force */
+    uint32_t n_kept;          /* losses that keep their logits */
+    dsi_state_place place;
     char idle[DSI_OFFLOAD_SECTIONS][DSI_OFFLOAD_WHY_BYTES]; /* why a section moves nothing, or "" */
 } dsi_rank_plan;
 

@@ -37,6 +37,8 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
         .states = residency(v, states->device, apart),
         .chosen = residency(v, z->zenflow.offload ? DS_OFFLOAD_CPU : DS_OFFLOAD_NONE, apart),
         .ratio = states->ratio,
+        .by_gradient = states->super_offload,
+        .choose_ratio = states->super_offload && !states->ratio_given,
         .max_resident = params->device == DS_OFFLOAD_NVME ? params->max_in_cpu : 0,
         .threshold = z->param_persistence_threshold,
         .how = {.chunk = z->sub_group_size,
@@ -71,12 +73,12 @@ dsi_offload_spec dsi_offload_read(const ds_config_values *v, bool apart)
     return spec;
 }
 
-ds_status dsi_run_check_super_offload(ds_ctx *ctx, const ds_config_values *v,
+ds_status dsi_run_check_super_offload(ds_ctx *ctx, const ds_config_values *v, bool apart,
                                       const dsi_engine_spec *spec)
 {
     const ds_accel *accel = dsi_accel_chosen(&spec->accel);
     const bool asked = v->zero.offload_optimizer.super_offload;
-    if (asked && accel->memory->on_host && !accel->counts_only) {
+    if (asked && !apart && !accel->counts_only) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "zero_optimization.offload_optimizer.super_offload: the accelerator %s has "
                        "no memory apart from the host's, where updates are already; use the "
@@ -86,12 +88,12 @@ ds_status dsi_run_check_super_offload(ds_ctx *ctx, const ds_config_values *v,
     }
     const dsi_train_spec *t = &spec->train;
     if (asked && (t->schedule_free.on || t->onebit.on || t->muon.on || t->adafactor.on ||
-                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || t->stages > 1)) {
+                  t->adam_8bit.on || t->optimizer == DS_OPTIMIZER_LAMB || spec->zero.pp > 1)) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,
                        "zero_optimization.offload_optimizer.super_offload with %s: updates ahead "
                        "of the norm are those of Adam, AdamW, AdEMAMix, Lion, Adagrad and SGD in "
                        "one stage; change one of them",
-                       t->stages > 1 ? "a pipeline" : "this optimizer");
+                       spec->zero.pp > 1 ? "a pipeline" : "this optimizer");
     }
     return DS_OK;
 }

@@ -151,13 +151,15 @@ static dsi_recompute read_recompute(const ds_config_activation_checkpointing *a)
                            .operators = a->operators};
 }
 
-void dsi_run_follow_accel(const ds_config_values *v, dsi_engine_spec *spec)
+ds_status dsi_run_follow_accel(ds_ctx *ctx, const ds_config_values *v, bool apart,
+                               dsi_engine_spec *spec)
 {
     spec->isa = dsi_accel_isa(&spec->accel);
-    spec->offload = dsi_offload_read(v, !dsi_accel_chosen(&spec->accel)->memory->on_host);
+    spec->offload = dsi_offload_read(v, apart);
     spec->host_cores = v->zero.offload_optimizer.cpuadam_cores;
     spec->train.speculative = v->zero.offload_optimizer.super_offload && spec->offload.how.host &&
                               !dsi_train_is_early(&spec->train);
+    return dsi_run_check_super_offload(ctx, v, apart, spec);
 }
 
 static dsi_flops_spec read_flops(const ds_config_flops_profiler *f)
@@ -323,6 +325,6 @@ ds_status dsi_engine_read_config(ds_ctx *ctx, const ds_engine_params *params, ds
     DS_TRY(check_optimizer(ctx, spec));
     DS_TRY(dsi_adapter_check_vocab(params->adapter, params->model));
     DS_TRY(dsi_accel_choose(ctx, params->accelerator, &spec->accel));
-    dsi_run_follow_accel(v, spec);
-    return dsi_run_check_super_offload(ctx, v, spec);
+    const bool apart = !dsi_accel_chosen(&spec->accel)->memory->on_host;
+    return dsi_run_follow_accel(ctx, v, apart, spec);
 }

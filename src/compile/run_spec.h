@@ -84,8 +84,10 @@ ds_status dsi_run_mesh(ds_ctx *ctx, const ds_config_values *values, uint32_t n_r
  * is apart from it only when device_memory is given. Pure. */
 dsi_offload_spec dsi_offload_read(const ds_config_values *values, bool apart);
 
-/* What of a run follows from its accelerator, which has been chosen. */
-void dsi_run_follow_accel(const ds_config_values *values, dsi_engine_spec *spec);
+/* What of a run follows from its accelerator, which has been chosen. apart: the device has memory
+ * of its own. Errors: ERR_UNSUPPORTED names a key that needs another accelerator or optimizer. */
+ds_status dsi_run_follow_accel(ds_ctx *ctx, const ds_config_values *values, bool apart,
+                               dsi_engine_spec *spec);
 
 /* The engine's numbers from a resolved configuration; params->config is read, also seq_length,
  * seed, loss and gradient outputs. zero.mesh.n_ranks is left 0. */

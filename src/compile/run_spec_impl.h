@@ -10,7 +10,7 @@
 ds_status dsi_run_read_losses(ds_ctx *ctx, const ds_engine_params *params,
                               const ds_config_values *v, dsi_engine_spec *spec);
 /* run_offload.c: what updates on the host go with; spec is complete. Errors: ERR_UNSUPPORTED. */
-ds_status dsi_run_check_super_offload(ds_ctx *ctx, const ds_config_values *v,
+ds_status dsi_run_check_super_offload(ds_ctx *ctx, const ds_config_values *v, bool apart,
                                       const dsi_engine_spec *spec);
 
 #endif

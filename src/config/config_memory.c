@@ -83,6 +83,7 @@ static void offload(dsi_eval *eval)
     offload_to(eval, "offload_param", &eval->values->zero.offload_param, 3);
     offload_to(eval, "offload_optimizer", &eval->values->zero.offload_optimizer, 1);
     const dsi_item *ratio = dsi_item_find(eval, "zero_optimization.offload_optimizer.ratio");
+    eval->values->zero.offload_optimizer.ratio_given = dsi_item_given(ratio);
     if (dsi_item_given(ratio) && dsi_node_real(ratio->node) < 1 && eval->values->zero.stage != 3) {
         dsi_item_error(eval, ratio,
                        "expected zero_optimization.stage 3 with a ratio below 1, found stage "

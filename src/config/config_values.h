@@ -98,6 +98,7 @@ typedef struct ds_config_offload {
     int64_t max_in_cpu;                 /* of parameters: elements that stay in memory under nvme */
     bool pipeline_read, pipeline_write; /* of states */
     double ratio;                       /* of states: part of the parameters that is offloaded */
+    bool ratio_given;                   /* and the configuration says it */
     bool super_offload; /* of states: updates on the host do not wait for the norm */
     double
         cpuadam_cores; /* of states: share of the threads that update them on the host; 0: none */

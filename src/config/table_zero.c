@@ -55,8 +55,10 @@ static const dsi_option offload_optimizer_rows[] = {
     B("fast_init", "false", NO_EFFECT, "Faster start with offload to disk.",
       NOTE("the start writes each tensor once either way")),
     R("ratio", "1.0", IN_FORCE,
-      "Part of the parameters whose states are offloaded; below 1 only in stage 3.", MIN(0), MAX(1),
-      STATES(ratio)),
+      "Part of the parameters whose states are offloaded; below 1 only in stage 3. With "
+      "super_offload those whose gradients come last stay, and ds_plan --device chooses the part "
+      "where nothing is given.",
+      MIN(0), MAX(1), STATES(ratio)),
     B("super_offload", "false", IN_FORCE,
       "Beside a GPU, with device cpu: what lives in host memory is updated there in the backward "
       "pass, before it is known whether gradients are clipped or a step is skipped; then a copy of "

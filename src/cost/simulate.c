@@ -26,6 +26,14 @@ static bool holds_thread(const dsi_sim_step *step)
     return step->kind == DSI_STEP_RUN && step->stream == DSI_STREAM_COMPUTE;
 }
 
+/* What the processor does: updates at the profile's rate of Adam, else what memory carries. */
+static double host_seconds(const dsi_device *d, const dsi_work *work)
+{
+    const double adam = 28.0; /* bytes a parameter: value and two moments both ways, gradient */
+    const bool update = work->op_class == DS_CLASS_OPTIMIZER && d->host_adam > 0.0;
+    return work->bytes / (update ? adam * d->host_adam : d->host_bandwidth);
+}
+
 static double step_seconds(const dsi_sim *sm, const dsi_sim_step *step)
 {
     const dsi_device *d = sm->device;
@@ -42,7 +50,7 @@ static double step_seconds(const dsi_sim *sm, const dsi_sim_step *step)
     case DSI_STREAM_HOST_OUT:
         return dsi_time_host(d, step->work.bytes, local);
     case DSI_STREAM_HOST:
-        return step->work.bytes * (double)(local > 0 ? local : 1) / d->host_bandwidth;
+        return host_seconds(d, &step->work) * (double)(local > 0 ? local : 1);
     case DSI_STREAM_DISK_READ:
     case DSI_STREAM_DISK_WRITE:
         return dsi_time_disk(d, step->stream == DSI_STREAM_DISK_WRITE, step->work.bytes, local);
@@ -102,6 +110,12 @@ static ds_status check_step(const dsi_sim *sm, uint32_t s)
     if (step->kind == DSI_STEP_START && step->stream == DSI_STREAM_COMPUTE) {
         return bad_step(sm, s, "computation runs, it is not started");
     }
+    for (uint32_t i = 0; i < step->n_after; ++i) {
+        if (step->kind != DSI_STEP_START || step->after[i] >= s ||
+            steps[step->after[i]].kind != DSI_STEP_START) {
+            return bad_step(sm, s, "it is behind no earlier start");
+        }
+    }
     sm->seconds[s] = step_seconds(sm, step);
     if (!isfinite(sm->seconds[s]) || sm->seconds[s] < 0.0) {
         return ds_fail(
@@ -133,9 +147,26 @@ static double beside_other(const dsi_sim *sm, dsi_sim_stream stream)
     return shares ? fmin(1.0, 0.5 * d->disk_both / own) : 1.0;
 }
 
+/* Whether what a stream has next waits for another one. The first of all that is under way never
+ * does. */
+static bool is_held(const dsi_sim *sm, uint32_t s)
+{
+    const dsi_sim_step *step = &sm->spec->steps[s];
+    for (uint32_t i = 0; i < step->n_after; ++i) {
+        if (sm->under_way[step->after[i]]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Speed of a stream's work: of its own rate. */
 static double speed_of(const dsi_sim *sm, dsi_sim_stream stream, bool computing)
 {
+    const uint32_t head = sm->lanes[stream].head;
+    if (head != DS_NONE && is_held(sm, head)) {
+        return 0.0;
+    }
     if (is_disk(stream)) {
         return beside_other(sm, stream);
     }
@@ -163,7 +194,7 @@ static void elapse(dsi_sim *sm, double dt, bool computing)
     sm->now += dt;
     for (int i = 0; i < DSI_STREAM_COUNT; ++i) {
         const uint32_t s = sm->lanes[i].head;
-        if (s != DS_NONE && sm->remaining[s] <= 1e-9 * sm->seconds[s]) {
+        if (s != DS_NONE && sm->remaining[s] <= 1e-9 * sm->seconds[s] && !is_held(sm, s)) {
             sm->began[s] = isnan(sm->began[s]) ? sm->now : sm->began[s];
             sm->under_way[s] = false;
             sm->lanes[i].head = sm->next[s];

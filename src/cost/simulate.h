@@ -3,7 +3,8 @@
  *
  * Every rank runs the same steps, so one rank is simulated. A host thread issues the steps in
  * order; RUN occupies its stream and holds the thread; START puts its work on its stream, which
- * goes on by itself as far as the device overlaps; WAIT holds the thread until that work has ended.
+ * goes on by itself as far as the device overlaps, behind what it waits for of other streams; WAIT
+ * holds the thread until that work has ended.
  * Phases are simulated once, and the step is composed of them as the engine runs them: accumulation
  * × (forward, backward), then the phases behind them. A move may end in a later phase than it
  * starts in, or in the forward phase of the next step, whose WAIT then stands before its START
@@ -44,13 +45,15 @@ typedef struct dsi_sim_step {
     uint32_t start; /* of a WAIT: index of its START; one behind it is of the step before */
     ds_phase phase;
     dsi_sim_stream stream;
-    const char *op;    /* operator's name */
-    const char *scope; /* may be NULL */
-    dsi_work work;     /* of COMPUTE; of the other streams only work.bytes: what is moved */
-    ds_comm_op coll;   /* of COMM */
-    dsi_group group;   /* of COMM */
-    int64_t axes;      /* of COMM: those of the mesh (place/mesh.h) */
-    double seconds;    /* above 0: known from elsewhere, used instead of the model */
+    const char *op;        /* operator's name */
+    const char *scope;     /* may be NULL */
+    dsi_work work;         /* of COMPUTE; of the other streams only work.bytes: what is moved */
+    ds_comm_op coll;       /* of COMM */
+    dsi_group group;       /* of COMM */
+    int64_t axes;          /* of COMM: those of the mesh (place/mesh.h) */
+    double seconds;        /* above 0: known from elsewhere, used instead of the model */
+    const uint32_t *after; /* of START: earlier STARTs that end before its work begins */
+    uint32_t n_after;
 } dsi_sim_step;
 
 typedef struct dsi_sim_spec {

@@ -78,7 +78,7 @@ static ds_status find_residencies(ds_generator *g)
     if (o->found) {
         return DS_OK;
     }
-    if (dsi_offload_rules(&o->spec, g->cells, &o->residencies) < 0) {
+    if (dsi_offload_rules(&o->spec, g->cells, NULL, &o->residencies) < 0) {
         return ds_fail(g->ctx, DS_ERR_NOMEM, "no memory for residencies");
     }
     dsi_offload_idle(&o->spec, g->cells, &o->residencies, why);

@@ -90,15 +90,32 @@ static dsi_sim_step make_step(const dsi_plan *plan, const dsi_step *step, uint32
     return sim;
 }
 
+/* The STARTs of this training step whose events a START waits for by itself. What the computing
+ * stream has done by then the simulated thread has done as well. */
+static void order_start(const dsi_plan *plan, uint32_t s, uint32_t *after, dsi_sim_step *sim)
+{
+    const dsi_step *step = &plan->steps[s];
+    sim->after = after;
+    for (uint32_t i = 0; i < step->n_waits && step->kind == DSI_STEP_START; ++i) {
+        const uint32_t behind = plan->events[plan->waits[step->wait_at + i]];
+        if (behind < s && plan->steps[behind].kind == DSI_STEP_START) {
+            after[sim->n_after++] = behind;
+        }
+    }
+}
+
 ds_status dsi_plan_sim_steps(const dsi_plan *plan, uint32_t ranks_per_node,
                              const dsi_residencies *residencies, dsi_sim_step **steps_out)
 {
-    dsi_sim_step *steps = calloc((size_t)plan->n_steps + 1, sizeof *steps);
+    const size_t bytes = ((size_t)plan->n_steps + 1) * sizeof(dsi_sim_step);
+    dsi_sim_step *steps = calloc(1, bytes + plan->n_waits * sizeof(uint32_t));
     if (steps == NULL) {
         return ds_fail(plan->ctx, DS_ERR_NOMEM, "no memory for %u simulated steps", plan->n_steps);
     }
+    uint32_t *after = (uint32_t *)(void *)((char *)steps + bytes); /* behind the steps */
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         steps[s] = make_step(plan, &plan->steps[s], ranks_per_node, residencies);
+        order_start(plan, s, after + plan->steps[s].wait_at, &steps[s]);
     }
     *steps_out = steps;
     return DS_OK;

@@ -51,6 +51,33 @@ static void put_run(dsi_buf *text, const dsi_plan_report *r)
         memory);
 }
 
+/* A split's planned step; null where it does not fit. */
+static void put_seconds(dsi_buf *text, const char *name, double seconds)
+{
+    dsi_buf_printf(text, ", \"%s\": ", name);
+    if (seconds > 0.0) {
+        dsi_buf_printf(text, "%.9g", seconds);
+    } else {
+        dsi_buf_puts(text, "null");
+    }
+}
+
+static void put_place(dsi_buf *text, const dsi_state_place *place)
+{
+    if (!place->on) {
+        return;
+    }
+    dsi_buf_printf(text,
+                   "  \"super_offload\": {\"buckets\": %u, \"kept\": %u, \"planned\": %u, "
+                   "\"elements\": %lld, \"kept_elements\": %lld, \"ratio\": %.15g",
+                   place->n_buckets, place->n_kept, place->n_tried, (long long)place->elements,
+                   (long long)place->kept, place->ratio);
+    put_seconds(text, "seconds", place->seconds);
+    put_seconds(text, "host_seconds", place->host_seconds);
+    put_seconds(text, "device_seconds", place->device_seconds);
+    dsi_buf_printf(text, ", \"device_lacks\": %zu},\n", place->lacks);
+}
+
 static void put_kinds(dsi_buf *text, const char *name, const size_t *bytes)
 {
     const char *comma = "";
@@ -202,6 +229,7 @@ ds_status dsi_report_json(const dsi_printed *printed, char **text_out)
     dsi_buf text = dsi_buf_make(TEXT_CEILING);
     dsi_buf_puts(&text, "{\n  \"ds_plan\": 1,\n");
     put_run(&text, report);
+    put_place(&text, &report->plan.place);
     const ds_status status = put_memory(&text, report);
     put_comm(&text, report);
     put_streams(&text, report);

@@ -3,8 +3,8 @@
 #include "report/plan_report.h"
 
 #include "base/clock.h"
+#include "compile/rank_time.h"
 #include "op/ops.h"
-#include "plan/plan_sim.h"
 #include "report/plan_stages.h"
 
 #include <math.h>
@@ -12,31 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase)
+static uint32_t ranks_of_node(const dsi_report_request *request)
 {
-    const dsi_train_phases *own = &report->plan.own.phases;
-    const dsi_onebit_phases *onebit = &own->onebit;
-    return (phase == own->norm && onebit->own_norm != DS_NONE) ||
-           (phase == own->update && onebit->frozen != DS_NONE) || phase == onebit->freeze ||
-           (phase == onebit->frozen && onebit->local != DS_NONE);
+    const uint32_t n_nodes = request->n_nodes > 0 ? request->n_nodes : 1;
+    return (request->n_ranks + n_nodes - 1) / n_nodes;
 }
 
-/* Of the steps, how many run a phase; warm-up apart. What the rest waits for when it is weighed is
- * not known before the run: counted as every step. */
-static double share_of(const dsi_plan_report *report, ds_phase phase)
+bool dsi_report_is_warm_up(const dsi_plan_report *report, ds_phase phase)
 {
-    const dsi_zenflow_spec *z = &report->spec.train.zenflow;
-    const dsi_zenflow_phases *own = &report->plan.own.phases.zenflow;
-    if (dsi_report_is_warm_up(report, phase)) {
-        return 0.0;
-    }
-    if (phase == own->settle || phase == own->choose || phase == own->fetch) {
-        return z->select_every > 0 ? 1.0 / (double)z->select_every : 0.0;
-    }
-    if (phase == own->take || phase == own->rest) {
-        return z->weighs || z->update_every < 1 ? 1.0 : 1.0 / (double)z->update_every;
-    }
-    return 1.0;
+    return dsi_rank_is_warm_up(&report->plan.own.phases, phase);
 }
 
 const char *dsi_report_phase(const dsi_plan_report *report, ds_phase phase)
@@ -49,7 +33,7 @@ static double report_runs(const dsi_plan_report *report, ds_phase phase)
 {
     return dsi_phase_is_micro(&report->plan.train_plan->phases, phase)
                ? (double)report->spec.train.accumulation
-               : share_of(report, phase);
+               : dsi_rank_phase_share(&report->spec.train, &report->plan.own.phases, phase);
 }
 
 size_t dsi_report_need(const dsi_plan_report *report)
@@ -61,9 +45,7 @@ size_t dsi_report_need(const dsi_plan_report *report)
 /* What the ranks of a node put into a host's memory that is apart from the device's. */
 static size_t host_need(const dsi_plan_report *r)
 {
-    const uint32_t n_nodes = r->request.n_nodes > 0 ? r->request.n_nodes : 1;
-    const size_t local = (r->request.n_ranks + n_nodes - 1) / n_nodes;
-    return local * r->total[DSI_RESIDENCY_HOST];
+    return ranks_of_node(&r->request) * r->total[DSI_RESIDENCY_HOST];
 }
 
 bool dsi_report_lacks(const dsi_plan_report *report, dsi_shortage *shortage_out)
@@ -214,32 +196,11 @@ static void count_steps(dsi_plan_report *r)
     }
 }
 
-static ds_status simulate(ds_ctx *ctx, dsi_plan_report *r)
+static ds_status simulate(dsi_plan_report *r)
 {
-    const dsi_report_request *request = &r->request;
-    const dsi_train_spec *train = &r->spec.train;
-    const uint32_t n_nodes = request->n_nodes > 0 ? request->n_nodes : 1;
-    const uint32_t local = (request->n_ranks + n_nodes - 1) / n_nodes;
-    r->device = dsi_device_of_rank(request->device, local, request->n_threads);
-    DS_TRY(dsi_plan_sim_steps(r->plan.train_plan, local, &r->plan.residencies, &r->sim_steps));
-    const dsi_schedule pipe = dsi_rank_schedule(&r->spec);
-    dsi_sim_spec spec = {
-        .device = &r->device,
-        .idle_share = pipe.n_ranks > 1 ? dsi_schedule_idle_share(&pipe) : 0.0,
-        .steps = r->sim_steps,
-        .n_steps = r->plan.train_plan->n_steps,
-        .local_ranks = local,
-        .accumulation = train->accumulation,
-        .phases = &r->plan.train_plan->phases,
-        .clear_bytes = train->accumulation > 1 ? dsi_plan_clear_bytes(r->plan.train_plan) : 0.0,
-        .model_flops = r->model_flops / (double)train->accumulation,
-        .tokens = (double)dsi_train_rows(train) * (double)train->seq_length,
-        .peak_dtype = train->dtype};
-    for (ds_phase phase = dsi_phases_micro(spec.phases); phase < spec.phases->n; ++phase) {
-        const double share = share_of(r, phase);
-        spec.share[phase] = share > 0.0 ? share : -1.0;
-    }
-    return dsi_simulate(ctx, &spec, &r->timeline);
+    const double flops = r->model_flops / (double)r->spec.train.accumulation;
+    return dsi_rank_simulate(&r->plan, &r->spec, &r->device, ranks_of_node(&r->request), flops,
+                             &r->sim_steps, &r->timeline);
 }
 
 static bool is_elsewhere(const dsi_report_request *request)
@@ -248,18 +209,23 @@ static bool is_elsewhere(const dsi_report_request *request)
 }
 
 /* Kernels of a device of elsewhere are those of the null accelerator, without workspace, unless an
- * accelerator is named: that needs no device here. */
+ * accelerator is named: that needs no device here. The null accelerator has no memory: whether that
+ * is the host's, the profile says. */
 static ds_status read_config(ds_ctx *ctx, const ds_engine_params *params, dsi_plan_report *r)
 {
     const char *asked = params->accelerator;
     ds_engine_params own = *params;
-    own.accelerator = is_elsewhere(&r->request) ? "null" : asked;
-    DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
-    if (is_elsewhere(&r->request) && !dsi_accel_is_auto(asked)) {
-        DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
-        dsi_run_follow_accel(dsi_config_values(params->config), &r->spec);
+    if (!is_elsewhere(&r->request)) {
+        return dsi_engine_read_config(ctx, params, &r->spec);
     }
-    return DS_OK;
+    own.accelerator = "null";
+    DS_TRY(dsi_engine_read_config(ctx, &own, &r->spec));
+    if (!dsi_accel_is_auto(asked)) {
+        DS_TRY(dsi_accel_choose_to_plan(ctx, asked, &r->spec.accel));
+    }
+    const ds_accel *accel = dsi_accel_chosen(&r->spec.accel);
+    const bool apart = accel->counts_only || !accel->memory->on_host;
+    return dsi_run_follow_accel(ctx, dsi_config_values(params->config), apart, &r->spec);
 }
 
 static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_report *r)
@@ -277,19 +243,25 @@ static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_rep
     dsi_accel_for_ranks(&r->spec.accel, request->n_ranks);
     DS_TRY(dsi_zero_set_ranks(ctx, &r->spec.zero, request->n_ranks));
     r->spec.room = dsi_memory_room(request->memory);
+    if (request->device != NULL) {
+        r->device = dsi_device_of_rank(request->device, ranks_of_node(request), request->n_threads);
+    }
     const dsi_rank_request rank = {.model = request->model,
                                    .spec = &r->spec,
                                    .frozen = request->frozen,
                                    .n_frozen = request->n_frozen,
                                    .n_threads = request->n_threads,
                                    .stage = request->stage,
-                                   .choice = choice};
+                                   .choice = choice,
+                                   .device = is_elsewhere(request) ? &r->device : NULL,
+                                   .n_local = ranks_of_node(request),
+                                   .memory = request->memory};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_active(r);
     count_steps(r);
     DS_TRY(count_memory(r));
-    DS_TRY(request->device != NULL ? simulate(ctx, r) : DS_OK);
+    DS_TRY(request->device != NULL ? simulate(r) : DS_OK);
     r->step_time = r->timeline != NULL ? r->timeline->step.seconds : r->hardware_flops;
     return DS_OK;
 }

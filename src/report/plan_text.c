@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A report of a plan for people. */
 #include "base/buf.h"
+#include "compile/state_place.h"
 #include "report/plan_print.h"
 
 #include <stdio.h>
@@ -73,6 +74,13 @@ static void print_run(dsi_buf *text, const dsi_plan_report *r)
     print_stage(text, r);
     dsi_accel_say(&r->spec.accel, accelerator);
     dsi_buf_printf(text, "\naccelerator: %s\n", accelerator);
+    char place[DSI_STATE_PLACE_BYTES];
+    dsi_state_place_text(&r->plan.place, place);
+    dsi_buf_printf(text, "%s%s", place, place[0] != '\0' ? "\n" : "");
+    const bool apart = r->request.device != NULL && !r->request.device->shared;
+    if (apart && r->total[DSI_RESIDENCY_DISK] > 0 && !r->spec.offload.use_gds) {
+        dsi_buf_puts(text, "on disk: the accelerator cuda refuses that without aio.use_gds true\n");
+    }
     for (int s = 0; s < DSI_OFFLOAD_SECTIONS; ++s) {
         dsi_buf_printf(text, "%s%s", r->plan.idle[s], r->plan.idle[s][0] != '\0' ? "\n" : "");
     }

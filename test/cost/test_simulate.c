@@ -162,6 +162,42 @@ static void queues(void **state)
     dsi_timeline_destroy(&t);
 }
 
+/* What streams wait for by themselves, past the thread: a gradient goes down in 2 s, 3 s behind its
+ * end its update is done, and the parameter comes up in 1 s; a second one goes down meanwhile. The
+ * rates of the host: of an update Adam's, of a copy memory's. */
+static void streams_wait_for_each_other(void **state)
+{
+    (void)state;
+    const ds_phase p = DS_PHASE_BACKWARD;
+    const uint32_t behind[] = {0, 1, 3, 4};
+    dsi_sim_step steps[] = {start(p, DSI_STREAM_HOST_OUT, 2.0),
+                            start(p, DSI_STREAM_HOST, 3.0),
+                            start(p, DSI_STREAM_HOST_IN, 1.0),
+                            start(p, DSI_STREAM_HOST_OUT, 2.0),
+                            start(p, DSI_STREAM_HOST, 0.0),
+                            start(p, DSI_STREAM_HOST_IN, 1.0),
+                            run(p, 2.5),
+                            wait_for(p, 2, DSI_STREAM_HOST_IN),
+                            wait_for(p, 5, DSI_STREAM_HOST_IN)};
+    dsi_device d = overlapping;
+    d.host_bandwidth = 2e9;
+    d.host_adam = 1e9 / 28.0;
+    for (int i = 0; i < 4; ++i) {
+        dsi_sim_step *s = &steps[i < 2 ? i + 1 : i + 2];
+        s->after = &behind[i];
+        s->n_after = 1;
+    }
+    steps[4].work = (dsi_work){.op_class = DS_CLASS_OPTIMIZER, .bytes = 4e9};
+    dsi_timeline *t = simulate(&d, steps, 9, 1);
+    near(t->step.seconds, 2.0 + 3.0 + 4.0 + 1.0);
+    near(t->step.exposed_moves, 7.5);
+    dsi_timeline_destroy(&t);
+    steps[4].work.op_class = DS_CLASS_COPY;
+    t = simulate(&d, steps, 9, 1);
+    near(t->step.seconds, 2.0 + 3.0 + 2.0 + 1.0);
+    dsi_timeline_destroy(&t);
+}
+
 /* A disk of 1 GB/s each way and 1 GB/s in all: 2 s of reading and 1 s of writing at once; at half
  * speed the write ends at 2 s with half of the read left, which then goes on at full speed. */
 static void disk_shared(void **state)
@@ -260,6 +296,11 @@ static void malformed(void **state)
     steps[0] = run(p, 1.0);
     steps[0].kind = DSI_STEP_START;
     CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "not started");
+    const uint32_t itself = 0;
+    steps[0] = start(p, DSI_STREAM_HOST, 1.0);
+    steps[0].after = &itself;
+    steps[0].n_after = 1;
+    CHECK_FAILS(ctx, dsi_simulate(ctx, &spec, &t), DS_ERR_GRAPH, "behind no earlier start");
     steps[0] = start(p, DSI_STREAM_COMM, 0.0);
     steps[0].kind = DSI_STEP_RUN;
     steps[0].group = (dsi_group){16, 8}; /* the device has no network */
@@ -284,7 +325,11 @@ static double account(const dsi_sim_step *steps, uint32_t n)
         } else if (s->stream == DSI_STREAM_COMPUTE) {
             now += s->seconds;
         } else {
-            ends[i] = fmax(now, free_at[s->stream]) + s->seconds;
+            ends[i] = fmax(now, free_at[s->stream]);
+            for (uint32_t k = 0; k < s->n_after; ++k) {
+                ends[i] = fmax(ends[i], ends[s->after[k]]);
+            }
+            ends[i] += s->seconds;
             free_at[s->stream] = ends[i];
             now = s->kind == DSI_STEP_RUN ? ends[i] : now;
         }
@@ -299,8 +344,10 @@ static uint64_t next(uint64_t *seed)
     return *seed >> 33;
 }
 
-/* Starts whose waits follow some steps later, at most four open. */
-static uint32_t random_steps(uint64_t *seed, dsi_sim_step *steps, uint32_t room)
+/* Starts whose waits follow some steps later, at most four open; some are behind others that are
+ * open. */
+static uint32_t random_steps(uint64_t *seed, dsi_sim_step *steps, uint32_t (*after)[4],
+                             uint32_t room)
 {
     uint32_t open[4];
     uint32_t n_open = 0;
@@ -311,8 +358,14 @@ static uint32_t random_steps(uint64_t *seed, dsi_sim_step *steps, uint32_t room)
         const dsi_sim_stream stream =
             (dsi_sim_stream)(DSI_STREAM_COMM + next(seed) % (DSI_STREAM_COUNT - 1));
         if (what == 0 && n_open < 4) {
-            open[n_open++] = n;
-            steps[n++] = start(DS_PHASE_BACKWARD, stream, seconds);
+            steps[n] = start(DS_PHASE_BACKWARD, stream, seconds);
+            steps[n].after = after[n];
+            for (uint32_t k = 0; k < n_open; ++k) {
+                if (next(seed) % 2 == 0) {
+                    after[n][steps[n].n_after++] = open[k];
+                }
+            }
+            open[n_open++] = n++;
         } else if (what == 1 && n_open > 0) {
             const uint32_t s = open[--n_open];
             steps[n++] = wait_for(DS_PHASE_BACKWARD, s, steps[s].stream);
@@ -337,13 +390,14 @@ static void random_plans(void **state)
     uint64_t seed = 11;
     for (int round = 0; round < 500; ++round) {
         dsi_sim_step steps[ROOM];
-        const uint32_t n = random_steps(&seed, steps, ROOM);
+        uint32_t after[ROOM][4];
+        const uint32_t n = random_steps(&seed, steps, after, ROOM);
         dsi_timeline *t = simulate(&overlapping, steps, n, 1);
         dsi_timeline *again = simulate(&overlapping, steps, n, 1);
         const dsi_sim_sum *s = &t->step;
         near(s->seconds, account(steps, n));
         near(s->compute + s->exposed_comm + s->exposed_moves + s->bubble, s->seconds);
-        assert_true(s->exposed_comm <= s->comm + 1e-9 && s->exposed_moves <= s->moves + 1e-9);
+        assert_true(s->exposed_comm + s->exposed_moves <= s->comm + s->moves + 1e-9);
         assert_int_equal(t->n_events, again->n_events);
         for (uint32_t i = 0; i < t->n_events; ++i) {
             assert_true(t->events[i].start == again->events[i].start);
@@ -486,6 +540,7 @@ int main(void)
         cmocka_unit_test(partly_hidden),
         cmocka_unit_test(degrees_of_overlap),
         cmocka_unit_test(queues),
+        cmocka_unit_test(streams_wait_for_each_other),
         cmocka_unit_test(disk_shared),
         cmocka_unit_test(composition),
         cmocka_unit_test(side_phase),

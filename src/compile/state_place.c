@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See state_place.h. Splits are between buckets of about as many elements each. All, none and a
+ * quarter of the splits are planned and simulated, then those between the neighbours of the best.
+ */
+#include "compile/state_place.h"
+
+#include "compile/rank_ledger.h"
+#include "compile/rank_time.h"
+#include "op/ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { BUCKETS_MOST = 16 };
+
+/* ---- the order of gradients ------------------------------------------------------------------ */
+
+/* What is rounded, marked or stored as the gradient of a parameter was there before. */
+static ds_node completed_by(const ds_graph *g, ds_value v)
+{
+    ds_node n = v != DS_NONE ? g->values[v].producer : DS_NONE;
+    while (n != DS_NONE && (g->nodes[n].op == &dsi_op_cast || g->nodes[n].op == &dsi_op_gradient)) {
+        const ds_value from = dsi_node_in(g, &g->nodes[n])[0];
+        n = from != DS_NONE ? g->values[from].producer : DS_NONE;
+    }
+    return n;
+}
+
+void dsi_state_ends(const ds_graph *graph, uint32_t *ends_out)
+{
+    enum { IN_PARAM, IN_GRAD, STORED = 1 };
+    for (ds_node n = 0; n < graph->n_nodes; ++n) {
+        const dsi_node_info *node = &graph->nodes[n];
+        const ds_value *in = dsi_node_in(graph, node);
+        ds_cell param = DS_NONE;
+        ds_value gradient = DS_NONE;
+        if (node->op == &dsi_op_store || node->op == &dsi_op_accumulate) {
+            const ds_cell cell = graph->values[dsi_node_out(graph, node)[0]].cell;
+            const ds_cell_info *info = cell != DS_NONE ? ds_cells_get(graph->cells, cell) : NULL;
+            param = info != NULL && info->kind == DS_CELL_GRAD ? info->of : DS_NONE;
+            gradient = in[STORED];
+        } else if (node->op->role == DS_ROLE_UPDATE && in[IN_PARAM] != DS_NONE &&
+                   in[IN_GRAD] != DS_NONE && graph->values[in[IN_GRAD]].cell == DS_NONE) {
+            param = graph->values[in[IN_PARAM]].cell;
+            gradient = in[IN_GRAD];
+        }
+        const ds_node end = param != DS_NONE ? completed_by(graph, gradient) : DS_NONE;
+        if (end != DS_NONE) {
+            ends_out[param] = end;
+        }
+    }
+}
+
+ds_status dsi_state_residencies(dsi_rank_maker *m, const uint32_t *ends, double ratio)
+{
+    dsi_offload_spec spec = m->request->spec->offload;
+    spec.ratio = ratio;
+    free(m->plan.residencies.items);
+    m->plan.residencies = (dsi_residencies){.items = NULL};
+    if (dsi_offload_rules(&spec, m->plan.cells, ends, &m->plan.residencies) < 0) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_offload_idle(&spec, m->plan.cells, &m->plan.residencies, m->plan.idle);
+    return DS_OK;
+}
+
+/* ---- splits ---------------------------------------------------------------------------------- */
+
+typedef struct placer {
+    dsi_rank_maker *m;
+    const ds_graph *graph;
+    uint32_t *ends;
+    int64_t begin[BUCKETS_MOST + 1]; /* elements kept with so many buckets, the last first */
+    uint32_t n_buckets;
+    int64_t elements;
+    double seconds[BUCKETS_MOST + 1]; /* NAN: not planned; INFINITY: does not fit */
+    uint32_t at;                      /* the split of the plans that there are */
+    uint32_t n_tried;
+    size_t lacks; /* of the last that did not fit */
+} placer;
+
+typedef struct ended {
+    uint32_t end;
+    ds_cell cell;
+    int64_t count;
+} ended;
+
+static int by_end(const void *a, const void *b)
+{
+    const ended *x = a;
+    const ended *y = b;
+    if (x->end != y->end) {
+        return x->end > y->end ? -1 : 1;
+    }
+    return x->cell < y->cell ? -1 : 1;
+}
+
+/* A bucket ends with the parameter that fills it. */
+static ds_status make_buckets(placer *p)
+{
+    const ds_cells *cells = p->m->plan.cells;
+    const dsi_offload_spec *spec = &p->m->request->spec->offload;
+    const uint32_t n_cells = ds_cells_count(cells);
+    uint32_t n = 0;
+    ended *params = calloc((size_t)n_cells + 1, sizeof *params);
+    if (params == NULL) {
+        return ds_fail(p->m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    for (ds_cell c = 0; c < n_cells; ++c) {
+        const ds_cell_info *info = ds_cells_get(cells, c);
+        const int64_t count = ds_shape_count(info->meta.shape);
+        if (info->kind == DS_CELL_PARAM && !info->frozen && count >= spec->threshold) {
+            params[n++] = (ended){p->ends[c], c, count};
+            p->elements += count;
+        }
+    }
+    qsort(params, n, sizeof *params, by_end);
+    int64_t kept = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+        kept += params[i].count;
+        const double filled = (double)BUCKETS_MOST * (double)kept / (double)p->elements;
+        if (i + 1 == n || filled >= (double)(p->n_buckets + 1)) {
+            p->begin[++p->n_buckets] = kept;
+        }
+    }
+    free(params);
+    return DS_OK;
+}
+
+/* Host memory that the ranks of a node need. */
+static double host_bytes(const dsi_rank_maker *m)
+{
+    double bytes = 0.0;
+    for (ds_cell c = 0; c < ds_cells_count(m->plan.local); ++c) {
+        const dsi_cell_residency at = dsi_residency_of(&m->plan.residencies, c);
+        bytes += at.where == DSI_RESIDENCY_HOST && at.parent == DS_NONE
+                     ? (double)ds_meta_bytes(ds_cells_get(m->plan.local, c)->meta)
+                     : 0.0;
+    }
+    return bytes * (double)(m->request->n_local > 0 ? m->request->n_local : 1);
+}
+
+/* Bytes that the plans lack of the device; of a host that is too small, 1. */
+static size_t lacks(const dsi_rank_maker *m)
+{
+    const dsi_rank_request *r = m->request;
+    const size_t mapped = dsi_rank_mapped_bytes(&m->plan);
+    const size_t all = r->memory > 0 ? r->memory : (size_t)r->device->memory_bytes;
+    const size_t need = mapped + dsi_rank_context_bytes(r->spec->zero.mesh.n_ranks);
+    const size_t limit = r->spec->device_memory;
+    const size_t over = need > all ? need - all : 0;
+    const size_t over_limit = limit > 0 && mapped > limit ? mapped - limit : 0;
+    const bool host =
+        r->device->host_memory_bytes > 0.0 && host_bytes(m) > r->device->host_memory_bytes;
+    return over > over_limit ? over : over_limit > 0 ? over_limit : host ? 1 : 0;
+}
+
+static double ratio_of(const placer *p, uint32_t kept)
+{
+    return p->elements > 0 ? 1.0 - (double)p->begin[kept] / (double)p->elements : 1.0;
+}
+
+static ds_status lower(placer *p, uint32_t kept)
+{
+    DS_TRY(dsi_state_residencies(p->m, p->ends, ratio_of(p, kept)));
+    DS_TRY(dsi_rank_lower_to_fit(p->m, p->graph));
+    p->at = kept;
+    return DS_OK;
+}
+
+static ds_status try_split(placer *p, uint32_t kept)
+{
+    const dsi_rank_request *r = p->m->request;
+    dsi_sim_step *steps = NULL;
+    dsi_timeline *timeline = NULL;
+    if (!isnan(p->seconds[kept])) {
+        return DS_OK;
+    }
+    DS_TRY(lower(p, kept));
+    p->n_tried += 1;
+    p->lacks = lacks(p->m);
+    p->seconds[kept] = INFINITY;
+    if (p->lacks > 0) {
+        return DS_OK;
+    }
+    DS_TRY(
+        dsi_rank_simulate(&p->m->plan, &p->m->spec, r->device, r->n_local, 0.0, &steps, &timeline));
+    p->seconds[kept] = timeline->step.seconds;
+    dsi_timeline_destroy(&timeline);
+    free(steps);
+    return DS_OK;
+}
+
+/* The fastest of those that are known; of equal ones that with least on the device. */
+static uint32_t best_of(const placer *p)
+{
+    uint32_t best = 0;
+    for (uint32_t k = 1; k <= p->n_buckets; ++k) {
+        const double least = isnan(p->seconds[best]) ? INFINITY : p->seconds[best];
+        if (!isnan(p->seconds[k]) && p->seconds[k] < least * (1.0 - 1e-9)) {
+            best = k;
+        }
+    }
+    return best;
+}
+
+static ds_status search(placer *p)
+{
+    const uint32_t n = p->n_buckets;
+    dsi_state_place *place = &p->m->plan.place;
+    DS_TRY(try_split(p, n));
+    place->lacks = p->lacks;
+    DS_TRY(try_split(p, 0));
+    for (uint32_t k = 1; k < 4; ++k) {
+        DS_TRY(try_split(p, k * n / 4));
+    }
+    for (uint32_t step = n / 8 > 0 ? n / 8 : 1; step > 0; step /= 2) {
+        const uint32_t best = best_of(p);
+        DS_TRY(best >= step ? try_split(p, best - step) : DS_OK);
+        DS_TRY(best + step <= n ? try_split(p, best + step) : DS_OK);
+    }
+    const uint32_t best = best_of(p);
+    const double known = p->seconds[best];
+    DS_TRY(p->at != best ? lower(p, best) : DS_OK);
+    place->on = true;
+    place->n_buckets = n;
+    place->n_kept = best;
+    place->n_tried = p->n_tried;
+    place->elements = p->elements;
+    place->kept = p->begin[best];
+    place->ratio = ratio_of(p, best);
+    place->seconds = isfinite(known) ? known : 0.0;
+    place->host_seconds = isfinite(p->seconds[0]) ? p->seconds[0] : 0.0;
+    place->device_seconds = isfinite(p->seconds[n]) ? p->seconds[n] : 0.0;
+    return DS_OK;
+}
+
+bool dsi_state_is_open(const dsi_rank_maker *m)
+{
+    const dsi_offload_spec *spec = &m->request->spec->offload;
+    return m->request->device != NULL && spec->choose_ratio && spec->how.host &&
+           spec->states == DSI_RESIDENCY_HOST && dsi_rank_n_stages(m) <= 1;
+}
+
+ds_status dsi_state_place_to_fit(dsi_rank_maker *m, const ds_graph *graph)
+{
+    placer p = {.m = m, .graph = graph};
+    for (uint32_t k = 0; k <= BUCKETS_MOST; ++k) {
+        p.seconds[k] = NAN;
+    }
+    p.ends = calloc((size_t)ds_cells_count(m->plan.cells) + 1, sizeof *p.ends);
+    if (p.ends == NULL) {
+        return ds_fail(m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
+    }
+    dsi_state_ends(graph, p.ends);
+    ds_status status = make_buckets(&p);
+    if (status >= 0) {
+        status = p.n_buckets > 0 ? search(&p) : dsi_rank_lower_to_fit(m, graph);
+    }
+    free(p.ends);
+    return status;
+}
+
+/* "0.123 s", or why there is none. */
+static void say_other(const char *what, double seconds, size_t lacks, char *text, size_t n)
+{
+    if (seconds > 0.0) {
+        (void)snprintf(text, n, ", %.4g s with all on the %s", seconds, what);
+    } else if (lacks > 1) {
+        (void)snprintf(text, n, "; all on the %s lacks %.2f GiB", what,
+                       (double)lacks / 1073741824.0);
+    } else {
+        (void)snprintf(text, n, "; all on the %s does not fit", what);
+    }
+}
+
+void dsi_state_place_text(const dsi_state_place *place, char text_out[DSI_STATE_PLACE_BYTES])
+{
+    char host[400];
+    char device[400];
+    char own[64] = "does not fit";
+    text_out[0] = '\0';
+    if (!place->on) {
+        return;
+    }
+    if (place->seconds > 0.0) {
+        (void)snprintf(own, sizeof own, "%.4g s a step", place->seconds);
+    }
+    say_other("host", place->host_seconds, 0, host, sizeof host);
+    say_other("device", place->device_seconds, place->lacks, device, sizeof device);
+    (void)snprintf(
+        text_out, DSI_STATE_PLACE_BYTES,
+        "super_offload: optimizer states of %.2f M parameters (%u of %u buckets), whose "
+        "gradients come last, stay on the device, those of %.2f M are the host's: %s%s%s; "
+        "the same as offload_optimizer.ratio %.15g",
+        (double)place->kept / 1e6, place->n_kept, place->n_buckets,
+        (double)(place->elements - place->kept) / 1e6, own, host, device, place->ratio);
+}
