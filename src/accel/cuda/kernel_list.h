@@ -46,6 +46,8 @@
     X(move)                                                                                        \
     X(permute)                                                                                     \
     X(clip)                                                                                        \
+    X(rope_ends)                                                                                   \
+    X(rope_sequences)                                                                              \
     X(rope_table)                                                                                  \
     X(linear_mma_bf16)                                                                             \
     X(linear_mma_f16)                                                                              \
