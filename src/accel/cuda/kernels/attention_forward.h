@@ -86,6 +86,7 @@ DSC_INLINE void add_odd_values(const dsc_attention_args *a, const part *p, int a
 {
     for (int32_t key = w->warp.first; key < w->warp.last; ++key) {
         const uint16_t *row = w->v.at + element_of(a, &w->v, key);
+        DSC_UNROLL
         for (int half = 0; half < 2; ++half) {
             const bool is_seen = key >= state->own[half].first && key < state->own[half].last;
             const float keep = is_seen ? row_dropout(a, p, fragment_row(row0, half), key) : 0.0f;
