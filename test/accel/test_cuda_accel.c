@@ -6,6 +6,7 @@
  * products summed in another order. No GPU is asked. With
  * DS_CUDA_ALL=1 each model in fp32 and bf16. labels: slow */
 #include "accel/accel.h"
+#include "common/bad_token.h"
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
@@ -365,6 +366,33 @@ static void an_id_without_a_row_is_named_by_its_step(void **state)
     ds_model_destroy(&model);
 }
 
+static void a_bad_token_is_never_trained_on(void **state)
+{
+    static const char *const orders[] = {"cuda:graphs=0", "cuda"};
+    const bool all = getenv("DS_CUDA_ALL") != NULL;
+    (void)state;
+    for (int i = 0; i < 32; ++i) {
+        const bool speculative = i / 8 % 2 == 1;
+        char what[20];
+        dsi_engine_spec spec = small_spec(DS_DTYPE_BF16);
+        if (!all && i % 13 != 1) {
+            continue;
+        }
+        spec.accel = choose(orders[i / 16]);
+        spec.train.max_norm = 0.1;
+        spec.host_cores = 1.0;
+        if (speculative) {
+            spec.offload = small_away(folder, DSI_RESIDENCY_HOST, DSI_RESIDENCY_DEVICE);
+            spec.offload.how.host = true;
+        }
+        spec.train.speculative = speculative;
+        spec.train.accumulation = 1 + i / 2 % 2;
+        spec.train.keep_nonfinite = i / 4 % 2 == 1;
+        (void)snprintf(what, sizeof what, "row %d", i);
+        bad_token_check(ctx, folder, &spec, i % 2 == 1, what);
+    }
+}
+
 /* The driver names a call; NVML what happened to the device. */
 static void a_failed_step_says_what_the_device_reports(void **state)
 {
@@ -426,6 +454,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(recurrences_have_one_result),
         cmocka_unit_test(experts_have_one_result),
         cmocka_unit_test(an_id_without_a_row_is_named_by_its_step),
+        cmocka_unit_test(a_bad_token_is_never_trained_on),
         cmocka_unit_test(a_failed_step_says_what_the_device_reports),
         cmocka_unit_test(what_has_no_kernel_is_refused_by_name),
     };

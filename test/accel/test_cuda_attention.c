@@ -130,6 +130,54 @@ static void a_query_has_the_same_bits_beside_any_others(void **state)
     ds_ctx_destroy(&ctx);
 }
 
+/* Channel c of the values of key j, of the first head of keys, is `odd`: queries that see the key
+ * get it in that channel; every other number keeps its bits. */
+static void check_odd_value(ds_ctx *ctx, prompt *t, int64_t j, int64_t c, uint16_t odd)
+{
+    const int64_t d = t->attrs.head_dim;
+    const int64_t width = t->attrs.n_heads * d;
+    const int64_t group = t->attrs.n_heads / t->attrs.n_kv_heads;
+    static uint16_t y[N_QUERIES * MOST];
+    static uint16_t with[N_QUERIES * MOST];
+    float lse[4 * N_QUERIES];
+    float with_lse[4 * N_QUERIES];
+    uint16_t *value = &t->v[j * t->attrs.n_kv_heads * d + c];
+    const uint16_t kept = *value;
+    attend(ctx, t, 0, N_QUERIES, y, lse);
+    *value = odd;
+    attend(ctx, t, 0, N_QUERIES, with, with_lse);
+    *value = kept;
+    assert_memory_equal(with_lse, lse, (size_t)(t->attrs.n_heads * N_QUERIES) * sizeof *lse);
+    for (int64_t i = 0; i < N_QUERIES * width; ++i) {
+        const int64_t query = i / width;
+        const bool sees = query >= j && (t->attrs.window == 0 || query < j + t->attrs.window);
+        if (sees && i % width / d < group && i % d == c) {
+            const float got =
+                t->type == DS_DTYPE_BF16 ? dsi_bf16_to_f32(with[i]) : dsi_f16_to_f32(with[i]);
+            assert_true((odd & 0x7fu) == 0 ? isinf(got) : isnan(got));
+        } else {
+            assert_int_equal(with[i], y[i]);
+        }
+    }
+}
+
+static void a_value_that_is_not_finite_reaches_who_sees_it_alone(void **state)
+{
+    ds_ctx *ctx = check_ctx(1);
+    (void)state;
+    for (int64_t window = 0; window <= 11; window += 11) {
+        prompt *wide = make_prompt(DS_DTYPE_BF16, 128, 2, window);
+        prompt *odd = make_prompt(DS_DTYPE_F16, 13, 4, window);
+        check_odd_value(ctx, wide, 40, 127, 0x7f80);
+        check_odd_value(ctx, wide, 3, 8, 0xffff);
+        check_odd_value(ctx, odd, 40, 12, 0x7c00);
+        check_odd_value(ctx, odd, 69, 1, 0x7fff);
+        free(wide);
+        free(odd);
+    }
+    ds_ctx_destroy(&ctx);
+}
+
 static void other_steps_get_the_plain_kernel(void **state)
 {
     static const struct {
@@ -162,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_query_has_the_same_bits_beside_any_others),
+        cmocka_unit_test(a_value_that_is_not_finite_reaches_who_sees_it_alone),
         cmocka_unit_test(other_steps_get_the_plain_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,9 @@ const ds_kernel *dsc_kernel_at(const ds_kernel_sig *sig, uint32_t index);
     X(optimizer)                                                                                   \
     X(eight_bit)                                                                                   \
     X(signs)                                                                                       \
+    X(collective_blocks)                                                                           \
+    X(fake_quant)                                                                                  \
+    X(prune)                                                                                       \
     X(frozen)                                                                                      \
     X(adafactor)                                                                                   \
     X(lamb)                                                                                        \

@@ -64,6 +64,37 @@ static bool rope_table_supported(const ds_kernel_sig *sig)
     return sig->in[0].dtype == DS_DTYPE_I32;
 }
 
+/* Whether the table depends on how long sequences are and nothing says it (op/ops.h). */
+static bool follows_sequences(const ds_kernel_sig *sig)
+{
+    const dsi_rope_table_attrs *a = sig->attrs;
+    const bool has_lengths = sig->n_in > 1 && sig->in[1].dtype != DS_DTYPE_NONE;
+    const bool has_divisors = sig->n_in > 2 && sig->in[2].dtype != DS_DTYPE_NONE;
+    return a->scaling == DSI_ROPE_DYNAMIC && !has_lengths && !has_divisors;
+}
+
+static int64_t chunks_of(const ds_kernel_sig *sig)
+{
+    const ds_shape s = sig->in[0].shape;
+    return ds_shape_rows(s) * ((ds_shape_last(s) + DSC_ROPE_CHUNK - 1) / DSC_ROPE_CHUNK);
+}
+
+static size_t rope_table_work(const ds_kernel_sig *sig)
+{
+    const int64_t n = ds_shape_count(sig->in[0].shape) + chunks_of(sig);
+    return follows_sequences(sig) ? (size_t)n * sizeof(int64_t) : 0;
+}
+
+static ds_status follow_sequences(const ds_kernel_call *call, dsc_rope_table_args *args)
+{
+    args->n_chunks = chunks_of(call->sig);
+    const dsc_shape shape = dsc_over_items(args->n_chunks);
+    args->sequences = call->work;
+    args->ends = args->sequences + args->tokens;
+    DS_TRY(dsc_launch(call, DSC_FN_rope_ends, &shape, args, sizeof *args));
+    return dsc_launch(call, DSC_FN_rope_sequences, &shape, args, sizeof *args);
+}
+
 /* Index of the frequency that turns `rotations` times over the original context. */
 static double yarn_index(const dsi_rope_table_attrs *a, double rotations)
 {
@@ -138,6 +169,9 @@ static ds_status rope_table_run(const ds_kernel_call *call)
     if (args.divisors != NULL) {
         args.attention = (float)attrs->attention_factor;
     }
+    if (follows_sequences(call->sig)) {
+        DS_TRY(follow_sequences(call, &args));
+    }
     const dsc_shape shape = dsc_over_items(args.tokens * ((args.head_dim + 1) / 2));
     return dsc_launch(call, DSC_FN_rope_table, &shape, &args, sizeof args);
 }
@@ -183,7 +217,7 @@ static ds_status accumulate_run(const ds_kernel_call *call)
 
 DSC_ROW(softmax, is_act, softmax_run);
 DSC_ROW(softmax_backward, is_act, softmax_backward_run);
-DSC_ROW(rope_table, rope_table_supported, rope_table_run);
+DSC_ROW_WORK(rope_table, rope_table_supported, rope_table_work, rope_table_run);
 DSC_ROW(rope, rope_supported, rope_run);
 DSC_ROW(cast, cast_supported, cast_run);
 DSC_ROW(store, two_supported, store_run);

@@ -46,6 +46,8 @@
     X(move)                                                                                        \
     X(permute)                                                                                     \
     X(clip)                                                                                        \
+    X(rope_ends)                                                                                   \
+    X(rope_sequences)                                                                              \
     X(rope_table)                                                                                  \
     X(linear_mma_bf16)                                                                             \
     X(linear_mma_f16)                                                                              \
@@ -160,6 +162,22 @@
     X(signs_pack)                                                                                  \
     X(signs_average)                                                                               \
     X(signs_expand)                                                                                \
+    X(quantize_blocks)                                                                             \
+    X(quantize_with_error)                                                                         \
+    X(dequantize_blocks)                                                                           \
+    X(dequantize_sum)                                                                              \
+    X(fake_quant_measure)                                                                          \
+    X(fake_quant_scales)                                                                           \
+    XA(fake_quant)                                                                                 \
+    XA(fake_quant_rows)                                                                            \
+    X(top_keys)                                                                                    \
+    X(top_counts)                                                                                  \
+    X(top_digit)                                                                                   \
+    X(top_equal)                                                                                   \
+    X(top_before)                                                                                  \
+    X(top_mask)                                                                                    \
+    XA(mask_weight)                                                                                \
+    XA(mask_scores)                                                                                \
     X(frozen_adam)                                                                                 \
     X(times)                                                                                       \
     X(local_adam)                                                                                  \

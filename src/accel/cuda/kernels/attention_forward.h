@@ -67,31 +67,90 @@ DSC_INLINE void store_rows(const dsc_attention_args *a, const part *p, int act, 
     store_sums(a, act, outputs_of(a, p, a->y), row0, p->n_rows, dim, sums, factor);
 }
 
-/* w: its views and tiles are set; reaches: of the block's rows, set by its threads. */
-DSC_INLINE void attend(const dsc_attention_args *a, const part *p, int act, int dim, walk *w,
-                       const reach *reaches)
+/* Whether one of the lane's sums is not finite. */
+DSC_INLINE bool has_odd_sum(int dim, float sums[MOST_N][4])
+{
+    float zero = 0.0f;
+    DSC_UNROLL
+    for (int i = 0; i < dim / 2; ++i) {
+        zero += sums[i / 4][i % 4] * 0.0f;
+    }
+    return zero != zero;
+}
+
+/* Values that are not finite, to the rows that see their keys: what a probability above 0 makes of
+ * them. */
+DSC_INLINE void add_odd_values(const dsc_attention_args *a, const part *p, int act, int32_t row0,
+                               int dim, const walk *w, const softmax_state *state,
+                               float sums[MOST_N][4])
+{
+    for (int32_t key = w->warp.first; key < w->warp.last; ++key) {
+        const uint16_t *row = w->v.at + element_of(a, &w->v, key);
+        DSC_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const bool is_seen = key >= state->own[half].first && key < state->own[half].last;
+            const float keep = is_seen ? row_dropout(a, p, fragment_row(row0, half), key) : 0.0f;
+            DSC_UNROLL
+            for (int i = 0; i < dim / 4; ++i) {
+                const int64_t c = 8 * (i / 2) + threadIdx.x % 4 * 2 + i % 2;
+                if (is_seen && c < a->head_dim && is_odd(act, row[c])) {
+                    sums[i / 2][i % 2 + 2 * half] += keep * dsc_get(row, act, c);
+                }
+            }
+        }
+    }
+}
+
+/* The walk over all tiles. finite: values that are not count as 0. */
+DSC_INLINE void add_tiles(const dsc_attention_args *a, const part *p, int act, int dim, walk *w,
+                          const reach *reaches, bool finite, uint32_t q[MOST_K][4],
+                          softmax_state *state, float sums[MOST_N][4])
 {
     const int32_t own = (int32_t)(threadIdx.x / 32 * 16);
-    const int32_t row0 = p->row0 + own;
-    uint32_t q[MOST_K][4];
-    float sums[MOST_N][4];
-    load_left(a, queries_of(a, p, a->q), row0, p->n_rows, dim, q);
-    clear_sums(dim, sums);
-    __syncthreads();
     const uint32_t lane_row = threadIdx.x % 32 / 4;
-    softmax_state state = {{reaches[own + lane_row], reaches[own + lane_row + 8]},
-                           {-INFINITY, -INFINITY},
-                           {0.0f, 0.0f}};
+    const softmax_state empty = {{reaches[own + lane_row], reaches[own + lane_row + 8]},
+                                 {-INFINITY, -INFINITY},
+                                 {0.0f, 0.0f}};
+    *state = empty;
+    clear_sums(dim, sums);
     begin_walk(a, w, reaches, own, dim);
     while (has_tile(a, w, dim)) {
         if (is_met_by_warp(w, dim)) {
             const uint32_t at = w->now * TILE_SIZE(dim);
             float scores[MOST_STEP / 8][4];
             multiply_rows(act, dim, TILE_STEP(dim) / 8, q, w->keys + at, scores);
-            rescale(a, p, row0, w->key0, dim, &state, scores, sums);
-            add_products(act, dim, TILE_STEP(dim) / 16, scores, w->values + at, sums);
+            rescale(a, p, p->row0 + own, w->key0, dim, state, scores, sums);
+            add_products(act, dim, TILE_STEP(dim) / 16, scores, w->values + at, finite, sums);
         }
         leave_tile(w, dim);
+    }
+}
+
+/* w: its views and tiles are set; reaches: of the block's rows, set by its threads; parts: shared.
+ * A value that is not finite reaches every row of a product, those with the weight 0 too. Where
+ * sums say that there is one, all is done again without such values, so that rows that do not see
+ * them have the bits that they have without; then they are added to those that do. */
+DSC_INLINE void attend(const dsc_attention_args *a, const part *p, int act, int dim, walk *w,
+                       const reach *reaches, float parts[32])
+{
+    const int32_t row0 = p->row0 + (int32_t)(threadIdx.x / 32 * 16);
+    uint32_t q[MOST_K][4];
+    float sums[MOST_N][4];
+    softmax_state state;
+    load_left(a, queries_of(a, p, a->q), row0, p->n_rows, dim, q);
+    __syncthreads();
+    bool finite = false;
+    for (;;) {
+        add_tiles(a, p, act, dim, w, reaches, finite, q, &state, sums);
+        const bool is_odd_block =
+            !finite && dsc_block_max(has_odd_sum(dim, sums) ? 1.0f : 0.0f, parts) > 0.0f;
+        if (!is_odd_block) {
+            break;
+        }
+        finite = true;
+    }
+    if (finite) {
+        add_odd_values(a, p, act, row0, dim, w, &state, sums);
     }
     store_rows(a, p, act, row0, dim, &state, sums);
 }

@@ -6,7 +6,7 @@
 #include "accel/cuda/kernels/attention_forward.h"
 
 DSC_INLINE void attend_queries(const dsc_attention_args *a, int act, int dim, uint16_t *keys,
-                               uint16_t *values, reach *reaches)
+                               uint16_t *values, reach *reaches, float *parts)
 {
     const part p = part_of(a, (int64_t)a->n_queries * (a->n_heads / a->n_kv_heads));
     walk w;
@@ -15,7 +15,7 @@ DSC_INLINE void attend_queries(const dsc_attention_args *a, int act, int dim, ui
     w.keys = keys;
     w.values = values;
     set_reaches(a, &p, reaches);
-    attend(a, &p, act, dim, &w, reaches);
+    attend(a, &p, act, dim, &w, reaches, parts);
 }
 
 #define ATTENTION_MMA(dim, name, act)                                                              \
@@ -24,7 +24,8 @@ DSC_INLINE void attend_queries(const dsc_attention_args *a, int act, int dim, ui
         __shared__ DSC_ALIGN(16) uint16_t keys[2 * TILE_SIZE(dim)];                                \
         __shared__ DSC_ALIGN(16) uint16_t values[2 * TILE_SIZE(dim)];                              \
         __shared__ reach reaches[DSC_ATTENTION_ROWS];                                              \
-        attend_queries(a, act, dim, keys, values, reaches);                                        \
+        __shared__ float parts[32];                                                                \
+        attend_queries(a, act, dim, keys, values, reaches, parts);                                 \
     }                                                                                              \
     DSC_KERNEL(attention_mma_##dim##_##name, dsc_attention_args, body_##dim##_##name(a))
 

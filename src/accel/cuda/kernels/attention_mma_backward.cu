@@ -98,7 +98,7 @@ DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int dim, uint16_t *k
             multiply_rows(act, dim, TILE_STEP(dim) / 8, q, tile, scores);
             multiply_rows(act, dim, TILE_STEP(dim) / 8, dy, values + w.now * TILE_SIZE(dim), dp);
             score_gradients(a, &p, row0, w.key0, dim, &state, scores, dp);
-            add_products(act, dim, TILE_STEP(dim) / 16, scores, tile, sums);
+            add_products(act, dim, TILE_STEP(dim) / 16, scores, tile, false, sums);
         }
         leave_tile(&w, dim);
     }
@@ -216,8 +216,8 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int dim, uint16_t *
                 multiply_rows(act, dim, 2, k, queries + at, scores);
                 multiply_rows(act, dim, 2, v, dys + at, dp);
                 pair_gradients(a, &p, row0 + i, key0, rows, scores, dp);
-                add_products(act, dim, 1, scores, dys + at, dv);
-                add_products(act, dim, 1, dp, queries + at, dk);
+                add_products(act, dim, 1, scores, dys + at, false, dv);
+                add_products(act, dim, 1, dp, queries + at, false, dk);
             }
         }
         __syncthreads();

@@ -227,10 +227,23 @@ DSC_INLINE void multiply_rows(int act, int dim, int n8, uint32_t left[MOST_K][4]
     }
 }
 
+/* Whether an element of the dtype is infinite, or none that is a number. */
+DSC_INLINE bool is_odd(int act, uint16_t bits)
+{
+    const uint16_t exponent = act == DSC_BF16 ? 0x7f80u : 0x7c00u;
+    return (bits & exponent) == exponent;
+}
+
+/* Two elements, 0 in place of what is not finite. */
+DSC_INLINE uint32_t finite_pair(int act, uint16_t low, uint16_t high)
+{
+    return join_pair(is_odd(act, low) ? (uint16_t)0 : low, is_odd(act, high) ? (uint16_t)0 : high);
+}
+
 /* sums (16, dim) += weights (16, 16·k16), rounded · rows of the tile. What products leave in a
- * lane is what the left operand needs there. */
+ * lane is what the left operand needs there. finite: what is not counts as 0. */
 DSC_INLINE void add_products(int act, int dim, int k16, float weights[MOST_STEP / 8][4],
-                             const uint16_t *tile, float sums[MOST_N][4])
+                             const uint16_t *tile, bool finite, float sums[MOST_N][4])
 {
     const uint32_t lane = threadIdx.x % 32;
     DSC_UNROLL
@@ -246,8 +259,12 @@ DSC_INLINE void add_products(int act, int dim, int k16, float weights[MOST_STEP 
         DSC_UNROLL
         for (int n = 0; n < dim / 8; ++n) {
             const uint16_t *at = column + 8 * n;
-            const uint32_t right[2] = {join_pair(at[0], at[TILE_PITCH(dim)]),
-                                       join_pair(at[8 * TILE_PITCH(dim)], at[9 * TILE_PITCH(dim)])};
+            uint32_t right[2] = {join_pair(at[0], at[TILE_PITCH(dim)]),
+                                 join_pair(at[8 * TILE_PITCH(dim)], at[9 * TILE_PITCH(dim)])};
+            if (finite) {
+                right[0] = finite_pair(act, at[0], at[TILE_PITCH(dim)]);
+                right[1] = finite_pair(act, at[8 * TILE_PITCH(dim)], at[9 * TILE_PITCH(dim)]);
+            }
             multiply_add(act, sums[n], left, right);
         }
     }

@@ -3,8 +3,7 @@
  * and tiles of attention_mma.cu, keys by a sequence's table. A block has the heads that share keys
  * of tokens that follow each other in one sequence, as many as it has rows for and up to a position
  * that is a multiple of that number; the blocks of the tokens behind the first have nothing to do.
- * A token has the same bits beside any others, and those of attention_mma.cu, while values are
- * finite: one that is not, of a later token in the same tile, makes it NaN (0 times infinity). */
+ * A token has the same bits beside any others, and those of attention_mma.cu. */
 #include "accel/cuda/kernels/attention_forward.h"
 #include "accel/cuda/kernels/paged_span.h"
 
@@ -70,7 +69,7 @@ DSC_INLINE reach reach_of_row(const dsc_paged_args *a, const part *p, int64_t t,
 }
 
 DSC_INLINE void attend_run(const dsc_paged_args *a, int act, int dim, uint16_t *keys,
-                           uint16_t *values, reach *reaches)
+                           uint16_t *values, reach *reaches, float *parts)
 {
     const int64_t t = blockIdx.x / a->n_kv_heads;
     part p = {0, blockIdx.x % a->n_kv_heads, (int32_t)(a->n_heads / a->n_kv_heads), 0, 0};
@@ -96,7 +95,7 @@ DSC_INLINE void attend_run(const dsc_paged_args *a, int act, int dim, uint16_t *
     if (threadIdx.x < DSC_ATTENTION_ROWS) {
         reaches[threadIdx.x] = reach_of_row(a, &p, t, (int32_t)threadIdx.x);
     }
-    attend(&own, &p, act, dim, &w, reaches);
+    attend(&own, &p, act, dim, &w, reaches, parts);
 }
 
 #define PAGED_MMA(dim, name, act)                                                                  \
@@ -105,7 +104,8 @@ DSC_INLINE void attend_run(const dsc_paged_args *a, int act, int dim, uint16_t *
         __shared__ DSC_ALIGN(16) uint16_t keys[2 * TILE_SIZE(dim)];                                \
         __shared__ DSC_ALIGN(16) uint16_t values[2 * TILE_SIZE(dim)];                              \
         __shared__ reach reaches[DSC_ATTENTION_ROWS];                                              \
-        attend_run(a, act, dim, keys, values, reaches);                                            \
+        __shared__ float parts[32];                                                                \
+        attend_run(a, act, dim, keys, values, reaches, parts);                                     \
     }                                                                                              \
     DSC_KERNEL(paged_mma_##dim##_##name, dsc_paged_args, body_##dim##_##name(a))
 

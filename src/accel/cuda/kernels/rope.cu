@@ -34,17 +34,59 @@ DSC_INLINE void rope_body(const dsc_rope_args *a, int act)
 
 DSC_KERNEL_ACT(rope, dsc_rope_args)
 
-/* Length of the sequence that token n is of: given, or how far positions rise from it on. */
+/* Tokens [first,last) of chunk c, of one sample; c is of n in all. */
+typedef struct chunk {
+    int64_t first, last, sample_last;
+} chunk;
+
+DSC_INLINE chunk chunk_at(const dsc_rope_table_args *a, int64_t c)
+{
+    const int64_t in_sample = (a->length + DSC_ROPE_CHUNK - 1) / DSC_ROPE_CHUNK;
+    const int64_t first = c / in_sample * a->length;
+    chunk k;
+    k.sample_last = first + a->length;
+    k.first = first + c % in_sample * DSC_ROPE_CHUNK;
+    k.last = k.first + DSC_ROPE_CHUNK < k.sample_last ? k.first + DSC_ROPE_CHUNK : k.sample_last;
+    return k;
+}
+
+/* A sequence is as long as positions rise, and as its last one says. A thread a chunk of tokens:
+ * what it says of each, 0 of those whose sequence goes on behind the chunk; ends: of the first. */
+DSC_INLINE void rope_ends_all(const dsc_rope_table_args *a)
+{
+    for (int64_t c = dsc_index(); c < a->n_chunks; c += dsc_stride()) {
+        const chunk k = chunk_at(a, c);
+        int64_t end = 0;
+        for (int64_t n = k.last - 1; n >= k.first; --n) {
+            if (n + 1 == k.sample_last || a->positions[n + 1] <= a->positions[n]) {
+                end = a->positions[n] > 0 ? (int64_t)a->positions[n] + 1 : 1;
+            }
+            a->sequences[n] = end;
+        }
+        a->ends[c] = end;
+    }
+}
+
+/* A thread a chunk: what a later one knows of its last tokens. The last of a sample knows all. */
+DSC_INLINE void rope_sequences_all(const dsc_rope_table_args *a)
+{
+    for (int64_t c = dsc_index(); c < a->n_chunks; c += dsc_stride()) {
+        const chunk k = chunk_at(a, c);
+        int64_t later = c;
+        if (a->sequences[k.last - 1] == 0) {
+            do {
+                ++later;
+            } while (a->ends[later] == 0);
+        }
+        for (int64_t n = k.last - 1; n >= k.first && a->sequences[n] == 0; --n) {
+            a->sequences[n] = a->ends[later];
+        }
+    }
+}
+
 DSC_INLINE int64_t sequence_of(const dsc_rope_table_args *a, int64_t n)
 {
-    if (a->lengths != NULL) {
-        return a->lengths[a->of_tokens != 0 ? n : n / a->length];
-    }
-    const int64_t end = (n / a->length + 1) * a->length;
-    while (n + 1 < end && a->positions[n + 1] > a->positions[n]) {
-        ++n;
-    }
-    return (int64_t)a->positions[n] + 1;
+    return a->lengths != NULL ? a->lengths[a->of_tokens != 0 ? n : n / a->length] : a->sequences[n];
 }
 
 /* Of dynamic scaling. */
@@ -105,4 +147,6 @@ DSC_INLINE void rope_table_all(const dsc_rope_table_args *a)
     }
 }
 
+DSC_KERNEL(rope_ends, dsc_rope_table_args, rope_ends_all(a))
+DSC_KERNEL(rope_sequences, dsc_rope_table_args, rope_sequences_all(a))
 DSC_KERNEL(rope_table, dsc_rope_table_args, rope_table_all(a))

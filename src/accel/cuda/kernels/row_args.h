@@ -20,10 +20,15 @@ typedef struct dsc_rope_args {
     int32_t inverse, pairs;
 } dsc_rope_args;
 
+enum { DSC_ROPE_CHUNK = 64 }; /* tokens whose sequences a thread follows */
+
 typedef struct dsc_rope_table_args {
     const int32_t *positions;
     const int32_t *lengths; /* of dynamic scaling: of samples or of tokens; or NULL */
     const float *divisors;  /* or NULL */
+    int64_t *sequences;     /* length of the sequence of each token, where lengths is NULL */
+    int64_t *ends;          /* of each chunk; see rope_ends */
+    int64_t n_chunks;
     float *table;
     int64_t tokens, head_dim, original;  /* original: of llama3 and dynamic */
     int64_t length;                      /* tokens of a sample */

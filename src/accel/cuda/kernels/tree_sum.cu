@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and maxima of the contributions of ranks, with the bits of comm/comm_reduce.c: the aligned
  * binary tree over ranks in fp32, times the factor, rounded once. A thread an element. */
-#include "accel/cuda/cuda_device.h"
+#include "accel/cuda/kernels/rank_tree.h"
 #include "accel/cuda/kernels/tree_sum.h"
 
 enum { I8 = 5, U8 = 6, I32 = 7, I64 = 8 }; /* as ds_dtype */
@@ -12,23 +12,14 @@ DSC_INLINE float contribution(const dsc_tree_args *a, int act, uint32_t r, int64
                         : dsc_get(a->others, act, (int64_t)r * a->stride + i);
 }
 
-/* Partial sums of aligned blocks of ranks, the largest first; as a counter carries. */
 DSC_INLINE float sum_of(const dsc_tree_args *a, int act, int64_t i)
 {
     float parts[DSC_TREE_LEVELS];
     uint32_t n = 0;
     for (uint32_t r = 0; r < a->n_ranks; ++r) {
-        float value = contribution(a, act, r, i);
-        for (uint32_t bits = r; (bits & 1u) != 0; bits >>= 1) {
-            value = parts[--n] + value;
-        }
-        parts[n++] = value;
+        dsc_tree_add(parts, &n, r, contribution(a, act, r, i));
     }
-    float sum = parts[--n];
-    while (n > 0) {
-        sum = parts[--n] + sum;
-    }
-    return sum * a->factor;
+    return dsc_tree_total(parts, n) * a->factor;
 }
 
 /* Of equal ones that of the lowest rank; NaN when any is. */
