@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum { FITS = 0, TOO_LARGE = 3 };
-/* Measured: what stays in memory of a folder's file beside its weights. A GGUF file in blocks is read and closed. */
+/* Measured: what stays in memory of a folder's file beside its weights. A GGUF file in blocks is
+ * read and closed. */
 static uint64_t folder_bytes(const ds_serve_params *params)
 {
     return params->source.gguf == NULL ? 1 << 20 : 0;
