@@ -20,8 +20,8 @@ train() { # RANKS, CONFIG, OUTPUT, FLAGS
     "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --data "$data" --threads 1 --seq_length "$length" --seed 7 \
         --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
 }
-weights() { # OUTPUT: the hash of its newest checkpoint's weights
-    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null
+weights() { # OUTPUT: the hash of its newest checkpoint's weights; of one that has none words that no other has
+    "$build/ds_checkpoint" export "$1" "$1.model" --overwrite > /dev/null || { echo "no weights of $1"; return 1; }
     sha256sum < "$1.model/model.safetensors"
 }
 losses() { sed -nE 's/.*"loss":([0-9.]+).*/\1/p' "$1.jsonl"; }
