@@ -4,7 +4,8 @@
  * a KV cell: all queries at once against random runs of them with the offset of the first, by every
  * instruction set that the machine has; runs of one to four queries are steps of generation. In
  * bf16 on tiles these have an order of their own and must agree among themselves.
- * DS_ATTENTION_BITS_CASES: how many. */
+ * DS_ATTENTION_BITS_CASES: how many.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
 #include "base/half.h"

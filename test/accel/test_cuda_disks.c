@@ -3,7 +3,7 @@
  * driver and of cuFile (standin_cufile/): the bits of the run in device memory, whatever cuFile
  * moves at once and whether it could register memory; the device has moved the bytes; failures name
  * the step, the file and cuFile's reason; what cannot be had is refused by name. No GPU is asked.
- */
+ * labels: slow */
 #include "accel/accel.h"
 #include "common/check.h"
 #include "common/engine_hash.h"

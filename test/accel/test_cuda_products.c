@@ -3,7 +3,7 @@
  * the library (standin_lt/): what the operator harness asks of linear and linear_dw, by each of
  * four algorithms; one algorithm for a product, chosen once; the plan names it and has its
  * workspace.
- */
+ * labels: slow */
 #include "accel/accel.h"
 #include "common/check.h"
 #include "common/device_run.h"

@@ -2,7 +2,8 @@
 /* Serving with the accelerator `cuda` over the stand-in of libcuda: keys and values in blocks, of
  * float dtypes and in codes, experts, products with weights in blocks. Logits are as near to those
  * of the processor in fp32 as its own in the same dtypes; a sequence has the same bits alone and
- * beside others, in one piece and in two. No GPU is asked. */
+ * beside others, in one piece and in two. No GPU is asked.
+ * labels: slow */
 #include "common/parity.h"
 #include "common/standin_load.h"
 

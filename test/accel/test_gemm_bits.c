@@ -2,7 +2,8 @@
 /* The bits of a row of a matrix product depend on that row, on B and on the instruction set: not on
  * the other rows, on the number of threads, or on B being packed. Random shapes, layouts, dtypes
  * and epilogues; each row alone, random runs of rows and the whole, by every instruction set that
- * the machine has. DS_GEMM_BITS_CASES: how many cases (default 300). */
+ * the machine has. DS_GEMM_BITS_CASES: how many cases (default 300).
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/gemm_impl.h"
 #include "base/rng.h"

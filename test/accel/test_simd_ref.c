@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Vector kernels against the reference kernels at odd sizes and in every element type: the same
  * bits where only + - * / sqrt fma are used, a stated tolerance for exp, tanh and sums.
- */
+ * labels: slow */
 #include "accel/simd_check.h"
 #include "op/isa.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared-memory communicator: conformance with processes, equality with sim, faults. */
+/* The shared-memory communicator: conformance with processes, equality with sim, faults.
+ * labels: slow */
 #include "base/clock.h"
 #include "comm/shm_impl.h"
 #include "common/check.h"

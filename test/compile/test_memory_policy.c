@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What memory is spent on: the list of choices, the first that fits, and that none changes a bit.
- */
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/rank_threads.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where super_offload's optimizer states are: the choice against every split, links of two speeds,
- * an explicit ratio; and the bits of a run, which no split changes. */
+ * an explicit ratio; and the bits of a run, which no split changes.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Slots: micro-batches in flight. Random schedules of a program over K slots give the losses and
  * the accumulated gradients, bit for bit, of one micro-batch after the other, whose backward phases
- * run in the same order. The checker finds what lies in a slot and should not. */
+ * run in the same order. The checker finds what lies in a slot and should not.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/graph_run.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Generation against transformers: 64 greedy tokens in fp32, whatever the pieces that the prompt
- * runs in; and the sampler. */
+ * runs in; and the sampler.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "base/half.h"
 #include "common/parity.h"

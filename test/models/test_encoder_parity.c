@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoders through the library's own engine, like transformers (test/golden/encoder): rows of
  * several documents, logits of masked tokens and of classes, gradients and steps of AdamW; and an
- * encoder at work gives a document's logits that it has in a row. */
+ * encoder at work gives a document's logits that it has in a row.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "common/parity.h"
 #include "common/scratch.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The models through graph, plan and executor: bit for bit like the oracles with reference kernels,
- * and like transformers (test/golden/parity) with the machine's best. */
+ * and like transformers (test/golden/parity) with the machine's best.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "common/check.h"
 #include "common/graph_run.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* T5 through the library's own engine and generator, like transformers (test/golden/t5): rows of
- * several pairs of source and target, gradients, steps of AdamW, exports, greedy generation. */
+ * several pairs of source and target, gradients, steps of AdamW, exports, greedy generation.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "common/parity.h"
 #include "common/scratch.h"

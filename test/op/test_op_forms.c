@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Forms of one computation agree bit for bit in fp32 on the reference kernels: fused and unfused,
  * packed and split, masked and separate, whole and by samples; kept logits do so on every kernel.
- */
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "accel/cpu/registry.h"
 #include "base/rng.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every operator's struct must hold: a name, a doc, attributes that its table covers, a
- * reference kernel; and refusals that name operator, operand, got and expected. */
+ * reference kernel; and refusals that name operator, operand, got and expected.
+ * labels: slow */
 #include "base/buf.h"
 #include "common/check.h"
 #include "ir/graph.h"

@@ -5,7 +5,7 @@
  * inputs cut, replicated or split into addends as the strategy says. Outputs that are cut or
  * replicated must be those of the whole run, bit for bit; outputs that are sums over ranks agree
  * within rounding.
- */
+ * labels: slow */
 #include "common/check.h"
 #include "common/own_op.h"
 #include "op/harness.h"

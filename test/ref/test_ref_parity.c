@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracles of ref/ against transformers' results: logits, loss, gradients, AdamW steps, greedy
- * text. Goldens: test/golden/parity. */
+ * text. Goldens: test/golden/parity.
+ * labels: slow */
 #include "common/check.h"
 #include "common/ref_model.h"
 

@@ -2,7 +2,7 @@
 /* Beam search: transformers' texts and scores; the same bits in a crowd, with few blocks, and
  * whatever runs beside; what is refused; cancelling.
  *
- * labels: threads long */
+ * labels: threads long slow */
 #include "common/count_allocations.h"
 #include "common/parity.h"
 

@@ -2,7 +2,7 @@
 /* Serving: transformers' greedy tokens in any crowd; the same bits alone and in a crowd, whatever
  * the sizes, threads, prefix cache, preemption and order; blocks come back.
  *
- * labels: threads */
+ * labels: threads slow */
 #include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/serve_crowd.h"

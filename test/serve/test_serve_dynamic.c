@@ -4,7 +4,7 @@
  * bits alone and in a crowd; keys are found again by prompts alone that they are right for; put is
  * refused nothing and cuts as it is called.
  *
- * labels: threads */
+ * labels: threads slow */
 #include "common/parity.h"
 #include "common/rank_threads.h"
 #include "common/serve_crowd.h"

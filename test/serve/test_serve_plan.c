@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a server is planned to take is what it maps: weights, keys and values, a batch, in each
- * dtype and for many sizes drawn at random; by the model alone, with the same sizes in force. */
+ * dtype and for many sizes drawn at random; by the model alone, with the same sizes in force.
+ * labels: slow */
 #include "base/machine_memory.h"
 #include "common/parity.h"
 #include "serve/server.h"

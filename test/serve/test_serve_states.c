@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Serving a model whose layers carry a state: begins that go on from snapshots, how many of their
  * tokens are counted as cached, and guesses that go back; transformers' greedy tokens, and the same
- * bits whatever the sizes, drawn at random. */
+ * bits whatever the sizes, drawn at random.
+ * labels: slow */
 #include "common/count_allocations.h"
 #include "common/parity.h"
 #include "common/serve_crowd.h"

@@ -3,7 +3,7 @@
  * sources that several texts share; vectors of its encoder; what is planned; what is refused. Its
  * bits: test_serve_t5_bits.
  *
- * labels: threads */
+ * labels: threads slow */
 #include "accel/cpu/cpu_features.h"
 #include "common/parity.h"
 #include "common/scratch.h"
