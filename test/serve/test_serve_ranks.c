@@ -3,7 +3,7 @@
  * same bits alone and in any crowd; logits, vectors, beams and adapters of one rank within
  * rounding; a part of weights, keys and values on each rank; ranks that are used wrongly.
  *
- * labels: threads long */
+ * labels: threads long slow */
 #include "comm/comm.h"
 #include "common/parity.h"
 #include "common/rank_threads.h"

@@ -4,7 +4,7 @@
  * several of a source; vectors and searches of one rank; a part of weights, keys and values on each
  * rank.
  *
- * labels: threads long */
+ * labels: threads long slow */
 #include "comm/comm.h"
 #include "common/check.h"
 #include "common/golden.h"

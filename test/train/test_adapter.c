@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Adapters against PEFT (test/golden/adapter): ten steps of AdamW from a folder that PEFT wrote,
  * the folder that comes out, merging, generation; what a frozen model does not have; fields of
- * adapter_config.json that are refused by name. */
+ * adapter_config.json that are refused by name.
+ * labels: slow */
 #include "common/check.h"
 #include "common/scratch.h"
 #include "exec/exec.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads long
+/* labels: threads long slow
  * The rank of the world is not the data-parallel coordinate: with a tp axis on which nothing is
  * sharded, ranks of a tp group have the same samples and compute the same. A run of N groups gives
  * the bits of N ranks without the axis: losses, norms, counts, weights and moments, for each ZeRO
