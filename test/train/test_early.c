@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Early updates: where nothing waits for all gradients, the backward pass updates each parameter.
  * The bits are those of updates behind the backward pass, wherever states live. Over several ranks:
- * test_zero_matrix.sh. */
+ * test_zero_matrix.sh.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads long
+/* labels: threads long slow
  * Experts shared by ranks train as those that every rank has: losses, norms, weights and states
  * have the bits of the data-parallel run on as many ranks, in every ZeRO stage, whatever the loads:
  * all tokens to one expert, experts without any, a capacity that drops some. Also where ranks share

@@ -3,7 +3,8 @@
  * the run in memory, whatever the order, optimizer, precision and part; the checker's rules for
  * them; the keys of a configuration; a kernel that fails. Before the norm is known:
  * test_super_offload.c. Over the stand-in of a GPU: test_cuda_accel.c; waits taken out:
- * test_cuda_waits.sh. */
+ * test_cuda_waits.sh.
+ * labels: slow */
 #include "common/bad_token.h"
 #include "common/check.h"
 #include "common/engine_hash.h"

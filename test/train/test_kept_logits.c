@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits that the forward pass keeps: when it does, where the two gradients stand, and that no bit
- * changes. Kernels: test_op_forms. Over several ranks: test_zero_matrix.sh. */
+ * changes. Kernels: test_op_forms. Over several ranks: test_zero_matrix.sh.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"

@@ -2,7 +2,7 @@
 /* Offload on a disk that misbehaves: short and slow transfers change nothing, an error or no answer
  * ends the step with its reason, leaves an engine that refuses to go on or be saved, and the last
  * checkpoint is whole.
- */
+ * labels: slow */
 #include "common/aio_shim.h"
 #include "common/engine_hash.h"
 #include "common/parity.h"

@@ -5,7 +5,8 @@
  *   fp32 logits 1e-5 (largest difference over largest reference), gradients 1e-4 relative norm,
  *   losses of AdamW 1e-5 in the first ten steps and 1e-4 in all twenty; bf16 and f16 logits at
  * most 1.25 times as far from the fp32 ones (root mean square) as transformers' logits in the same
- * dtype. */
+ * dtype.
+ * labels: slow */
 #include "accel/cpu/cpu_features.h"
 #include "base/half.h"
 #include "common/parity.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Activation checkpointing: the same bits as without it, in less memory, for as many operations as
- * the plan says. Over several ranks: test_zero_matrix.sh. */
+ * the plan says. Over several ranks: test_zero_matrix.sh.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
