@@ -8,9 +8,7 @@
 #include <string.h>
 
 #define IN_HOST_MEMORY                                                                             \
-    "of an accelerator whose memory is the host's (cpu) it is there already; device_memory sets "  \
-    "a limit to "                                                                                  \
-    "what is not"
+    "on the CPU it is in host memory already; device_memory sets a limit to what is not"
 
 /* DeepSpeed passes over offload below the stage that it needs. */
 static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *given,
