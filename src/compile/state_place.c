@@ -120,7 +120,7 @@ static ds_status make_buckets(placer *p)
     for (uint32_t i = 0; i < n; ++i) {
         kept += params[i].count;
         const double filled = (double)BUCKETS_MOST * (double)kept / (double)p->elements;
-        if (i + 1 == n || filled >= (double)(p->n_buckets + 1)) {
+        if (p->n_buckets < BUCKETS_MOST && (i + 1 == n || filled >= (double)(p->n_buckets + 1))) {
             p->begin[++p->n_buckets] = kept;
         }
     }
@@ -210,15 +210,18 @@ static ds_status search(placer *p)
     const uint32_t n = p->n_buckets;
     dsi_state_place *place = &p->m->plan.place;
     DS_TRY(try_split(p, n));
-    place->lacks = p->lacks;
+    place->lacks = p->lacks > 1 ? p->lacks : 0;
     DS_TRY(try_split(p, 0));
     for (uint32_t k = 1; k < 4; ++k) {
         DS_TRY(try_split(p, k * n / 4));
     }
-    for (uint32_t step = n / 8 > 0 ? n / 8 : 1; step > 0; step /= 2) {
+    for (uint32_t step = (n + 7) / 8; step > 0; step /= 2) {
         const uint32_t best = best_of(p);
         DS_TRY(best >= step ? try_split(p, best - step) : DS_OK);
         DS_TRY(best + step <= n ? try_split(p, best + step) : DS_OK);
+    }
+    for (uint32_t k = 0; k <= n && !isfinite(p->seconds[best_of(p)]); ++k) {
+        DS_TRY(try_split(p, k)); /* few fit */
     }
     const uint32_t best = best_of(p);
     const double known = p->seconds[best];

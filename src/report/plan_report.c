@@ -253,7 +253,8 @@ static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_rep
                                    .n_threads = request->n_threads,
                                    .stage = request->stage,
                                    .choice = choice,
-                                   .device = is_elsewhere(request) ? &r->device : NULL,
+                                   .device = is_elsewhere(request) && !request->as_run ? &r->device
+                                                                                       : NULL,
                                    .n_local = ranks_of_node(request),
                                    .memory = request->memory};
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));

@@ -82,7 +82,8 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
     }
     if (engine->spec.offload.choose_ratio && engine->spec.offload.how.host) {
         ds_log(engine->ctx, DS_LOG_JOB,
-               "super_offload: all optimizer states are in host memory; ds_plan --device says "
+               "super_offload: all optimizer states are in host memory (but of what "
+               "param_persistence_threshold keeps); ds_plan --device says "
                "which offload_optimizer.ratio is the fastest");
     }
     return check_limit(engine, &made);

@@ -85,7 +85,8 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
         .n_frozen = (uint32_t)o->freeze.n,
         .adapter = p->adapter,
         .distillation = p->teacher != NULL ? &p->distillation : NULL,
-        .device = job->device != NULL ? &p->device : NULL};
+        .device = job->device != NULL ? &p->device : NULL,
+        .as_run = true};
     return DS_OK;
 }
 
