@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # make check-long: all parts, one after the other, also behind one that failed; a table of seconds and verdicts at the end.
-#   check     make check, of long tables every row in the release build
+#   check     make check, in the release build with every row
 #   fuzz      every fuzzer, FUZZ_SECONDS each (default 600), FUZZ_JOBS at a time (default: as many as there are cores).
 #             FUZZ_BUILD_ONLY=1 ends when they are built: scripts/fuzz_run.sh runs them, here or on another machine
 #   comm_sim  SIM_SCHEDULES random schedules of the simulated communicator (default 20000)
@@ -45,7 +45,7 @@ demo() { # SEED
 
 part() { # NAME
     case $1 in
-    check) DS_TEST_BRIEF=1 "${heed[@]}" scripts/check.sh ;;
+    check) DS_MATRIX_PART=1 "${heed[@]}" scripts/check.sh ;;
     fuzz | comm_sim) "$1" ;;
     demo_*) demo "${1#demo_}" ;;
     *) "${heed[@]}" bash "test/long/$1.sh" "$PWD/build" ;;

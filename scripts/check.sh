@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check: every test in the release build, of long tables one row in four (DS_TEST_BRIEF=N: in N); those that are not labelled
-# slow again under address and undefined-behaviour sanitizers, and most of those with threads under the thread sanitizer, one row in
-# eight. Closes with CTest's summary.
+# make check: every test in the release build, of the two longest tables of runs a quarter (DS_MATRIX_PART=N: one in N); those that are
+# not labelled slow again under address and undefined-behaviour sanitizers, and most of those with threads under the thread sanitizer, of
+# long tables one row in eight. Closes with CTest's summary.
 # CHECK_WHOLE=1 (make check-long): under the sanitizers too every test and every row, and nothing in the release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,7 +62,7 @@ tail -n 4 build-tsan.log
 [ "$whole" = 0 ] || exit 0
 echo "== release"
 build build ""
-export DS_TEST_BRIEF=${DS_TEST_BRIEF:-4}
+export DS_MATRIX_PART=${DS_MATRIX_PART:-4}
 # What mostly waits (for hosts, signals, what does not answer) runs beside the rest.
 ctest --test-dir build -L waits --output-on-failure > build-waits.log 2>&1 &
 waiting=$!

@@ -69,6 +69,8 @@ def steps(path):
         if event["ph"] == "X" and "node" in args and event["cat"] not in ("start", "stall") and event["pid"] in (100, 1000):
             what = (event["name"], event["cat"], args.get("phase"), args.get("scope"), args.get("bytes"), args.get("flops"))
             found.setdefault(args["node"], set()).add(what)
+    if not found:
+        raise SystemExit(f"FAIL: no step in {path}")
     return found
 
 

@@ -14,7 +14,8 @@ END
 disk() { # KEY
     echo "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}, $1 \"zero_optimization\": {
         \"stage\": 1, \"stage3_param_persistence_threshold\": 0, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"$work\"}}}" > ds.json
-    "$build/ds_plan" --model_config model.json --deepspeed_config ds.json --device h200 | grep -c 'cuda refuses that without aio.use_gds true' || true
+    "$build/ds_plan" --model_config model.json --deepspeed_config ds.json --device h200 > plan.txt || { echo "FAIL: ds_plan"; exit 1; }
+    grep -c 'cuda refuses that without aio.use_gds true' plan.txt || true
 }
 [ "$(disk '')" = 1 ] || { echo "FAIL: nothing is said of a disk that cuda does not reach"; exit 1; }
 [ "$(disk '"aio": {"use_gds": true},')" = 0 ] || { echo "FAIL: aio.use_gds is not seen"; exit 1; }

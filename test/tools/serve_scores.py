@@ -90,6 +90,8 @@ def check_scores(s, rng, prompt, body):
     top = rng.randint(0, 3)
     got = s.ask("/v1/completions", dict(body, model="m", prompt=prompt, logprobs=top))
     made = 0
+    if len(got["choices"]) != body.get("n", 1):
+        fail("choices", prompt, body, got)
     for c in got["choices"]:
         lp = c["logprobs"]
         ids = [byte_of(t) for t in lp["tokens"]]
@@ -140,6 +142,8 @@ def check_stops(s, rng, prompt, body, free):
             got = [tuple(got[i]) for i in sorted(got)]
         else:
             got = [(c["text"], c["finish_reason"]) for c in s.ask("/v1/completions", asked)["choices"]]
+        if len(got) != len(texts):
+            fail("choices", stream, prompt, asked, got)
         for (text, why), whole, c in zip(got, texts, free["choices"]):
             places = [(whole.find(x) + len(x), whole.find(x)) for x in stops if x in whole]
             want = (whole[:min(places)[1]], "stop") if places else (whole, c["finish_reason"])

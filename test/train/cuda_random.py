@@ -112,6 +112,8 @@ def run(build, folder, case, on):
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False, errors="replace")
     except subprocess.TimeoutExpired:
         return None, "it did not end"
+    if done.returncode < 0:
+        return None, f"killed by signal {-done.returncode}: {done.stderr[-1500:]}"
     if done.returncode != 0:
         return None, done.stdout + done.stderr
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if '"loss"' in line], ""
@@ -126,12 +128,17 @@ def judge(build, folder, case):
     """(what came of it, complaint or None)"""
     want, said = run(build, folder, case, "cpu")
     got, error = run(build, folder, case, "cuda")
+    ended = [x for x in (said, error) if x.startswith(("it did not end", "killed by signal"))]
+    if ended:
+        return "failed", "; ".join(ended)
     if want is None:
         same = got is None and error_of(error) == error_of(said)
         return "refused", None if same else f"cpu: {said[-800:]}\ncuda: {got or error[-800:]}"
     if got is None:
         named = re.search(r"no kernel of (\w+)", error)
         return (f"refused: {named.group(1)}", None) if named else ("failed", error[-1500:])
+    if None in want + got:
+        return "failed", f"not finite: cpu {want}, cuda {got}"
     far = max(abs(a - b) for a, b in zip(want, got)) if len(want) == len(got) == STEPS else float("inf")
     return "trained", None if far <= case.tolerance() * max(1.0, max(want)) else f"cpu {want}, cuda {got}"
 

@@ -5,4 +5,4 @@
 # Usage: test_random_meshes.sh BUILD [CASES [SEED]] (default 6 cases, or 3 of make check, and seed 1; the long test takes another each time)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-exec python3 "$here/random_meshes.py" "$1" "$here/../.." "${2:-$((4 / ${DS_TEST_BRIEF:-1} + 2))}" "${3:-1}"
+exec python3 "$here/random_meshes.py" "$1" "$here/../.." "${2:-$((4 / ${DS_MATRIX_PART:-1} + 2))}" "${3:-1}"

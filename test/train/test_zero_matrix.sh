@@ -4,7 +4,7 @@
 # The determinism law over a covering matrix: every pair of values of (model, dtype, ranks, stage, overlap, bucket,
 # transport, accumulation, threads, resume, recompute, offload, zenflow, early, mics, hpz, optimizer) occurs in some row; rows that differ only in what the law
 # names give the same hash of weights and optimizer states. Usage: test_zero_matrix.sh BUILD. DS_MATRIX_ROWS=N: only the first N rows,
-# which have most pairs; with DS_TEST_BRIEF=N one in N of all.
+# which have most pairs; with DS_MATRIX_PART=N one in N of all.
 # DS_MATRIX_WITH: more words of zero_row for all rows, such as tp=2; DS_MATRIX_AGAINST: for what they are compared with. DS_MATRIX_SEED: other
 # rows.
 set -euo pipefail
@@ -70,7 +70,7 @@ declare -A expected
 failed=0
 count=0
 mapfile -t rows < <(matrix)
-for line in "${rows[@]:0:${DS_MATRIX_ROWS:-$((${#rows[@]} / ${DS_TEST_BRIEF:-1} + 1))}}"; do
+for line in "${rows[@]:0:${DS_MATRIX_ROWS:-$((${#rows[@]} / ${DS_MATRIX_PART:-1} + 1))}}"; do
     count=$((count + 1))
     line+=" ${DS_MATRIX_WITH:-}"
     group="${DS_MATRIX_WITH:-} model=$(value_of model "$line") dtype=$(value_of dtype "$line") ranks=$(value_of ranks "$line") accumulation=$(value_of accumulation "$line") zenflow=$(value_of zenflow "$line") early=$(value_of early "$line") optimizer=$(value_of optimizer "$line")"
