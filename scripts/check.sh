@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# make check: every test in the release build, of the two longest tables of runs a quarter (DS_MATRIX_PART=N: one in N); those that are
+# make check: every test in the release build, of the longest tables of runs a part (DS_MATRIX_PART=N: about one in N); those that are
 # not labelled slow again under address and undefined-behaviour sanitizers, and most of those with threads under the thread sanitizer, of
 # long tables one row in eight. Closes with CTest's summary.
 # CHECK_WHOLE=1 (make check-long): under the sanitizers too every test and every row, and nothing in the release build.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The self and the simulated communicators: conformance, faults, random schedules.
- * labels: threads slow */
+ * labels: threads long slow */
 #include "comm/sim.h"
 #include "common/check.h"
 #include "common/comm_conform.h"

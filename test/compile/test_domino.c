@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads slow
+/* labels: threads long slow
  * Halves of a micro-batch that take turns (tensor_parallel.domino): numbers are those of whole
  * micro-batches up to the order in which rows are summed, and the same bits in every ZeRO stage,
  * with recomputation, with late messages; by times that are injected, collectives are hidden.

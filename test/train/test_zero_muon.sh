@@ -25,7 +25,7 @@ same() { # EXPECTED WORDS
 
 dtypes="f32 bf16"
 meshes="tp=2 sp=2"
-[ "${DS_TEST_BRIEF:-1}" = 1 ] || { dtypes=bf16; meshes=tp=2; } # as check_long_row of test/common/check.h
+[ "${DS_TEST_BRIEF:-1}${DS_MATRIX_PART:-1}" = 11 ] || { dtypes=bf16; meshes=tp=2; }
 for dtype in $dtypes; do
     want=$(hash_of dtype=$dtype ranks=3 stage=0 accumulation=1)
     for stage in 1 2 3; do

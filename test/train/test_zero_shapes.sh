@@ -25,7 +25,7 @@ same() { # EXPECTED WORDS
 }
 
 dtypes="f32 bf16" meshes="tp=2 sp=2"
-[ "${DS_TEST_BRIEF:-1}" = 1 ] || { dtypes=bf16; meshes=tp=2; } # as check_long_row of test/common/check.h
+[ "${DS_TEST_BRIEF:-1}${DS_MATRIX_PART:-1}" = 11 ] || { dtypes=bf16; meshes=tp=2; }
 for optimizer in adafactor schedulefree ademamix adamw8bit ademamix8bit; do
     o="optimizer=$optimizer"
     for dtype in $dtypes; do
