@@ -3,7 +3,7 @@
  * asked for otherwise than it is made, localized, planned, checked, run on simulated ranks, on the
  * processor and on the simulated accelerator. Each rank's memory has the bits of its part of the
  * whole value.
- * labels: threads
+ * labels: threads long
  */
 #include "accel/cpu/cpu_features.h"
 #include "base/half.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads slow
+/* labels: threads long slow
  * Generation whose layers several ranks share: the logits of one rank, within rounding; layers on
  * several stages: the same bits as on one; the same
  * bits in whatever order messages come; a part of the weights on each; ranks that are used wrongly.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Propagation executed: forward and backward of whole models, placed on a mesh, run node by node on
  * simulated ranks with reference kernels and the planned redistributions, against one rank.
- * labels: threads
+ * labels: threads long
  *
  * This is the smallest executor that placements allow: it shows that what propagate says is enough
  * to run a graph that knows nothing of ranks, under ZeRO, tensor and sequence parallelism.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Redistribution executed on simulated ranks: every pair of placements, and random walks over
  * placements, against the logical value. Bits, padding included.
- * labels: threads
+ * labels: threads long
  *
  * The oracle knows no moves: a value is a table of addends, one row for each index of the group
  * along its Partial axes; a change of placement adds rows up (a plain recursive tree) or adds rows
