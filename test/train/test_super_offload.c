@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Updates on the host before the norm is known (super_offload): the bits of updates that wait,
  * whatever becomes of the step; states that nobody may read meanwhile; what fails before the
- * decision, and behind it. */
+ * decision, and behind it.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads long
+/* labels: threads long slow
  * Layers sharded on tp train as whole ones do: losses and norms of N groups of tp ranks are those
  * of N ranks up to the order of sums; among themselves all ZeRO stages, fused or not, give the same
  * bits; what one mesh saves, another resumes with the same bits.
