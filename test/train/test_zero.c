@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads
+/* labels: threads slow
  * ZeRO over simulated ranks: the determinism law. For one world size every stage, bucket size and
  * transport gives the same weights bit for bit; one rank gives the same gradients within rounding.
  */
