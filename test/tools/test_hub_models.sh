@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # A model by its name in the Hugging Face cache does what its folder does, in every tool; nothing is written into the cache.
 # Usage: test_hub_models.sh BUILD
 set -euo pipefail
