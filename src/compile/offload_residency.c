@@ -36,32 +36,22 @@ static void choose(chooser *c, ds_cell cell, int64_t count, bool *states, bool *
     c->resident += large && !*params ? count : 0;
 }
 
-typedef struct late_param {
-    ds_cell cell;
-    uint32_t end;
-    int64_t count;
-} late_param;
-
 static int by_end(const void *a, const void *b)
 {
-    const late_param *x = a;
-    const late_param *y = b;
+    const dsi_late_param *x = a;
+    const dsi_late_param *y = b;
     if (x->end != y->end) {
         return x->end > y->end ? -1 : 1;
     }
     return x->cell < y->cell ? -1 : 1;
 }
 
-/* Of 1 - ratio of the elements, those whose gradients come last: none behind the first that is too
- * large for the rest. */
-static ds_status keep_last(const dsi_offload_spec *spec, const ds_cells *cells,
-                           const uint32_t *ends, bool *stays)
+ds_status dsi_offload_last_first(const dsi_offload_spec *spec, const ds_cells *cells,
+                                 const uint32_t *ends, dsi_late_param **params_out, uint32_t *n_out)
 {
     const uint32_t n_cells = ds_cells_count(cells);
-    int64_t all = 0;
-    int64_t kept = 0;
     uint32_t n = 0;
-    late_param *params = calloc((size_t)n_cells + 1, sizeof *params);
+    dsi_late_param *params = calloc((size_t)n_cells + 1, sizeof *params);
     if (params == NULL) {
         return DS_ERR_NOMEM;
     }
@@ -69,11 +59,28 @@ static ds_status keep_last(const dsi_offload_spec *spec, const ds_cells *cells,
         const ds_cell_info *info = ds_cells_get(cells, cell);
         const int64_t count = ds_shape_count(info->meta.shape);
         if (info->kind == DS_CELL_PARAM && !info->frozen && count >= spec->threshold) {
-            params[n++] = (late_param){cell, ends[cell], count};
-            all += count;
+            params[n++] = (dsi_late_param){cell, ends[cell], count};
         }
     }
     qsort(params, n, sizeof *params, by_end);
+    *params_out = params;
+    *n_out = n;
+    return DS_OK;
+}
+
+/* Of 1 - ratio of the elements, those whose gradients come last: none behind the first that is too
+ * large for the rest. */
+static ds_status keep_last(const dsi_offload_spec *spec, const ds_cells *cells,
+                           const uint32_t *ends, bool *stays)
+{
+    dsi_late_param *params = NULL;
+    uint32_t n = 0;
+    int64_t all = 0;
+    int64_t kept = 0;
+    DS_TRY(dsi_offload_last_first(spec, cells, ends, &params, &n));
+    for (uint32_t i = 0; i < n; ++i) {
+        all += params[i].count;
+    }
     const double room = (1.0 - spec->ratio) * (double)all + 0.5;
     for (uint32_t i = 0; i < n && (double)(kept + params[i].count) <= room; ++i) {
         stays[params[i].cell] = true;

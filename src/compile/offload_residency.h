@@ -37,6 +37,19 @@ typedef struct dsi_offload_spec {
 
 bool dsi_offload_is_on(const dsi_offload_spec *spec);
 
+/* A parameter whose states may go; end: when its gradient is complete, larger is later. */
+typedef struct dsi_late_param {
+    ds_cell cell;
+    uint32_t end;
+    int64_t count; /* elements */
+} dsi_late_param;
+
+/* All of these, those whose gradients come last first. The caller frees *params_out. Pure. Errors:
+ * ERR_NOMEM. */
+ds_status dsi_offload_last_first(const dsi_offload_spec *spec, const ds_cells *cells,
+                                 const uint32_t *ends, dsi_late_param **params_out,
+                                 uint32_t *n_out);
+
 /* Fills residencies for the cells of the logical table. ends: per cell of a parameter when its
  * gradient is complete, larger is later; of by_gradient, else it may be NULL. Pure. Errors:
  * ERR_NOMEM. */

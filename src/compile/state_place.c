@@ -80,42 +80,18 @@ typedef struct placer {
     size_t lacks; /* of the last that did not fit */
 } placer;
 
-typedef struct ended {
-    uint32_t end;
-    ds_cell cell;
-    int64_t count;
-} ended;
-
-static int by_end(const void *a, const void *b)
-{
-    const ended *x = a;
-    const ended *y = b;
-    if (x->end != y->end) {
-        return x->end > y->end ? -1 : 1;
-    }
-    return x->cell < y->cell ? -1 : 1;
-}
-
 /* A bucket ends with the parameter that fills it. */
 static ds_status make_buckets(placer *p)
 {
-    const ds_cells *cells = p->m->plan.cells;
-    const dsi_offload_spec *spec = &p->m->request->spec->offload;
-    const uint32_t n_cells = ds_cells_count(cells);
+    dsi_late_param *params = NULL;
     uint32_t n = 0;
-    ended *params = calloc((size_t)n_cells + 1, sizeof *params);
-    if (params == NULL) {
+    if (dsi_offload_last_first(&p->m->request->spec->offload, p->m->plan.cells, p->ends, &params,
+                               &n) < 0) {
         return ds_fail(p->m->plan.ctx, DS_ERR_NOMEM, "no memory for a plan");
     }
-    for (ds_cell c = 0; c < n_cells; ++c) {
-        const ds_cell_info *info = ds_cells_get(cells, c);
-        const int64_t count = ds_shape_count(info->meta.shape);
-        if (info->kind == DS_CELL_PARAM && !info->frozen && count >= spec->threshold) {
-            params[n++] = (ended){p->ends[c], c, count};
-            p->elements += count;
-        }
+    for (uint32_t i = 0; i < n; ++i) {
+        p->elements += params[i].count;
     }
-    qsort(params, n, sizeof *params, by_end);
     int64_t kept = 0;
     for (uint32_t i = 0; i < n; ++i) {
         kept += params[i].count;
@@ -128,21 +104,22 @@ static ds_status make_buckets(placer *p)
     return DS_OK;
 }
 
-/* Host memory that the ranks of a node need. */
-static double host_bytes(const dsi_rank_maker *m)
+/* What the ranks of a node need of their host, as it is reported. */
+static ds_status host_bytes(const dsi_rank_maker *m, double *bytes_out)
 {
-    double bytes = 0.0;
-    for (ds_cell c = 0; c < ds_cells_count(m->plan.local); ++c) {
-        const dsi_cell_residency at = dsi_residency_of(&m->plan.residencies, c);
-        bytes += at.where == DSI_RESIDENCY_HOST && at.parent == DS_NONE
-                     ? (double)ds_meta_bytes(ds_cells_get(m->plan.local, c)->meta)
-                     : 0.0;
-    }
-    return bytes * (double)(m->request->n_local > 0 ? m->request->n_local : 1);
+    const dsi_rank_request *r = m->request;
+    size_t most = 0;
+    uint32_t step = 0;
+    dsi_ledger *ledger = NULL;
+    DS_TRY(dsi_rank_ledger(&m->plan, r->spec->zero.mesh.n_ranks, true, &ledger));
+    const ds_status status = dsi_ledger_peak(ledger, DSI_RESIDENCY_HOST, &step, &most);
+    *bytes_out = (double)most * (double)(r->n_local > 0 ? r->n_local : 1);
+    dsi_ledger_destroy(&ledger);
+    return status;
 }
 
 /* Bytes that the plans lack of the device; of a host that is too small, 1. */
-static size_t lacks(const dsi_rank_maker *m)
+static ds_status find_lack(const dsi_rank_maker *m, size_t *lacks_out)
 {
     const dsi_rank_request *r = m->request;
     const size_t mapped = dsi_rank_mapped_bytes(&m->plan);
@@ -151,9 +128,11 @@ static size_t lacks(const dsi_rank_maker *m)
     const size_t limit = r->spec->device_memory;
     const size_t over = need > all ? need - all : 0;
     const size_t over_limit = limit > 0 && mapped > limit ? mapped - limit : 0;
-    const bool host =
-        r->device->host_memory_bytes > 0.0 && host_bytes(m) > r->device->host_memory_bytes;
-    return over > over_limit ? over : over_limit > 0 ? over_limit : host ? 1 : 0;
+    double host = 0.0;
+    DS_TRY(host_bytes(m, &host));
+    const bool small = r->device->host_memory_bytes > 0.0 && host > r->device->host_memory_bytes;
+    *lacks_out = over > over_limit ? over : over_limit > 0 ? over_limit : small ? 1 : 0;
+    return DS_OK;
 }
 
 static double ratio_of(const placer *p, uint32_t kept)
@@ -179,7 +158,7 @@ static ds_status try_split(placer *p, uint32_t kept)
     }
     DS_TRY(lower(p, kept));
     p->n_tried += 1;
-    p->lacks = lacks(p->m);
+    DS_TRY(find_lack(p->m, &p->lacks));
     p->seconds[kept] = INFINITY;
     if (p->lacks > 0) {
         return DS_OK;

@@ -53,7 +53,8 @@ static dsi_device device_of(double host)
 }
 
 /* The planned step, 0 where it does not fit; *place_out may be NULL. */
-static double plan(const dsi_device *device, double ratio, size_t memory, dsi_state_place *place)
+static double plan_needs(const dsi_device *device, double ratio, size_t memory,
+                         dsi_state_place *place, size_t needs[2])
 {
     ds_model *model = small_model(ctx, folder, gpt2);
     ds_config *config = config_of(ratio);
@@ -72,10 +73,19 @@ static double plan(const dsi_device *device, double ratio, size_t memory, dsi_st
         *place = report.plan.place;
         assert_true(place->on == (ratio < 0.0));
     }
+    if (needs != NULL) { /* of the device, of its host */
+        needs[0] = dsi_report_need(&report);
+        needs[1] = report.total[DSI_RESIDENCY_HOST];
+    }
     dsi_report_free(&report);
     ds_config_destroy(&config);
     ds_model_destroy(&model);
     return seconds;
+}
+
+static double plan(const dsi_device *device, double ratio, size_t memory, dsi_state_place *place)
+{
+    return plan_needs(device, ratio, memory, place, NULL);
 }
 
 /* The split is that of its ratio, and no other of a hundred is faster than the best by more than a
@@ -195,12 +205,32 @@ static void no_split_changes_a_bit(void **state)
     }
 }
 
+/* Between a host too small for few buckets kept and a device too small for many: what fits is
+ * found, wherever it lies, and is as the ratio's own plan. */
+static void few_fit(void **state)
+{
+    static const double ratios[] = {0.85, 0.6, 0.35, 0.1};
+    (void)state;
+    for (size_t i = 0; i < sizeof ratios / sizeof ratios[0]; ++i) {
+        dsi_device device = device_of(60e9);
+        size_t least[2];
+        size_t most[2];
+        dsi_state_place place;
+        (void)plan_needs(&device, ratios[i] + 0.08, 0, NULL, least);
+        (void)plan_needs(&device, ratios[i] - 0.08, 0, NULL, most);
+        device.host_memory_bytes = (double)least[1];
+        const double seconds = plan(&device, -1.0, most[0], &place);
+        assert_true(seconds > 0.0 && seconds == place.seconds);
+        assert_true(fabs(place.ratio - ratios[i]) < 0.16);
+        assert_true(plan(&device, place.ratio, most[0], NULL) == seconds);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_choice_is_the_fastest),
-        cmocka_unit_test(a_slow_link_keeps_more),
-        cmocka_unit_test(memory_bounds_it),
+        cmocka_unit_test(the_choice_is_the_fastest), cmocka_unit_test(a_slow_link_keeps_more),
+        cmocka_unit_test(memory_bounds_it),          cmocka_unit_test(few_fit),
         cmocka_unit_test(no_split_changes_a_bit),
     };
     ctx = check_ctx(2);
