@@ -97,7 +97,7 @@ ds_status dsi_exec_read(dsi_exec *exec, ds_cell cell, size_t offset, void *data,
 ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void *data,
                          size_t bytes);
 /* Copies bytes of a cell from one place of it to another that does not overlap; they stay on the
- * device. Not of a swapped cell. Between phases. */
+ * device. Between phases. Errors: ERR_STATE of a swapped cell, or places that overlap. */
 ds_status dsi_exec_copy(dsi_exec *exec, ds_cell cell, size_t from, size_t to, size_t bytes);
 /* As dsi_exec_write of a whole cell that only the host writes: what it wrote there last is not
  * written again. */

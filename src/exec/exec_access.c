@@ -6,7 +6,6 @@
 
 #include "base/process_memory.h"
 
-#include <assert.h>
 #include <string.h>
 
 void dsi_exec_exchange(dsi_exec *exec, const ds_cell *a, const ds_cell *b, uint32_t n)
@@ -75,10 +74,15 @@ ds_status dsi_exec_write(dsi_exec *exec, ds_cell cell, size_t offset, const void
 
 ds_status dsi_exec_copy(dsi_exec *exec, ds_cell cell, size_t from, size_t to, size_t bytes)
 {
-    unsigned char *data = data_of(exec, cell);
-    assert(!dsi_exec_is_swapped(exec, cell) && (from + bytes <= to || to + bytes <= from));
+    if (dsi_exec_is_swapped(exec, cell) || (from < to + bytes && to < from + bytes)) {
+        return ds_fail(exec->ctx, DS_ERR_STATE,
+                       "cell %u: bytes %zu to %zu are not copied to %zu: %s", cell, from,
+                       from + bytes, to,
+                       dsi_exec_is_swapped(exec, cell) ? "the cell is swapped" : "they overlap");
+    }
     forget_known(exec, cell);
     DS_TRY(dsi_exec_arrive(exec));
+    unsigned char *data = data_of(exec, cell);
     return exec->accel->memory->copy(exec->device, data + to, data + from, bytes);
 }
 

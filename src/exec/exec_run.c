@@ -316,8 +316,12 @@ static ds_status run_side(void *user)
     const place_of_run at = {dsi_side_thread_ctx(exec->side_thread), dsi_exec_computing(exec, true),
                              false};
     bool named = false;
-    DS_TRY(run_phase(exec, l, l->plan->side, NULL, &at));
-    return at.stream != NULL ? dsi_exec_wait_set(exec, true, &named) : DS_OK;
+    const ds_status status = run_phase(exec, l, l->plan->side, NULL, &at);
+    char reason[1024] = "";
+    (void)snprintf(reason, sizeof reason, "%s", status < 0 ? ds_ctx_error(at.ctx) : "");
+    /* Also of a phase that failed: nothing of it writes states that are loaded behind it. */
+    const ds_status ended = at.stream != NULL ? dsi_exec_wait_set(exec, true, &named) : DS_OK;
+    return status < 0 ? ds_fail(at.ctx, status, "%s", reason) : ended;
 }
 
 ds_status dsi_exec_start(dsi_exec *exec, uint32_t id)

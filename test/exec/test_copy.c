@@ -38,6 +38,7 @@ static void rows_of(ds_ctx *ctx, const char *accelerator)
     }
     CHECK_OK(ctx, dsi_exec_copy(exec, cell, 0, 2 * bytes, bytes));
     CHECK_OK(ctx, dsi_exec_copy(exec, cell, 3 * bytes, 0, bytes));
+    CHECK_FAILS(ctx, dsi_exec_copy(exec, cell, 0, bytes / 2, bytes), DS_ERR_STATE, "they overlap");
     static const int from[ROWS] = {3, 1, 0, 3};
     for (int r = 0; r < ROWS; ++r) {
         CHECK_OK(ctx, dsi_exec_read(exec, cell, (size_t)r * bytes, got, bytes));
