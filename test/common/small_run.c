@@ -89,3 +89,26 @@ ds_batch small_feed(int32_t step, small_batch *batch)
     }
     return (ds_batch){batch->tensors, 4};
 }
+
+ds_status small_next(void *user, ds_batch *batch_out)
+{
+    static small_batch data;
+    int32_t *step = user;
+    *batch_out = small_feed((*step)++, &data);
+    return DS_OK;
+}
+
+dsi_engine_spec small_host_spec(ds_ctx *ctx, const char *folder, ds_dtype dtype, const char *accel,
+                                bool away, bool params)
+{
+    dsi_engine_spec spec = small_spec(dtype);
+    CHECK_OK(ctx, dsi_accel_choose(ctx, accel, &spec.accel));
+    spec.train.max_norm = 0.1;
+    spec.host_cores = 1.0;
+    if (away) {
+        spec.offload = small_away(folder, DSI_RESIDENCY_HOST,
+                                  params ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE);
+        spec.offload.how.host = true;
+    }
+    return spec;
+}

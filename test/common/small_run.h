@@ -31,5 +31,12 @@ typedef struct small_batch {
 
 /* The batch of a step: the same for the same step, valid as long as *batch stays where it is. */
 ds_batch small_feed(int32_t step, small_batch *batch);
+/* For ds_engine_train_batch; user: an int32_t, the step, which it counts up. One run at a time. */
+ds_status small_next(void *user, ds_batch *batch_out);
+
+/* As small_spec, on an accelerator, clipped at 0.1. away: states, and with params those too, in
+ * host memory, updated there. */
+dsi_engine_spec small_host_spec(ds_ctx *ctx, const char *folder, ds_dtype dtype, const char *accel,
+                                bool away, bool params);
 
 #endif

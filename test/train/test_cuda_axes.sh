@@ -24,11 +24,6 @@ END
 cat > llama.json << END
 {"model_type": "llama", $sizes, "intermediate_size": 40}
 END
-on_cuda() { # SEED, and what train takes
-    local seed=$1
-    shift
-    DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=$seed,turn=200" train "$@" --accelerator cuda
-}
 share() { # FILE STAGE KEYS
     config "$1.json" "\"train_micro_batch_size_per_gpu\": 4, \"zero_optimization\": {\"stage\": $2} $3"
 }

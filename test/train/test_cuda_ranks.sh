@@ -16,11 +16,6 @@ cat > model.json << 'END'
 END
 own=(--model_config model.json --steps 2)
 stage() { config "$1.json" "\"train_micro_batch_size_per_gpu\": $3, $4 \"zero_optimization\": {\"stage\": $2}"; }
-on_cuda() { # SEED, and what train takes
-    local seed=$1
-    shift
-    DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=$seed,turn=200" train "$@" --accelerator cuda
-}
 stage z0 0 4 ''
 train 2 z0.json cpu "${own[@]}" || fail "cpu" cpu.log
 for n in 0 1 2 3; do

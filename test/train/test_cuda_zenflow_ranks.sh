@@ -15,11 +15,6 @@ cat > model.json << 'END'
  "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1}
 END
 own=(--model_config model.json --steps 4)
-on_cuda() { # SEED, and what train takes
-    local seed=$1
-    shift
-    DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=$seed,turn=200" train "$@" --accelerator cuda
-}
 zenflow() { # FILE STAGE OVERLAP SHARE
     config "$1.json" "\"train_micro_batch_size_per_gpu\": 4, \"zero_optimization\": {\"stage\": $2, \"stage3_param_persistence_threshold\": 0, \"offload_optimizer\": {
         \"device\": \"cpu\", \"cpuadam_cores_perc\": $4}, \"zenflow\": {\"select_strategy\": \"step\", \"select_interval\": 4, \"update_interval\": 2,

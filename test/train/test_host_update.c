@@ -24,25 +24,9 @@ enum { STEPS = 2 };
 static ds_ctx *ctx;
 static char *folder;
 
-static dsi_accel_choice choose(const char *text)
-{
-    dsi_accel_choice choice;
-    CHECK_OK(ctx, dsi_accel_choose(ctx, text, &choice));
-    return choice;
-}
-
 static dsi_engine_spec make_spec(ds_dtype dtype, const char *accel, bool away, bool params)
 {
-    dsi_engine_spec spec = small_spec(dtype);
-    spec.accel = choose(accel);
-    spec.train.max_norm = 0.1;
-    spec.host_cores = 1.0;
-    if (away) {
-        spec.offload = small_away(folder, DSI_RESIDENCY_HOST,
-                                  params ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE);
-        spec.offload.how.host = true;
-    }
-    return spec;
+    return small_host_spec(ctx, folder, dtype, accel, away, params);
 }
 
 static uint32_t count_host(const dsi_plan *plan)
@@ -179,14 +163,6 @@ static void every_elementwise_optimizer(void **state)
 
 /* ---- launched together ----------------------------------------------------------------------- */
 
-static ds_status next_batch(void *user, ds_batch *batch_out)
-{
-    static small_batch data;
-    int32_t *step = user;
-    *batch_out = small_feed((*step)++, &data);
-    return DS_OK;
-}
-
 /* By one call a batch, the phases of a step are joined; the losses are those of three calls. */
 static void joined_phases_give_the_same_bits(void **state)
 {
@@ -205,7 +181,7 @@ static void joined_phases_give_the_same_bits(void **state)
             spec.train.max_norm = i % 6 / 2 == 2 ? 0.0 : 0.1;
             ds_engine *engine = small_engine(ctx, model, &spec);
             for (int k = 0; k < STEPS; ++k) {
-                CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &losses[joined][k]));
+                CHECK_OK(ctx, ds_engine_train_batch(engine, small_next, &step, &losses[joined][k]));
             }
             CHECK_OK(ctx, engine_hash(ctx, engine, &hash[joined]));
             ds_engine_destroy(&engine);
@@ -249,9 +225,9 @@ static void a_step_is_one_launch_where_the_host_decides_nothing(void **state)
         if (strstr(dsi_buf_text(&text), rows[i].says) == NULL) {
             fail_msg("row %zu: %s", i, dsi_buf_text(&text));
         }
-        CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &loss));
+        CHECK_OK(ctx, ds_engine_train_batch(engine, small_next, &step, &loss));
         const uint64_t before = engine->exec->n_launches;
-        CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, &loss));
+        CHECK_OK(ctx, ds_engine_train_batch(engine, small_next, &step, &loss));
         const uint64_t wanted = (uint64_t)rows[i].accumulation + (rows[i].keep ? 0 : 1);
         assert_int_equal(engine->exec->n_launches - before, wanted);
         dsi_buf_free(&text);

@@ -23,16 +23,7 @@ static char *folder;
 
 static dsi_engine_spec make_spec(ds_dtype dtype, const char *accel, bool away, bool params)
 {
-    dsi_engine_spec spec = small_spec(dtype);
-    CHECK_OK(ctx, dsi_accel_choose(ctx, accel, &spec.accel));
-    spec.train.max_norm = 0.1;
-    spec.host_cores = 1.0;
-    if (away) {
-        spec.offload = small_away(folder, DSI_RESIDENCY_HOST,
-                                  params ? DSI_RESIDENCY_HOST : DSI_RESIDENCY_DEVICE);
-        spec.offload.how.host = true;
-    }
-    return spec;
+    return small_host_spec(ctx, folder, dtype, accel, away, params);
 }
 
 /* ---- what becomes of them -------------------------------------------------------------------- */
@@ -146,14 +137,6 @@ static void states_are_not_read_meanwhile(void **state)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static ds_status next_batch(void *user, ds_batch *batch_out)
-{
-    static small_batch data;
-    int32_t *step = user;
-    *batch_out = small_feed((*step)++, &data);
-    return DS_OK;
-}
-
 /* Up to the norm, and what the host decides then: other updates and that those ahead are accepted
  * are one piece. Some states, or all, are the host's. */
 static void an_accepted_step_is_two_launches(void **state)
@@ -173,9 +156,9 @@ static void an_accepted_step_is_two_launches(void **state)
             spec.offload.ratio = i % 2 == 0 ? 0.5 : 1.0;
             ds_engine *engine = small_engine(ctx, model, &spec);
             step = 0;
-            CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, NULL));
+            CHECK_OK(ctx, ds_engine_train_batch(engine, small_next, &step, NULL));
             const uint64_t before = engine->exec->n_launches;
-            CHECK_OK(ctx, ds_engine_train_batch(engine, next_batch, &step, NULL));
+            CHECK_OK(ctx, ds_engine_train_batch(engine, small_next, &step, NULL));
             if (joined == 1 && i < 2) {
                 assert_int_equal(engine->undone_updates, 0);
                 assert_int_equal(engine->exec->n_launches - before, 2);
