@@ -128,7 +128,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("sources", nargs="*")
     given = parser.parse_intermixed_args()
-    nvcc = find_nvcc(given.nvcc)
+    built = given.logs / "nvcc.path" if given.logs is not None else None
+    nvcc = built.read_text() if built is not None and built.exists() else find_nvcc(given.nvcc)
     if nvcc is None or (given.logs is not None and not any(given.logs.glob("*.ptxas"))):
         print("no nvcc here" if nvcc is None else f"built without nvcc: {given.logs}")
         return 77
