@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Folders that transformers saved with bitsandbytes (test/golden/bnb): ds_serve gives transformers' greedy tokens, alone and in a crowd;
 # ds_train --lora beside one makes the bytes that it makes beside the same dequantized; the adapter by the request, merged and taken out again.
 # Usage: test_bnb_folders.sh BUILD

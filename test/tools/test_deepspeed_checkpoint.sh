@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # A checkpoint of DeepSpeed for Python in the tools: listed, shown, verified, converted, its fp32 weights written, trained on.
 set -u
 bin=$(cd "$1" && pwd)

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_plan of a pipeline: the stage that needs most is planned, of few stages and of many; what a stage waits is in the step's time.
 set -u
 bin=$1

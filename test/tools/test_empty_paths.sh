@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # An empty path is refused, as wrong usage and by the flag's name, for every flag of every tool whose value is a
 # path, and as a word. The flags are those that --help lists, so that a new one is tried too.
 set -u

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # What the environment says is in force or refused by name, and so is every number of a flag: no text that is no
 # number becomes one, and no half of a launcher's variables is a run of one rank.
 set -u

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # The tags of the monitors: with wall_clock_breakdown DeepSpeed's five elapsed_time_ms_*, without it none;
 # x is the number of samples, times are milliseconds that fit the run.
 set -euo pipefail

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # What a tool did not make, or made in another run, is replaced with --overwrite alone; what it can make again it replaces.
 set -eu
 bin=$1

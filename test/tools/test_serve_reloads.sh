@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Random reloads of ds_serve under load: serve_reloads.py.
 # Usage: test_serve_reloads.sh BUILD [RELOADS [SEED [SECONDS]]] (the long test takes other seeds, for so long)
 set -u

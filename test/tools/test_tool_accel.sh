@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # ds_accel_test: what is built passes, a shared object of its own too, and each fault of one is found by the check that it breaks.
 # Usage: test_tool_accel.sh BUILD
 set -euo pipefail

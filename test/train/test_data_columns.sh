@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # --column_map and --skip_bad of ds_train: what is read, counted and said; a resume or a rank with other columns is another run.
 # Usage: test_data_columns.sh BUILD
 set -euo pipefail

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* labels: threads
+/* labels: threads slow
  * What a step does, against plain arithmetic: learning rate, weight decay, clipping, loss scale and
  * boundaries; random numbers by step and sample; and a run of everything at once, dropout,
  * schedule, override, overflows, that is resumed from each of its steps bit for bit. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Offload: states, gradients and parameters in host memory or on disk give the bits of the run in
- * memory, out of less device memory. Over several ranks: test_zero_matrix.sh. */
+ * memory, out of less device memory. Over several ranks: test_zero_matrix.sh.
+ * labels: slow */
 #include "common/check.h"
 #include "common/engine_hash.h"
 #include "common/scratch.h"
