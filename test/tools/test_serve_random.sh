@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
+# labels: slow
 # Random requests of ds_serve alone and in a crowd, vectors, beams and adapters among them: serve_random.py.
 # Usage: test_serve_random.sh BUILD [RUNS [SEED [SECONDS]]] (the long test takes other seeds each time, for so long)
 set -u
