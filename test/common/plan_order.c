@@ -122,14 +122,61 @@ static uint32_t last_before(const graph *g, uint32_t t, bool computing)
     return 2 * g->n;
 }
 
+/* A collective: the host begins it when its stream has come there, and waits for its end itself
+ * (exec_stream.c). */
+static bool is_of_host(const dsi_plan *plan, const dsi_step *step)
+{
+    const dsi_step *start = step->kind == DSI_STEP_WAIT ? &plan->steps[step->start] : step;
+    return start->kind == DSI_STEP_START && !start->on_host && start->kernel == NULL &&
+           (start->op->flags & DS_OP_SWAP) == 0 && start->op->role != DS_ROLE_TAKE_SLICE;
+}
+
+/* Whether the host waits for all that it has queued before it queues this step: before it writes a
+ * micro-batch. (The rates are written there, too, where phases are joined.) */
+static bool host_arrives(const dsi_plan *plan, uint32_t s)
+{
+    const uint32_t phase = plan->steps[s].phase;
+    return s == plan->phase_begin[phase] && dsi_phase_is_forward(&plan->phases, phase);
+}
+
+/* What the host has waited for when it has queued step t. */
+static void tell_host(graph *g, uint32_t t)
+{
+    const dsi_step *step = &g->plan->steps[t % g->n];
+    if (!is_of_host(g->plan, step)) {
+        return;
+    }
+    const bool ends = step->kind == DSI_STEP_WAIT;
+    const uint32_t of = ends ? t - t % g->n + step->start : t;
+    for (size_t w = 0; w < g->words; ++w) {
+        g->waited[w] |= g->known[of * g->words + w];
+    }
+    g->waited[of / 64] |= (uint64_t)ends << of % 64;
+}
+
+/* What the host has waited for has ended when it queues step t. */
+static void ask_host(graph *g, uint32_t t)
+{
+    for (uint32_t u = 0; u < t && host_arrives(g->plan, t % g->n); ++u) {
+        g->waited[u / 64] |= (uint64_t)1 << u % 64;
+    }
+    for (size_t w = 0; w < g->words; ++w) {
+        g->known[t * g->words + w] |= g->waited[w];
+    }
+}
+
 static void find_known(graph *g)
 {
     const dsi_plan *plan = g->plan;
     memset(g->known, 0, 2 * (size_t)g->n * g->words * sizeof *g->known);
+    memset(g->waited, 0, g->words * sizeof *g->waited);
     for (uint32_t t = 0; t < 2 * g->n; ++t) {
         const uint32_t s = t % g->n;
         const dsi_step *step = &plan->steps[s];
         const bool starts = step->kind == DSI_STEP_START;
+        if (g->host) {
+            ask_host(g, t);
+        }
         const uint32_t before = last_before(g, t, !starts);
         if (before < 2 * g->n) {
             const bool in_turn =
@@ -152,6 +199,9 @@ static void find_known(graph *g)
                 learn(g, t, e, true);
             }
         }
+        if (g->host) {
+            tell_host(g, t);
+        }
     }
 }
 
@@ -162,28 +212,13 @@ static uint32_t place_of(const graph *g, uint32_t t)
     return s == g->moved ? t - s + g->to : s > g->moved && s <= g->to ? t - 1 : t;
 }
 
-/* Whether the host has waited for all between the two: it does before it writes a micro-batch and
- * before it writes the rates. */
-static bool host_between(const graph *g, plan_order_pair p)
-{
-    const dsi_plan *plan = g->plan;
-    const uint32_t first = plan->steps[p.before % g->n].phase;
-    bool found = p.before < g->n && p.behind >= g->n;
-    for (uint32_t phase = first + 1; phase <= plan->steps[p.behind % g->n].phase; ++phase) {
-        const ds_phase like = plan->phases.items[phase].like;
-        found = found || like == DS_PHASE_FORWARD || like == DS_PHASE_STEP;
-    }
-    return found;
-}
-
 /* Whether two steps that touch the same bytes are without order. */
 bool plan_order_is_racy(plan_order *g)
 {
     find_known(g);
     for (size_t i = 0; i < g->n_pairs; ++i) {
         const pair p = g->pairs[i];
-        if (!(g->arrives && host_between(g, p)) &&
-            !is_known(g, place_of(g, p.before), place_of(g, p.behind))) {
+        if (!is_known(g, place_of(g, p.before), place_of(g, p.behind))) {
             g->racy = p;
             return true;
         }
@@ -198,6 +233,7 @@ plan_order plan_order_make(const dsi_plan *plan, bool queues)
                .words = 2 * (size_t)plan->n_steps / 64 + 1,
                .queues = queues};
     g.known = plan_order_must(malloc(2 * (size_t)g.n * g.words * sizeof *g.known));
+    g.waited = plan_order_must(malloc(g.words * sizeof *g.waited));
     find_pairs(&g);
     return g;
 }
@@ -205,5 +241,6 @@ plan_order plan_order_make(const dsi_plan *plan, bool queues)
 void plan_order_free(plan_order *g)
 {
     free(g->known);
+    free(g->waited);
     free(g->pairs);
 }

@@ -18,12 +18,13 @@ typedef struct plan_order {
     uint32_t n;             /* of the plan */
     size_t words;           /* of a set of steps */
     uint64_t *known;        /* per step: which have ended when it begins */
+    uint64_t *waited;       /* which the host has waited for */
     plan_order_pair *pairs; /* of steps that touch the same bytes */
     size_t n_pairs, room;
     uint32_t moved, to; /* the step that has gone from the one place to the other, if any */
     bool queues;        /* steps of one stream end in their order, as a device's queues have it */
     plan_order_pair racy;
-    bool arrives; /* the host waits for all before micro-batches and updates */
+    bool host; /* what the host waits for itself is known to all that it queues then */
 } plan_order;
 
 void *plan_order_must(void *memory);

@@ -107,6 +107,7 @@ typedef struct standin {
     bool initialized;
     uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late;
     bool host_waits;
+    double moved_at; /* seconds: when something ran that was no call that waits */
     region regions[MOST_REGIONS];
     uint32_t n_regions;
     struct CUstream_st *streams[MOST_STREAMS];

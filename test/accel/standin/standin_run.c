@@ -5,6 +5,7 @@
 #include "accel/standin/standin.h"
 
 #include <string.h>
+#include <time.h>
 
 /* splitmix64 */
 uint32_t standin_draw(uint32_t n)
@@ -116,12 +117,24 @@ static bool can_run(const struct CUstream_st *s)
     return s->n > 0 && (w->kind != WAIT || w->event->done >= w->ticket);
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 static void take_turn(struct CUstream_st *s)
 {
     work *w = &s->queue[s->head];
-    if (w->kind == GRAPH ? graph_turn(w->graph) : do_work(w)) {
+    const bool calls = w->kind == CALL;
+    const bool done = w->kind == GRAPH ? graph_turn(w->graph) : do_work(w);
+    if (done) {
         s->head = (s->head + 1) % s->capacity;
         s->n -= 1;
+    }
+    if (standin_all.late != 0 && (done || !calls)) {
+        standin_all.moved_at = seconds();
     }
 }
 
@@ -160,9 +173,11 @@ static void begin_late_copy(void)
     }
 }
 
-/* Whether nothing else can run, but for calls of libraries that may wait for another process. */
+/* Whether nothing else can run, but for calls of libraries that have waited for another process for
+ * a while: it may need what is late here. */
 static bool late_has_turn(void)
 {
+    const double a_while = 0.5;
     bool calls = false;
     for (uint32_t i = 0; i < standin_all.n_streams; ++i) {
         const struct CUstream_st *s = standin_all.streams[i];
@@ -173,7 +188,7 @@ static bool late_has_turn(void)
             calls = true;
         }
     }
-    return standin_all.host_waits && (!calls || standin_draw(8) == 0);
+    return standin_all.host_waits && (!calls || seconds() - standin_all.moved_at > a_while);
 }
 
 bool standin_turn(void)

@@ -7,7 +7,8 @@
  * that the group is in progress: an event recorded before is passed too early.
  *
  * DS_NCCL_STANDIN="rank=R,fail=N" or "rank=R,hang=N": in rank R the N-th group of operations, from
- * 1, is an asynchronous error, or never ends.
+ * 1, is an asynchronous error, or never ends. standin_nccl_sent: a sum over what this process has
+ * sent, whatever the order.
  */
 #include "accel/cuda/driver/nccl_api.h"
 #include "accel/standin/standin.h"
@@ -50,6 +51,7 @@ typedef struct batch {
     dsc_cu_stream stream;
     move *moves;
     uint32_t n, capacity;
+    uint64_t number; /* of its communicator's groups */
     bool hangs;
 } batch;
 
@@ -71,6 +73,14 @@ DSC_NCCL_LIST(X)
 
 static _Thread_local int depth;
 static _Thread_local batch *open_batch;
+static _Atomic uint64_t sent;
+
+STANDIN_API uint64_t standin_nccl_sent(void);
+
+uint64_t standin_nccl_sent(void)
+{
+    return sent;
+}
 
 dsc_nccl_result ncclGetVersion(int *version_out)
 {
@@ -179,9 +189,19 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* A piece; whether all of it is done. */
-static bool advance(struct ncclComm *c, move *m)
+/* A byte of a move that sends it: which group of the communicator's, where. */
+static void note_sent(const batch *b, const move *m, size_t at)
 {
+    uint64_t x = (b->number * 0x9e3779b97f4a7c15u) ^ ((uint64_t)(m - b->moves) << 48) ^
+                 ((uint64_t)at << 8) ^ m->from[at];
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    sent += x ^ (x >> 31);
+}
+
+/* A piece; whether all of it is done. */
+static bool advance(const batch *b, move *m)
+{
+    const struct ncclComm *c = b->comm;
     if (m->kind == KEEP) {
         if (m->to != m->from) {
             memmove(m->to, m->from, m->bytes);
@@ -199,6 +219,7 @@ static bool advance(struct ncclComm *c, move *m)
     for (size_t i = 0; i < n; ++i) {
         if (sends) {
             ch->bytes[(written + i) % CHANNEL] = m->from[m->done + i];
+            note_sent(b, m, m->done + i);
         } else {
             m->to[m->done + i] = ch->bytes[(read + i) % CHANNEL];
         }
@@ -220,7 +241,7 @@ static bool turn(const void *args)
         move *m = &b->moves[i];
         bool *waits = m->kind == KEEP ? NULL : &blocked[m->kind == SEND ? 0 : 1][m->peer];
         const size_t before = m->done;
-        if (m->done < m->bytes && (waits == NULL || !*waits) && !advance(b->comm, m)) {
+        if (m->done < m->bytes && (waits == NULL || !*waits) && !advance(b, m)) {
             *waits = true;
         }
         moved = moved || m->done > before;
@@ -285,6 +306,7 @@ dsc_nccl_result ncclGroupEnd(void)
         c->error = DSC_NCCL_INTERNAL_ERROR;
     }
     open_batch->hangs = option("rank=") == c->rank && option("hang=") == c->n_groups;
+    open_batch->number = c->n_groups;
     c->pending = open_batch;
     c->n_batches += 1;
     c->in_progress = PROGRESS;
