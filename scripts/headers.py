@@ -16,7 +16,7 @@ BY_POINTER = set("""ds_place_case ds_config_item ds_safetensor ds_checkpoint_ten
     ds_checkpoint_saver_info""".split())
 # DS_OP_VERSION or DS_ACCEL_VERSION counts their changes.
 VERSIONED = set("ds_accel ds_accel_memory ds_accel_kernels ds_accel_streams ds_accel_graphs ds_accel_library "
-                "ds_accel_groups ds_accel_disks ds_accel_part ds_accel_collective "
+                "ds_accel_groups ds_accel_disks ds_accel_about ds_accel_part ds_accel_collective "
                 "ds_attr ds_infer ds_grad ds_cost ds_kernel_sig ds_kernel_call ds_kernel ds_cuda_kernel "
                 "ds_cuda_launch".split())
 EXEMPT = FIXED | BY_POINTER | VERSIONED

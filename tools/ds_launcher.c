@@ -91,6 +91,16 @@ static ds_status tune(ds_ctx *ctx, const dsi_launch_options *options, int argc, 
         status = tune_find_memory(ctx, options, &params.memory);
         params.memory_of = "what is free here, shared";
     }
+    params.trial_memory = params.memory;
+    if (status >= 0 && params.device == NULL) {
+        uint64_t bytes = 0;
+        status = tune_find_device(ctx, options, &params.device, &bytes);
+        if (params.device != NULL) {
+            params.memory = bytes;
+            params.memory_of = "the device's";
+            params.device_memory = (size_t)bytes;
+        }
+    }
     status = status < 0 ? status : dsi_tune_run(ctx, &params, code);
     dsi_words_free(&own);
     return status;

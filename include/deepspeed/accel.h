@@ -22,9 +22,10 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 8u /* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log; 8: call */
+/* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log; 8: call; 9: about */
+#define DS_ACCEL_VERSION 9u
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v8"
+#define DS_ACCEL_SYMBOL "ds_accel_v9"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -200,6 +201,12 @@ typedef struct ds_accel_disks {
     const char *(*text)(int reason);
 } ds_accel_disks;
 
+/* What a device is. */
+typedef struct ds_accel_about {
+    char name[128];  /* as its driver has it: "NVIDIA H100 80GB HBM3" */
+    uint64_t memory; /* bytes that it has, used or not */
+} ds_accel_about;
+
 typedef struct ds_accel {
     uint32_t version; /* DS_ACCEL_VERSION */
     const char *name; /* [a-z0-9_]+, unique */
@@ -224,6 +231,9 @@ typedef struct ds_accel {
     const ds_accel_groups *groups;
     /* Optional; default: disks reach what peer_view shows, through memory of the host. */
     const ds_accel_disks *disks;
+    /* Optional; default: its devices have no names, so that no profile is found by one. Of the
+     * device that open would open with these options, which is not done. Any thread. */
+    ds_status (*about)(ds_ctx *ctx, const char *options, ds_accel_about *about_out);
 } ds_accel;
 
 /* What a shared object may call. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See state_place.h. Splits are between buckets of about as many elements each. All, none and a
  * quarter of the splits are planned and simulated, then those between the neighbours of the best.
+ * What needs more than a split that is far from fitting is not planned.
  */
 #include "compile/state_place.h"
 
@@ -77,7 +78,10 @@ typedef struct placer {
     double seconds[BUCKETS_MOST + 1]; /* NAN: not planned; INFINITY: does not fit */
     uint32_t at;                      /* the split of the plans that there are */
     uint32_t n_tried;
-    size_t lacks; /* of the last that did not fit */
+    size_t lacks;       /* bytes of the device, of the plans that there are */
+    size_t cells[2];    /* bytes of the device's cells with none and all kept */
+    uint32_t too_large; /* splits that keep so many or more exceed the device by far */
+    uint32_t least;     /* those that keep fewer exceed the host */
 } placer;
 
 /* A bucket ends with the parameter that fills it. */
@@ -118,8 +122,8 @@ static ds_status host_bytes(const dsi_rank_maker *m, double *bytes_out)
     return status;
 }
 
-/* Bytes that the plans lack of the device; of a host that is too small, 1. */
-static ds_status find_lack(const dsi_rank_maker *m, size_t *lacks_out)
+/* Bytes that the plans lack of the device; whether they exceed the host. */
+static ds_status find_lack(const dsi_rank_maker *m, size_t *lacks_out, bool *small_out)
 {
     const dsi_rank_request *r = m->request;
     const size_t mapped = dsi_rank_mapped_bytes(&m->plan);
@@ -130,8 +134,8 @@ static ds_status find_lack(const dsi_rank_maker *m, size_t *lacks_out)
     const size_t over_limit = limit > 0 && mapped > limit ? mapped - limit : 0;
     double host = 0.0;
     DS_TRY(host_bytes(m, &host));
-    const bool small = r->device->host_memory_bytes > 0.0 && host > r->device->host_memory_bytes;
-    *lacks_out = over > over_limit ? over : over_limit > 0 ? over_limit : small ? 1 : 0;
+    *small_out = r->device->host_memory_bytes > 0.0 && host > r->device->host_memory_bytes;
+    *lacks_out = over > over_limit ? over : over_limit;
     return DS_OK;
 }
 
@@ -148,19 +152,43 @@ static ds_status lower(placer *p, uint32_t kept)
     return DS_OK;
 }
 
+static size_t device_cells(const dsi_rank_maker *m)
+{
+    const size_t train = m->plan.train_plan->arena_bytes;
+    const size_t eval = m->plan.eval_plan->arena_bytes;
+    return dsi_rank_mapped_bytes(&m->plan) - (train > eval ? train : eval);
+}
+
+/* Cells grow with what is kept, and arenas differ a little from split to split: by less than a
+ * quarter of the states. So a lack of more than that is one of all splits that keep more. */
+static bool exceeds_by_far(const placer *p)
+{
+    return p->cells[1] > p->cells[0] && p->lacks > (p->cells[1] - p->cells[0]) / 4;
+}
+
+/* A split that keeps more than one that exceeds the device by far is not planned, nor one that
+ * keeps less than one that exceeds the host. */
 static ds_status try_split(placer *p, uint32_t kept)
 {
     const dsi_rank_request *r = p->m->request;
     dsi_sim_step *steps = NULL;
     dsi_timeline *timeline = NULL;
+    bool small = false;
     if (!isnan(p->seconds[kept])) {
+        return DS_OK;
+    }
+    p->seconds[kept] = INFINITY;
+    if (kept >= p->too_large || kept < p->least) {
         return DS_OK;
     }
     DS_TRY(lower(p, kept));
     p->n_tried += 1;
-    DS_TRY(find_lack(p->m, &p->lacks));
-    p->seconds[kept] = INFINITY;
-    if (p->lacks > 0) {
+    DS_TRY(find_lack(p->m, &p->lacks, &small));
+    p->cells[1] = kept == p->n_buckets ? device_cells(p->m) : p->cells[1];
+    p->cells[0] = kept == 0 ? device_cells(p->m) : p->cells[0];
+    if (p->lacks > 0 || small) {
+        p->too_large = kept < p->n_buckets && exceeds_by_far(p) ? kept : p->too_large;
+        p->least = small ? kept + 1 : p->least;
         return DS_OK;
     }
     DS_TRY(
@@ -188,8 +216,9 @@ static ds_status search(placer *p)
 {
     const uint32_t n = p->n_buckets;
     dsi_state_place *place = &p->m->plan.place;
+    p->too_large = n + 1;
     DS_TRY(try_split(p, n));
-    place->lacks = p->lacks > 1 ? p->lacks : 0;
+    place->lacks = p->lacks;
     DS_TRY(try_split(p, 0));
     for (uint32_t k = 1; k < 4; ++k) {
         DS_TRY(try_split(p, k * n / 4));

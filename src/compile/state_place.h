@@ -22,7 +22,7 @@ ds_status dsi_state_residencies(dsi_rank_maker *m, const uint32_t *ends, double 
 bool dsi_state_is_open(const dsi_rank_maker *m);
 
 /* Both plans with the split whose step is the shortest of those that were planned and fit, which
- * are some ten and, where none of these fits, all; of equal ones the one that keeps least on the
+ * are some ten, or two where none is near fitting; of equal ones the one that keeps least on the
  * device. m->plan.place says what was compared. */
 ds_status dsi_state_place_to_fit(dsi_rank_maker *m, const ds_graph *graph);
 

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The accelerator is chosen later. */
 #define IN_HOST_MEMORY                                                                             \
-    "on the CPU it is in host memory already; device_memory sets a limit to what is not"
+    "in force beside an accelerator with memory of its own; on others (cpu) it is in host memory " \
+    "already, and device_memory sets a limit to what is not"
 
 /* DeepSpeed passes over offload below the stage that it needs. */
 static void offload_to(dsi_eval *eval, const char *section, ds_config_offload *given,

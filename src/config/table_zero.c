@@ -56,8 +56,8 @@ static const dsi_option offload_optimizer_rows[] = {
       NOTE("the start writes each tensor once either way")),
     R("ratio", "1.0", IN_FORCE,
       "Part of the parameters whose states are offloaded; below 1 only in stage 3. With "
-      "super_offload those whose gradients come last stay, and ds_plan --device chooses the part "
-      "where nothing is given.",
+      "super_offload those whose gradients come last stay, and where nothing is given the cost "
+      "model chooses the part, of a device that has a profile (ds_plan --device).",
       MIN(0), MAX(1), STATES(ratio)),
     B("super_offload", "false", IN_FORCE,
       "Beside a GPU, with device cpu: what lives in host memory is updated there in the backward "

@@ -74,6 +74,11 @@ typedef struct dsi_device {
 ds_status dsi_device_find(ds_ctx *ctx, const char *name, dsi_device *device_out);
 /* The i-th shipped profile, NULL past the end. */
 const dsi_device *dsi_device_at(uint32_t i);
+/* The shipped profile of a device by its driver's name for it, "NVIDIA H100 80GB HBM3"; NULL: there
+ * is none. */
+const dsi_device *dsi_device_of_name(const char *driver_name);
+/* The other way: NULL where no device is known to be what a profile describes. */
+const char *dsi_device_name_of(const char *profile);
 /* The shipped links, likewise: "nvlink4", "ib-ndr400". */
 const dsi_link *dsi_link_at(uint32_t i);
 

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "compile/rank_time.h"
+#include "compile/run_device.h"
 #include "op/ops.h"
 #include "report/plan_stages.h"
 
@@ -246,17 +247,23 @@ static ds_status make(ds_ctx *ctx, const dsi_memory_choice *choice, dsi_plan_rep
     if (request->device != NULL) {
         r->device = dsi_device_of_rank(request->device, ranks_of_node(request), request->n_threads);
     }
-    const dsi_rank_request rank = {.model = request->model,
-                                   .spec = &r->spec,
-                                   .frozen = request->frozen,
-                                   .n_frozen = request->n_frozen,
-                                   .n_threads = request->n_threads,
-                                   .stage = request->stage,
-                                   .choice = choice,
-                                   .device = is_elsewhere(request) && !request->as_run ? &r->device
-                                                                                       : NULL,
-                                   .n_local = ranks_of_node(request),
-                                   .memory = request->memory};
+    dsi_rank_request rank = {.model = request->model,
+                             .spec = &r->spec,
+                             .frozen = request->frozen,
+                             .n_frozen = request->n_frozen,
+                             .n_threads = request->n_threads,
+                             .stage = request->stage,
+                             .choice = choice,
+                             .device =
+                                 is_elsewhere(request) && !request->as_run ? &r->device : NULL,
+                             .n_local = ranks_of_node(request),
+                             .memory = request->memory};
+    if (request->device == NULL && dsi_run_device_matters(&r->spec)) { /* as a run here */
+        dsi_run_device here;
+        DS_TRY(dsi_run_device_find(ctx, &r->spec, &here));
+        r->device = here.device;
+        rank.device = dsi_run_device_profile(&here) != NULL ? &r->device : NULL;
+    }
     DS_TRY(dsi_rank_plan_build(ctx, &rank, &r->plan));
     count_parameters(r);
     count_active(r);

@@ -26,8 +26,8 @@ typedef struct dsi_report_request {
     const char *memory_of;    /* whose memory that is, for messages */
     const char *accelerator;  /* whose kernels; NULL: null for another device, else the best; of
                                 another device it need not be here */
-    bool as_run; /* where super_offload leaves the ratio open: what a run does then, not the cost
-                    model's choice */
+    bool as_run; /* where super_offload leaves the ratio open: what a run does that does not find
+                    the profile by its device's name, not the cost model's choice */
     const ds_preference *preference;     /* NULL: cross entropy */
     const ds_adapter *adapter;           /* NULL: none */
     const ds_distillation *distillation; /* NULL: none */

@@ -17,7 +17,7 @@
 
 #include "base/packed.h"
 #include "ckpt/ckpt_pool.h"
-#include "compile/run_spec.h"
+#include "compile/run_device.h"
 #include "exec/exec.h"
 #include "io/folder_lock.h"
 #include "pipe/program.h"
@@ -91,6 +91,7 @@ struct ds_engine {
                            table */
     dsi_spread *places; /* per cell */
     dsi_residencies residencies; /* of the local cells; none: all on the device */
+    dsi_run_device placed;       /* what they were placed by, where the device matters */
     dsi_train_cells own;
     dsi_plan *train_plan, *eval_plan;
     dsi_exec *exec;

@@ -75,6 +75,10 @@ static ds_status same_facts(const ds_engine *engine)
                    dsi_isa_print(dsi_accel_isa(&engine->spec.accel)).text);
     dsi_buf_printf(&text, "accelerator (--accelerator): %s:%s\n",
                    dsi_accel_chosen(&engine->spec.accel)->name, engine->spec.accel.options);
+    if (dsi_run_device_matters(&engine->spec)) {
+        dsi_buf_printf(&text, "device (offload_optimizer.ratio places states without it): %s\n",
+                       engine->placed.name);
+    }
     dsi_buf_puts(&text, model);
     put_numbers(&engine->spec, &text);
     free(model);

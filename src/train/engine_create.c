@@ -4,6 +4,7 @@
 #include "comm/comm_log.h"
 #include "compile/offload_disks.h"
 #include "compile/rank_plan.h"
+#include "compile/state_place.h"
 #include "model/adapter.h"
 #include "train/engine_pipe.h"
 #include "train/memory_report.h"
@@ -49,17 +50,43 @@ static void say_memory(const ds_engine *engine, const dsi_rank_plan *made)
     }
 }
 
+/* Where super_offload's states are, if that was left to the cost model. */
+static void say_states(const ds_engine *engine, const dsi_state_place *place)
+{
+    char device[DSI_RUN_DEVICE_TEXT];
+    char text[DSI_STATE_PLACE_BYTES];
+    if (!dsi_run_device_matters(&engine->spec)) {
+        return;
+    }
+    dsi_run_device_text(&engine->placed, &engine->spec, device);
+    dsi_state_place_text(place, text);
+    if (place->on) {
+        ds_log(engine->ctx, DS_LOG_JOB, "%s (device: %s)", text, device);
+    } else {
+        ds_log(engine->ctx, DS_LOG_JOB,
+               "super_offload: all optimizer states are in host memory (but of what "
+               "param_persistence_threshold keeps): nothing is known of the device (%s); "
+               "ds_plan --device says which offload_optimizer.ratio is the fastest",
+               device);
+    }
+}
+
 /* Takes over what dsi_rank_plan_build made. */
 static ds_status plan(ds_engine *engine, const ds_engine_params *params)
 {
-    const dsi_rank_request request = {.model = params->model,
-                                      .spec = &engine->spec,
-                                      .frozen = params->frozen,
-                                      .n_frozen = params->n_frozen,
-                                      .n_threads = ds_ctx_n_threads(engine->ctx),
-                                      .stage = dsi_engine_stage(engine)};
+    dsi_rank_request request = {.model = params->model,
+                                .spec = &engine->spec,
+                                .frozen = params->frozen,
+                                .n_frozen = params->n_frozen,
+                                .n_threads = ds_ctx_n_threads(engine->ctx),
+                                .stage = dsi_engine_stage(engine)};
     dsi_rank_plan made;
     say_accelerator(engine);
+    if (dsi_run_device_matters(&engine->spec)) {
+        DS_TRY(dsi_run_device_find(engine->ctx, &engine->spec, &engine->placed));
+        request.device = dsi_run_device_profile(&engine->placed);
+        request.n_local = engine->placed.n_local;
+    }
     DS_TRY(dsi_rank_plan_build(engine->ctx, &request, &made));
     engine->spec.train.tensor = NULL; /* of the configuration, which may go */
     engine->cells = made.cells;
@@ -80,12 +107,7 @@ static ds_status plan(ds_engine *engine, const ds_engine_params *params)
             ds_log(engine->ctx, DS_LOG_JOB, "%s", made.idle[s]);
         }
     }
-    if (engine->spec.offload.choose_ratio && engine->spec.offload.how.host) {
-        ds_log(engine->ctx, DS_LOG_JOB,
-               "super_offload: all optimizer states are in host memory (but of what "
-               "param_persistence_threshold keeps); ds_plan --device says "
-               "which offload_optimizer.ratio is the fastest");
-    }
+    say_states(engine, &made.place);
     return check_limit(engine, &made);
 }
 

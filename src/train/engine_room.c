@@ -12,7 +12,7 @@
 typedef struct own_memory {
     uint64_t machine; /* ranks of one machine share its memory */
     uint64_t all;     /* of that machine; 0: unknown */
-    uint64_t most;    /* of this rank, where it is stated; else 0 */
+    uint64_t most;    /* of this rank, where it is stated, or a device's own; else 0 */
 } own_memory;
 
 static uint64_t share_of(const own_memory *ranks, uint32_t n, uint32_t rank)
@@ -46,10 +46,26 @@ static uint64_t stated(const ds_engine_params *params)
                                     : 0;
 }
 
+/* What a rank computes in where its device has memory of its own, in whole GiB; else 0. */
+static ds_status of_device(const ds_engine *engine, uint64_t *bytes_out)
+{
+    const uint64_t gib = (uint64_t)1 << 30;
+    const ds_accel *accel = dsi_accel_chosen(&engine->spec.accel);
+    ds_accel_about about = {.name = ""};
+    if (!accel->memory->on_host && accel->about != NULL) {
+        DS_TRY(accel->about(engine->ctx, engine->spec.accel.options, &about));
+    }
+    *bytes_out = about.memory / gib * gib;
+    return DS_OK;
+}
+
 ds_status dsi_engine_find_room(ds_engine *engine, const ds_engine_params *params)
 {
     const uint32_t n = engine->comm != NULL ? engine->comm->size : 1;
-    const own_memory own = {dsi_machine_id(), dsi_machine_memory(), stated(params)};
+    own_memory own = {dsi_machine_id(), dsi_machine_memory(), stated(params)};
+    uint64_t device = 0;
+    DS_TRY(of_device(engine, &device));
+    own.most = device > 0 && params->memory_bytes == 0 ? device : own.most;
     own_memory *all = calloc(n, sizeof *all);
     if (all == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for an engine");

@@ -35,6 +35,7 @@ typedef struct dsi_tune_job {
     uint32_t n_ranks, n_nodes;
     uint32_t n_threads; /* of a rank */
     const char *device; /* profile, as ds_plan --device; NULL: times are not known */
+    size_t memory;      /* bytes of that device, where it is one of this machine; else 0 */
 } dsi_tune_job;
 
 /* Predicts without running: one for the programs whose command line it can read. */
@@ -54,7 +55,7 @@ typedef struct dsi_tune_planner {
     void (*close)(void *self);
 } dsi_tune_planner;
 
-enum { DSI_TUNE_PLANNER_VERSION = 2 };
+enum { DSI_TUNE_PLANNER_VERSION = 3 };
 
 typedef struct dsi_tune_params {
     const dsi_launch_options *launch; /* of the job; its command is the program */
@@ -64,7 +65,9 @@ typedef struct dsi_tune_params {
     double trial_seconds;             /* most that a trial takes */
     uint64_t memory;                  /* bytes of a rank that may be used; 0: unknown */
     const char *memory_of;            /* whose memory that is */
+    uint64_t trial_memory;            /* bytes of the host, above which a trial's rank is ended */
     const char *device;               /* profile; "none"; NULL: measured here, and kept */
+    size_t device_memory;             /* bytes of a device of this machine that it is of; else 0 */
     const dsi_tune_planner *planner;
 } dsi_tune_params;
 

@@ -127,7 +127,7 @@ static void print_candidate(const dsi_tune *t, dsi_buf *out, const dsi_tune_cand
     }
     dsi_buf_printf(out, ",\n  \"num_gpus\": %u, \"num_nodes\": %u", t->n_ranks, t->n_nodes);
     dsi_buf_printf(out, ", \"trial_seconds\": %g, \"rank_memory\": %" PRIu64,
-                   t->params->trial_seconds, t->params->memory);
+                   t->params->trial_seconds, t->params->trial_memory);
     print_settings(out, c);
     if (c->predicted) {
         dsi_buf_printf(out,

@@ -172,6 +172,7 @@ static ds_status open_planner(dsi_tune *t)
                               .n_ranks = t->n_ranks,
                               .n_nodes = t->n_nodes,
                               .n_threads = t->n_threads,
+                              .memory = t->params->device_memory,
                               .device = none                  ? NULL
                                         : device != NULL      ? device
                                         : measured[0] != '\0' ? measured

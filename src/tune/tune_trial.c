@@ -172,8 +172,9 @@ static bool failed_before(const dsi_tune *t, const char *folder, dsi_tune_candid
     const bool memory = failure != NULL && strcmp(failure, "memory") == 0;
     const bool late = failure != NULL && strcmp(failure, "time") == 0;
     const double room = number(root, "rank_memory");
-    const bool counts = (memory && room >= (double)t->params->memory && t->params->memory > 0) ||
-                        (late && number(root, "trial_seconds") >= t->params->trial_seconds);
+    const bool counts =
+        (memory && room >= (double)t->params->trial_memory && t->params->trial_memory > 0) ||
+        (late && number(root, "trial_seconds") >= t->params->trial_seconds);
     if (counts) {
         c->state = DSI_TUNE_FAILED;
         c->failure = memory ? DSI_FAILURE_MEMORY : DSI_FAILURE_TIME;
@@ -301,7 +302,7 @@ static ds_status run_trial(dsi_tune *t, dsi_tune_candidate *c, const trial_files
                                .command = &f->command,
                                .done_file = f->metrics,
                                .seconds = t->params->trial_seconds,
-                               .memory = t->params->memory};
+                               .memory = t->params->trial_memory};
     DS_TRY(put_files(t, f));
     const double start = dsi_clock_seconds();
     DS_TRY(dsi_tune_run_job(t, &job, &outcome));
@@ -371,7 +372,7 @@ ds_status dsi_tune_profile_model(dsi_tune *t)
                                    .command = &f.command,
                                    .done_file = f.info,
                                    .seconds = t->params->trial_seconds,
-                                   .memory = t->params->memory};
+                                   .memory = t->params->trial_memory};
         ds_log(t->ctx, DS_LOG_JOB,
                "profile_model_info: running the program once, to learn of its "
                "model");

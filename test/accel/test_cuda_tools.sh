@@ -48,6 +48,15 @@ echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{
 plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
 check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
 check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+# The autotuner takes the profile of the device's name, and its memory; of a device without one it says so.
+echo '{"train_micro_batch_size_per_gpu":"auto","optimizer":{"type":"AdamW","params":{"lr":0.001}},"autotuning":{"enabled":true}}' > "$nowhere/tune.json"
+for i in $(seq 60); do echo "line $i of a text"; done > "$nowhere/text.txt"
+sed 's/"vocab_size":97/"vocab_size":257/' "$nowhere/config.json" > "$nowhere/bytes.json"
+tune=(-C "$nowhere" "$build/deepspeed" --dry_run --num_gpus 1 --autotuning tune "$build/ds_train" --model_config bytes.json --tokenizer bytes --data "$nowhere/text.txt" --steps 3
+    --seq_length 32 --accelerator cuda --deepspeed_config "$nowhere/tune.json")
+check 0 "device: NVIDIA GeForce RTX 4090, by the profile rtx-4090" "${with[@]}" DS_CUDA_STANDIN="mib=24200,name=NVIDIA GeForce RTX 4090" env "${tune[@]}"
+check 0 " fit into 23.00 GiB a rank \(the device's\)" "${with[@]}" DS_CUDA_STANDIN="mib=24200,name=NVIDIA GeForce RTX 4090" env "${tune[@]}"
+check 0 "there is no profile of NVIDIA L40S: times and memory are this processor's" "${with[@]}" DS_CUDA_STANDIN="name=NVIDIA L40S" env "${tune[@]}"
 elsewhere=("${plan[@]}" --device rtx-4090 --accelerator cuda)
 check 0 "^accelerator: cuda$" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}"
 if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver is what would run, but for cuBLASLt's products

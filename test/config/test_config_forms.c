@@ -21,7 +21,7 @@ static void migrates(void **state)
     assert_true(v->bf16.enabled && v->zero.gather_16bit_weights_on_model_save);
     assert_true(config_has_notice(config, "\"bfloat16\" is an old name; write \"bf16\""));
     assert_true(config_has_notice(config, "write \"offload_optimizer\": {\"device\": \"cpu\"}"));
-    assert_true(config_has_notice(config, "host memory already"));
+    assert_true(config_has_notice(config, "on others (cpu) it is in host memory already"));
     const ds_config_item *item =
         ds_config_find(config, "zero_optimization.gather_16bit_weights_on_model_save");
     assert_int_equal(item->origin, DS_ORIGIN_ALIAS);
@@ -59,7 +59,7 @@ static void notices_what_has_no_effect(void **state)
                        "   curriculum_learning: {enabled: true}}},\n"
                        " activation_checkpointing: {cpu_checkpointing: true}}";
     CHECK_OK(*state, config_resolve(*state, text, 1, NULL, &config));
-    assert_true(config_has_notice(config, "cpu_checkpointing: on the CPU it is in host memory"));
+    assert_true(config_has_notice(config, "cpu_checkpointing: in force beside an accelerator with memory of its own"));
     assert_true(config_has_notice(config, "ds.json:1:42: disable_allgather: no effect"));
     assert_true(config_has_notice(config, "compile.deepcompile: no effect"));
     assert_true(config_has_notice(config, "off, because data_efficiency.enabled is false"));

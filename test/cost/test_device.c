@@ -67,6 +67,32 @@ static void shipped(void **state)
     }
 }
 
+/* By what drivers report: the whole of it, and every profile of a device that has such a name. */
+static void driver_names(void **state)
+{
+    static const char *const others[] = {"",
+                                         "NVIDIA H200 NVL",
+                                         "NVIDIA H100 NVL",
+                                         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+                                         "NVIDIA GeForce RTX 4090 D",
+                                         "NVIDIA A100-PCIE-40GB",
+                                         "nvidia h200",
+                                         "h200"};
+    uint32_t n = 0;
+    (void)state;
+    for (uint32_t i = 0; dsi_device_at(i) != NULL; ++i) {
+        const char *name = dsi_device_name_of(dsi_device_at(i)->name);
+        assert_true((name != NULL) == !dsi_device_at(i)->shared);
+        n += name != NULL && dsi_device_of_name(name) == dsi_device_at(i) ? 1 : 0;
+    }
+    assert_int_equal(n, 7);
+    assert_string_equal(dsi_device_of_name("NVIDIA H100 80GB HBM3")->name, "h100-sxm");
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
+        assert_null(dsi_device_of_name(others[i]));
+    }
+    assert_null(dsi_device_name_of("h100"));
+}
+
 static void names(void **state)
 {
     (void)state;
@@ -241,10 +267,15 @@ static void cores_are_shared(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shipped),      cmocka_unit_test(names),
-        cmocka_unit_test(bases),        cmocka_unit_test(errors),
-        cmocka_unit_test(files),        cmocka_unit_test(work),
-        cmocka_unit_test(shared_nodes), cmocka_unit_test(cores_are_shared),
+        cmocka_unit_test(shipped),
+        cmocka_unit_test(names),
+        cmocka_unit_test(driver_names),
+        cmocka_unit_test(bases),
+        cmocka_unit_test(errors),
+        cmocka_unit_test(files),
+        cmocka_unit_test(work),
+        cmocka_unit_test(shared_nodes),
+        cmocka_unit_test(cores_are_shared),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -43,6 +43,15 @@ for how in ahead part device; do
     [ "$(weights "$how")" = "$(weights cuda0)" ] || fail "$how gives other weights"
 done
 grep -q "super_offload: all optimizer states are in host memory.*ds_plan --device says" ahead.log || fail "where states are" ahead.log
+# The device that a profile is found for by its driver's name: the split of ds_plan --device, whatever that is the same weights; ranks
+# whose drivers report others have other plans.
+DS_CUDA_NAME="NVIDIA H100 80GB HBM3" on_cuda 7 2 ahead.json named "${own[@]}" --print_plan || fail "a device with a profile" named.log
+[ "$(weights named)" = "$(weights cuda0)" ] || fail "a device with a profile gives other weights"
+split() { sed -nE 's/.*(super_offload: optimizer states of .* offload_optimizer.ratio [0-9.e-]+).*/\1/p' "$1" | sort -u; }
+"$build/ds_plan" --model_config model.json --deepspeed_config ahead.json --seq_length 24 --world_size 2 --device h100-sxm > planned.log || fail "ds_plan --device" planned.log
+[ -n "$(split named.log)" ] && [ "$(split named.log)" = "$(split planned.log)" ] || fail "the split of ds_plan --device" named.log
+grep -q "(device: NVIDIA H100 80GB HBM3, by the profile h100-sxm)" named.log || fail "which profile" named.log
+grep -q "nothing is known of the device (there is no profile of stand-in on the processor)" ahead.log || fail "a device without a profile" ahead.log
 updates() { grep -Ec '^ *[0-9]+ backward +host ' "$1.log" || true; }
 [ "$(updates part)" -gt 0 ] && [ "$(updates part)" -lt "$(updates ahead)" ] || fail "a part of the updates on the host" part.log
 grep -Eq '^ *[0-9]+ backward +host ' ahead.log || fail "no update on the host in the backward phase"

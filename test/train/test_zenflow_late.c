@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/scratch.h"
 #include "common/zenflow_net.h"
+#include "plan/plan_check.h"
 
 #include <deepspeed/engine_states.h>
 #include <stdio.h>
@@ -243,6 +244,23 @@ static void is_seen(const dsi_plan *plan)
     CHECK_FAILS(ctx, dsi_plan_check(plan), DS_ERR_GRAPH, "plan invariant 10");
 }
 
+/* A cell that shares the storage of a master that the concurrent update writes: behind it nothing
+ * meets, within it is a race, though the two have other numbers. */
+static void shared_storage_is_seen(const dsi_plan *plan, ds_cell master, ds_cell other)
+{
+    const ds_cell parent = plan->cell_parent[other];
+    const size_t offset = plan->cell_offset[other];
+    const size_t bytes = ds_meta_bytes(ds_cells_get(plan->cells, master)->meta);
+    assert_true(master != other && plan->cell_parent[master] == DS_NONE);
+    plan->cell_parent[other] = master;
+    plan->cell_offset[other] = bytes;
+    CHECK_OK(ctx, dsi_plan_check_side(plan));
+    plan->cell_offset[other] = bytes - 1;
+    CHECK_FAILS(ctx, dsi_plan_check_side(plan), DS_ERR_GRAPH, "plan invariant 10");
+    plan->cell_parent[other] = parent;
+    plan->cell_offset[other] = offset;
+}
+
 /* Memory or cells of the update that others touch while it may run. */
 static void the_checker_sees_who_meets_it(void **state)
 {
@@ -275,6 +293,8 @@ static void the_checker_sees_who_meets_it(void **state)
         is_seen(plan);
         *cell = kept;
     }
+    shared_storage_is_seen(plan, ds_cells_find(engine->local, DS_CELL_MASTER, "2.weight"),
+                           kept.cell);
     CHECK_OK(ctx, dsi_plan_check(plan));
     ds_engine_destroy(&engine);
     ds_model_destroy(&model);

@@ -2,6 +2,7 @@
 /* See tune_planner.h. */
 #include "common/tune_planner.h"
 
+#include "accel/accel.h"
 #include "base/machine_memory.h"
 #include "base/process_memory.h"
 #include "common/machine.h"
@@ -85,8 +86,10 @@ static ds_status open_parts(ds_ctx *ctx, planner *p, const dsi_tune_job *job)
         .n_frozen = (uint32_t)o->freeze.n,
         .adapter = p->adapter,
         .distillation = p->teacher != NULL ? &p->distillation : NULL,
+        .accelerator = job->device != NULL && !p->device.shared ? o->accelerator : NULL,
+        .memory = job->memory,
         .device = job->device != NULL ? &p->device : NULL,
-        .as_run = true};
+        .as_run = job->device != NULL && dsi_device_name_of(job->device) == NULL};
     return DS_OK;
 }
 
@@ -166,6 +169,43 @@ const dsi_tune_planner tune_planner_ds_train = {
     .rows = rows,
     .close = close_planner,
 };
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+ds_status tune_find_device(ds_ctx *ctx, const dsi_launch_options *options, const char **profile_out,
+                           uint64_t *bytes_out)
+{
+    const uint64_t gib = (uint64_t)1 << 30;
+    planner *p = NULL;
+    dsi_accel_choice choice;
+    ds_accel_about about = {.name = ""};
+    *profile_out = NULL;
+    if (options->command.n == 0 || !knows(&options->command)) {
+        return DS_OK;
+    }
+    p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory for a planner");
+    }
+    if (read_command(ctx, p, &options->command) >= 0 &&
+        dsi_accel_choose(ctx, p->options.accelerator, &choice) >= 0 &&
+        dsi_accel_chosen(&choice)->about != NULL) {
+        (void)dsi_accel_chosen(&choice)->about(ctx, choice.options, &about);
+    }
+    close_planner(p); /* what is wrong with them is reported by the search, or by its trials */
+    const dsi_device *profile = dsi_device_of_name(about.name);
+    if (profile != NULL) {
+        *profile_out = profile->name;
+        *bytes_out = about.memory / gib * gib;
+        ds_log(ctx, DS_LOG_JOB, "device: %s, by the profile %s", about.name, profile->name);
+    } else if (about.name[0] != '\0') {
+        ds_log(ctx, DS_LOG_WARN,
+               "there is no profile of %s: times and memory are this processor's; --device with a "
+               "profile and --rank_memory say its own",
+               about.name);
+    }
+    return DS_OK;
+}
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -15,4 +15,11 @@ extern const dsi_tune_planner tune_planner_ds_train;
  * hostfile. */
 ds_status tune_find_memory(ds_ctx *ctx, const dsi_launch_options *options, uint64_t *bytes_out);
 
+/* The device that the ranks of a ds_train command compute on, where that is one of this machine
+ * with memory of its own and a shipped profile: the profile's name and the device's whole GiB.
+ * *profile_out: NULL where there is none; of a device without a profile a warning says so. Errors:
+ * ERR_NOMEM. */
+ds_status tune_find_device(ds_ctx *ctx, const dsi_launch_options *options, const char **profile_out,
+                           uint64_t *bytes_out);
+
 #endif

@@ -14,12 +14,13 @@
  * their dependencies alone. Copies move a piece a turn. A copy between the device and memory that
  * is not pinned may hold the host up until it is done, and is refused in a capture.
  *
- * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N,late=N" or standin_set: the seed;
- * bytes that a copy moves in a turn; the N-th wait (of a stream for an event, of the host for a
- * stream) does nothing, 0: none; the major number of the compute capability; from the host's N-th
- * wait for a stream on memory has an error that cannot be corrected (0: never); the N-th stream has
- * no turn before the host waits and no other can run (0: none): what does not wait for it runs
- * first. standin_waits: waits so far.
+ * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N,late=N,name=TEXT,mib=N" or
+ * standin_set: the seed; bytes that a copy moves in a turn; the N-th wait (of a stream for an
+ * event, of the host for a stream) does nothing, 0: none; the major number of the compute
+ * capability; from the host's N-th wait for a stream on memory has an error that cannot be
+ * corrected (0: never); the N-th stream has no turn before the host waits and no other can run (0:
+ * none): what does not wait for it runs first; the name that devices report, up to a comma, and
+ * their memory. standin_waits: waits so far.
  */
 #ifndef DS_TEST_STANDIN_H
 #define DS_TEST_STANDIN_H
@@ -105,7 +106,8 @@ struct CUfunc_st {
 typedef struct standin {
     pthread_mutex_t lock; /* of all */
     bool initialized;
-    uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late;
+    uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late, mib;
+    char name[96];
     bool host_waits;
     double moved_at; /* seconds: when something ran that was no call that waits */
     region regions[MOST_REGIONS];

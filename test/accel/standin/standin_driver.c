@@ -11,8 +11,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-standin standin_all = {
-    .lock = PTHREAD_MUTEX_INITIALIZER, .turn_bytes = 4096, .major = 9, .host_waits = true};
+standin standin_all = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                       .turn_bytes = 4096,
+                       .major = 9,
+                       .host_waits = true,
+                       .mib = 1024};
 
 struct CUctx_st {
     int unused;
@@ -43,7 +46,9 @@ void standin_set(const char *options)
         uint64_t *value;
     } rows[] = {{"seed=", &standin_all.random},   {"turn=", &standin_all.turn_bytes},
                 {"ignore=", &standin_all.ignore}, {"least=", &standin_all.major},
-                {"broken=", &standin_all.broken}, {"late=", &standin_all.late}};
+                {"broken=", &standin_all.broken}, {"late=", &standin_all.late},
+                {"mib=", &standin_all.mib}};
+    const char *name = options != NULL ? strstr(options, "name=") : NULL;
     (void)pthread_mutex_lock(&standin_all.lock);
     standin_all.n_waits = 0;
     standin_all.ignore = 0;
@@ -51,6 +56,10 @@ void standin_set(const char *options)
     standin_all.n_syncs = 0;
     standin_all.broken = 0;
     standin_all.late = 0;
+    standin_all.mib = 1024;
+    (void)snprintf(standin_all.name, sizeof standin_all.name, "%.*s",
+                   name != NULL ? (int)strcspn(name + 5, ",") : 96,
+                   name != NULL ? name + 5 : "stand-in on the processor");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
         const char *at = options != NULL ? strstr(options, rows[i].key) : NULL;
         if (at != NULL) {
@@ -193,7 +202,7 @@ dsc_cu_result cuDeviceGet(dsc_cu_device *device_out, int ordinal)
 dsc_cu_result cuDeviceGetName(char *name_out, int n, dsc_cu_device device)
 {
     (void)device;
-    (void)snprintf(name_out, (size_t)n, "stand-in on the processor");
+    (void)snprintf(name_out, (size_t)n, "%s", standin_all.name);
     return DSC_CU_SUCCESS;
 }
 
@@ -206,7 +215,7 @@ dsc_cu_result cuDeviceGetPCIBusId(char *text_out, int n, dsc_cu_device device)
 dsc_cu_result cuDeviceTotalMem_v2(size_t *bytes_out, dsc_cu_device device)
 {
     (void)device;
-    *bytes_out = (size_t)1 << 30;
+    *bytes_out = standin_all.mib << 20;
     return DSC_CU_SUCCESS;
 }
 

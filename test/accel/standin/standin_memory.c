@@ -92,7 +92,7 @@ static dsc_cu_result drop(const void *memory, bool on_device, bool own, dsc_cu_r
 STANDIN_API dsc_cu_result cuMemGetInfo_v2(size_t *free_out, size_t *total_out);
 dsc_cu_result cuMemGetInfo_v2(size_t *free_out, size_t *total_out)
 {
-    *total_out = (size_t)1 << 30;
+    *total_out = standin_all.mib << 20;
     *free_out = *total_out;
     for (uint32_t i = 0; i < standin_all.n_regions; ++i) {
         *free_out -= standin_all.regions[i].on_device ? standin_all.regions[i].bytes : 0;

@@ -197,6 +197,29 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
     return DS_OK;
 }
 
+static ds_status about(ds_ctx *ctx, const char *options, ds_accel_about *about_out)
+{
+    const char *why = NULL;
+    long ordinal = -1;
+    long graphs = 1;
+    size_t bytes = 0;
+    dsc_cu_device device = 0;
+    ds_accel_about found = {.name = ""};
+    DS_TRY(read_options(ctx, options, &ordinal, &graphs));
+    const dsc_driver *cu = dsc_driver_load(&why);
+    if (cu == NULL) {
+        return dsc_fail(ctx, DS_ERR_DEVICE, "accelerator cuda: %s", why);
+    }
+    DS_TRY(ordinal < 0 ? dsc_own_device(ctx, cu, &ordinal) : DS_OK);
+    DS_TRY(dsc_check_device(ctx, cu, (int)ordinal));
+    DSC_CU(ctx, cu, cu->device(&device, (int)ordinal), "cuDeviceGet");
+    DSC_CU(ctx, cu, cu->device_name(found.name, (int)sizeof found.name, device), "cuDeviceGetName");
+    DSC_CU(ctx, cu, cu->device_bytes(&bytes, device), "cuDeviceTotalMem");
+    found.memory = bytes;
+    *about_out = found;
+    return DS_OK;
+}
+
 /* ---- the tables ---------------------------------------------------------------------------- */
 
 static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa has)
@@ -222,11 +245,12 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .graphs = &dsc_graphs,
                               .probe = dsc_probe,
                               .groups = &dsc_groups,
-                              .disks = &dsc_disks};
+                              .disks = &dsc_disks,
+                              .about = about};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v8(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v9(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v8(const ds_accel_library *given)
+const ds_accel *ds_accel_v9(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;
