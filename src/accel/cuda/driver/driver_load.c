@@ -75,7 +75,7 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
     (void)cu->error_name(result, &name);
     (void)cu->error_text(result, &text);
     char cause[512];
-    dsc_health_diagnose(cause, sizeof cause);
+    dsc_health_diagnose(result, cause, sizeof cause);
     return dsc_fail(ctx, result == DSC_CU_OUT_OF_MEMORY ? DS_ERR_NOMEM : DS_ERR_DEVICE,
                     "accelerator cuda: %s: %s (%s, %d)%s", what, text != NULL ? text : "no text",
                     name != NULL ? name : "unknown", result, cause);
