@@ -94,7 +94,7 @@ static void it_is_found_and_says_what_there_is(void **state)
     assert_true(n == 1 && strcmp(modules[0].name, "cuda") == 0);
     CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
     assert_non_null(strstr(text, "driver: CUDA 13.0, driver 580.65.06\n"));
-    assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"
+    assert_non_null(strstr(text, "kernels ahead of time: the host layer (CUDA 13.0)\n"
                                  "custom operators: compiled at first use by NVRTC 13.0, "));
     assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\ncollectives: NCCL 2.28.9\n"
                                  "disks: cuFile 1.14\n"));

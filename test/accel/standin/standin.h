@@ -108,6 +108,7 @@ struct CUfunc_st {
 typedef struct standin {
     pthread_mutex_t lock; /* of all */
     bool initialized;
+    long process; /* that called cuInit: its children have no driver */
     uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late, init, version,
         n_devices;
     bool host_waits;

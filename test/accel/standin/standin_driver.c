@@ -92,6 +92,11 @@ bool standin_ignores(bool idle)
     return ignores;
 }
 
+static bool is_initialized(void)
+{
+    return standin_all.initialized && standin_all.process == (long)getpid();
+}
+
 dsc_cu_result standin_enter(void)
 {
     if (in_host_call) {
@@ -99,7 +104,7 @@ dsc_cu_result standin_enter(void)
         abort();
     }
     (void)pthread_mutex_lock(&standin_all.lock);
-    return !standin_all.initialized                     ? DSC_CU_NOT_INITIALIZED
+    return !is_initialized()                            ? DSC_CU_NOT_INITIALIZED
            : !is_current || standin_all.n_contexts == 0 ? DSC_CU_INVALID_CONTEXT
                                                         : DSC_CU_SUCCESS;
 }
@@ -133,6 +138,7 @@ dsc_cu_result cuInit(unsigned flags)
     }
     standin_set(getenv("DS_CUDA_STANDIN"));
     standin_all.initialized = standin_all.init == DSC_CU_SUCCESS;
+    standin_all.process = (long)getpid();
     return (dsc_cu_result)standin_all.init;
 }
 
@@ -194,7 +200,7 @@ dsc_cu_result cuGetExportTable(const void **table_out, const void *id)
 dsc_cu_result cuDeviceGetCount(int *n_out)
 {
     *n_out = (int)standin_all.n_devices;
-    return standin_all.initialized ? DSC_CU_SUCCESS : DSC_CU_NOT_INITIALIZED;
+    return is_initialized() ? DSC_CU_SUCCESS : DSC_CU_NOT_INITIALIZED;
 }
 
 dsc_cu_result cuDeviceGet(dsc_cu_device *device_out, int ordinal)
@@ -236,7 +242,7 @@ dsc_cu_result cuDeviceGetAttribute(int *value_out, int which, dsc_cu_device devi
 
 dsc_cu_result cuDevicePrimaryCtxRetain(dsc_cu_ctx *ctx_out, dsc_cu_device device)
 {
-    if (!standin_all.initialized || device < 0 || (uint64_t)device >= standin_all.n_devices) {
+    if (!is_initialized() || device < 0 || (uint64_t)device >= standin_all.n_devices) {
         return DSC_CU_INVALID_DEVICE;
     }
     (void)pthread_mutex_lock(&standin_all.lock);

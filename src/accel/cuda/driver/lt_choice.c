@@ -37,17 +37,21 @@ static struct {
 
 static void load(void)
 {
-    static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    static const char *const all[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    const char *const *files = dsc_libraries_for(all);
     static const dsc_symbol symbols[] = {
 #define X(type, member, symbol, params) {#symbol, offsetof(dsc_lt_api, member)},
         DSC_LT_LIST(X)
 #undef X
     };
-    static const dsc_library_row row = {
+    const dsc_library_row row = {
         .what = "cuBLASLt",
         .files = files,
-        .package = "the package libcublas-13-0 of NVIDIA's repository, or nvidia-cublas of PyPI, "
-                   "has libcublasLt.so.13",
+        .package = files == all ? "the package libcublas-13-0 of NVIDIA's repository, or "
+                                  "nvidia-cublas of PyPI, has libcublasLt.so.13"
+                                : "the package libcublas-12-8 of NVIDIA's repository, or "
+                                  "nvidia-cublas-cu12 of PyPI, has libcublasLt.so.12, which this "
+                                  "driver needs",
         .old = "that of CUDA 12.0 or newer",
         .symbols = symbols,
         .n_symbols = sizeof symbols / sizeof symbols[0]};
