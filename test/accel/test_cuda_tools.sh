@@ -54,6 +54,10 @@ check 0 "cuda is not used: .*cuInit: .*SYSTEM_NOT_READY.*nvidia-fabricmanager" "
 check 0 "^accelerator: cpu \(auto\)$" "${broken[@]}"
 if "${with[@]}" DS_CUDA_STANDIN=init=100 "${plan[@]}" 2>&1 | grep "is not used"; then exit 1; fi
 if "${plan[@]}" 2>&1 | grep "is not used"; then exit 1; fi
+# The number of a rank that mpirun or srun has started.
+for name in LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID SLURM_LOCALID; do
+    check 1 "rank 5 of this node has no device of its own, there are 4" "${with[@]}" DS_CUDA_STANDIN=devices=4 $name=5 ./ds_accel_test cuda
+done
 # A driver that is older than the kernels.
 check 1 "compiled by CUDA 13.0, the driver is of CUDA 12.4" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_accel_test cuda
 check 0 "driver: CUDA 12.4.*products: kernels of its own; there is no cuBLASLt .*libcublasLt.so.12" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_report

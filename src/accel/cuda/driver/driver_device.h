@@ -92,6 +92,9 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal);
 /* The device of a rank that names none: by its number on the node (LOCAL_RANK), or the only one. */
 ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out);
 
+/* The rank's number on its node, as the launcher or what started it says; 0: alone. */
+long dsc_local_rank(void);
+
 /* A message as ds_fail has, and of a result that is no success: "cuMemAlloc_v2: … (CUDA_ERROR…)".
  */
 ds_status dsc_fail(ds_ctx *ctx, ds_status status, const char *format, ...) DS_PRINTF(3, 4);

@@ -143,10 +143,24 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     return DS_OK;
 }
 
+long dsc_local_rank(void)
+{
+    static const char *const names[] = {"LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MV2_COMM_WORLD_LOCAL_RANK",
+                                        "PALS_LOCAL_RANKID",
+                                        "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    const char *text = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && text == NULL; ++i) {
+        text = getenv(names[i]);
+    }
+    return text != NULL ? strtol(text, NULL, 10) : 0;
+}
+
 ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out)
 {
-    const char *text = getenv("LOCAL_RANK");
-    const long rank = text != NULL ? strtol(text, NULL, 10) : 0;
+    const long rank = dsc_local_rank();
     int n = 0;
     const dsc_cu_result counted = cu->n_devices(&n);
     *ordinal_out = counted == DSC_CU_SUCCESS && n > 1 ? rank : 0; /* none: dsc_check_device */

@@ -124,9 +124,8 @@ static bool hold(const dsc_lt_api *lt)
                cu->set_current(context) == DSC_CU_SUCCESS;
     }
     int n = 0;
-    const char *rank = getenv("LOCAL_RANK"); /* as dsc_own_device */
     if (cu == NULL || cu->n_devices(&n) != DSC_CU_SUCCESS ||
-        cu->device(&choices.device, n > 1 && rank != NULL ? (int)strtol(rank, NULL, 10) : 0) !=
+        cu->device(&choices.device, n > 1 ? (int)dsc_local_rank() : 0 /* as dsc_own_device */) !=
             DSC_CU_SUCCESS ||
         cu->retain(&context, choices.device) != DSC_CU_SUCCESS) {
         return false;
