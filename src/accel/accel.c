@@ -99,7 +99,8 @@ ds_isa dsi_accel_isa(const dsi_accel_choice *choice)
     return kernels->has != NULL ? kernels->has(dsi_cpu_isa()) : dsi_cpu_isa();
 }
 
-/* What nobody has named. A module that finds no device is no error: something else computes. */
+/* What nobody has named. A module that is not there, or finds no device, is no error: something
+ * else computes. A device that is there and cannot be used is said. */
 static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
 {
     const dsi_accel_row *row = dsi_accel_auto(rows, N_ROWS);
@@ -107,10 +108,15 @@ static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
     choice->accel = row->accel;
     for (uint32_t i = 0; i < N_MODULES; ++i) {
         const ds_accel *accel = NULL;
-        if (modules[i].priority > priority &&
-            dsi_accel_probe(ctx, &modules[i], NULL, 0, &accel) >= 0) {
+        if (modules[i].priority <= priority || load_module(ctx, &modules[i], &accel) < 0) {
+            continue;
+        }
+        const ds_status found = accel->probe != NULL ? accel->probe(ctx, NULL, 0) : DS_OK;
+        if (found >= 0) {
             choice->accel = accel;
             priority = modules[i].priority;
+        } else if (found != DS_ERR_NOT_FOUND) {
+            ds_log(ctx, DS_LOG_WARN, "%s is not used: %s", modules[i].name, ds_ctx_error(ctx));
         }
     }
     (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);

@@ -9,6 +9,7 @@
  */
 #include "exec/exec_state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* What keeps a step out of a capture of its phase; NULL: nothing. */
@@ -113,10 +114,12 @@ static ds_status capture(const dsi_exec *exec, const dsi_loaded *l, const ds_pha
     for (uint32_t i = 0; i < n && status >= 0; ++i) {
         status = queue_phase(exec, l, phases[i]);
     }
-    if (status < 0) {
+    if (status < 0) { /* the first failure is the one to be told, not that of its capture */
+        char why[1024];
+        (void)snprintf(why, sizeof why, "%s", ds_ctx_error(exec->ctx));
         (void)t->end(stream, graph_out);
         t->destroy(graph_out);
-        return status;
+        return ds_fail(exec->ctx, status, "%s", why);
     }
     return t->end(stream, graph_out);
 }

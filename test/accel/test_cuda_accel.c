@@ -94,7 +94,7 @@ static void it_is_found_and_says_what_there_is(void **state)
     assert_true(n == 1 && strcmp(modules[0].name, "cuda") == 0);
     CHECK_OK(ctx, dsi_accel_probe(ctx, &modules[0], text, sizeof text, &accel));
     assert_non_null(strstr(text, "driver: CUDA 13.0, driver 580.65.06\n"));
-    assert_non_null(strstr(text, "kernels ahead of time: the host layer\n"
+    assert_non_null(strstr(text, "kernels ahead of time: the host layer (CUDA 13.0)\n"
                                  "custom operators: compiled at first use by NVRTC 13.0, "));
     assert_non_null(strstr(text, "products: cuBLASLt 13.0.0\ncollectives: NCCL 2.28.9\n"
                                  "disks: cuFile 1.14\n"));
@@ -393,35 +393,46 @@ static void a_bad_token_is_never_trained_on(void **state)
     }
 }
 
-/* The driver names a call; NVML what happened to the device. */
-static void a_failed_step_says_what_the_device_reports(void **state)
+static void (*set_nvml)(const char *options);
+
+/* A step that fails on a device that was opened as `before` has it. */
+static void fail_a_step(const char *before, const char *within)
 {
     ds_model *model = small_model(ctx, folder, gpt2);
     ds_engine *engine = NULL;
     small_batch room;
     dsi_engine_spec spec = small_spec(DS_DTYPE_F32);
     const ds_engine_params params = {.model = model, .seq_length = SMALL_SEQ, .seed = 5};
-    void (*set_nvml)(const char *options) = NULL;
     void *symbol = dlsym(RTLD_DEFAULT, "standin_nvml_set");
-    (void)state;
     memcpy(&set_nvml, &symbol, sizeof symbol);
     assert_non_null(set_nvml);
-    set_nvml("ecc=1");
+    set_nvml(before);
+    (void)setenv("DS_NVML_STANDIN", before, 1); /* where NVML is not initialized yet */
     spec.accel = choose("cuda");
     CHECK_OK(ctx, dsi_engine_create(ctx, &params, &spec, &engine));
+    (void)unsetenv("DS_NVML_STANDIN");
     const ds_batch batch = small_feed(0, &room);
-    set_nvml("xid=48,ecc=3");
+    set_nvml(within);
     standin.set("broken=1");
     const ds_status status = ds_engine_eval_batch(engine, &batch, NULL, NULL);
     standin.set("");
     set_nvml("");
     assert_int_equal(status, DS_ERR_DEVICE);
     assert_non_null(strstr(ds_ctx_error(ctx), "(CUDA_ERROR_ECC_UNCORRECTABLE, 214)"));
+    ds_engine_destroy(&engine);
+    ds_model_destroy(&model);
+}
+
+/* The driver names a call; NVML what happened to the device. */
+static void a_failed_step_says_what_the_device_reports(void **state)
+{
+    (void)state;
+    fail_a_step("ecc=1", "xid=48,ecc=3");
     assert_non_null(strstr(ds_ctx_error(ctx), "; device 0: Xid 48, an ECC error of two bits: run"));
     assert_non_null(
         strstr(ds_ctx_error(ctx), "; device 0: 2 ECC errors that were not corrected since"));
-    ds_engine_destroy(&engine);
-    ds_model_destroy(&model);
+    fail_a_step("", "xid=79"); /* a device without ECC, which has no events of it */
+    assert_non_null(strstr(ds_ctx_error(ctx), "; device 0: Xid 79, the device has fallen off"));
 }
 
 /* Heads wider than attention.cu has registers for. */

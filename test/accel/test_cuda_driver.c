@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_api.h, lt_api.h, nccl_api.h, cufile_api.h and nvrtc_api.h against NVIDIA's own headers and
- * its library of stubs, where a toolkit is installed: names, numbers and sizes. */
+/* driver_api.h, lt_api.h, nccl_api.h, cufile_api.h, nvml_api.h and nvrtc_api.h against NVIDIA's own
+ * headers and its library of stubs, where a toolkit is installed: names, numbers and sizes. */
 #ifdef DS_CUDA_HEADER
 
 #include "accel/cuda/driver/driver_api.h"
@@ -33,6 +33,9 @@ SAME(DSC_CU_NO_BINARY_FOR_GPU, CUDA_ERROR_NO_BINARY_FOR_GPU);
 SAME(DSC_CU_INVALID_HANDLE, CUDA_ERROR_INVALID_HANDLE);
 SAME(DSC_CU_ECC_UNCORRECTABLE, CUDA_ERROR_ECC_UNCORRECTABLE);
 SAME(DSC_CU_NOT_FOUND, CUDA_ERROR_NOT_FOUND);
+SAME(DSC_CU_UNSUPPORTED_PTX_VERSION, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+SAME(DSC_CU_SYSTEM_NOT_READY, CUDA_ERROR_SYSTEM_NOT_READY);
+SAME(DSC_CU_SYSTEM_DRIVER_MISMATCH, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
 SAME(DSC_CU_NOT_READY, CUDA_ERROR_NOT_READY);
 SAME(DSC_CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS);
 SAME(DSC_CU_HOST_MEMORY_ALREADY_REGISTERED, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
@@ -46,6 +49,8 @@ SAME(DSC_CU_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
 SAME(DSC_CU_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
 SAME(DSC_CU_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
 SAME(DSC_CU_CAPTURED_EVENT, CUDA_ERROR_CAPTURED_EVENT);
+SAME(DSC_CU_NVLINK_UNCORRECTABLE, CUDA_ERROR_NVLINK_UNCORRECTABLE);
+SAME(DSC_CU_UNKNOWN, CUDA_ERROR_UNKNOWN);
 SAME(DSC_CU_ATTRIBUTE_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 SAME(DSC_CU_ATTRIBUTE_UNIFIED_ADDRESSING, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING);
 SAME(DSC_CU_ATTRIBUTE_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
@@ -55,6 +60,7 @@ SAME(DSC_CU_EVENT_DISABLE_TIMING, CU_EVENT_DISABLE_TIMING);
 SAME(DSC_CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE);
 SAME(DSC_CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
 SAME(DSC_CU_CAPTURE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+SAME(DSC_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 _Static_assert(sizeof(dsc_cu_result) == sizeof(CUresult), "CUresult");
 _Static_assert(sizeof(dsc_cu_ptr) == sizeof(CUdeviceptr), "CUdeviceptr");
 _Static_assert(sizeof(dsc_cu_device) == sizeof(CUdevice), "CUdevice");
@@ -185,6 +191,31 @@ SAME(offsetof(dsc_nccl_config, max_ctas), offsetof(ncclConfig_t, maxCTAs));
 SAME(offsetof(dsc_nccl_config, net_name), offsetof(ncclConfig_t, netName));
 #endif
 
+#if __has_include(<nvml.h>)
+#include "accel/cuda/driver/nvml_api.h"
+#include <nvml.h>
+#define HAS_NVML 1
+SAME(DSC_NVML_SUCCESS, NVML_SUCCESS);
+SAME(DSC_NVML_UNINITIALIZED, NVML_ERROR_UNINITIALIZED);
+SAME(DSC_NVML_INVALID_ARGUMENT, NVML_ERROR_INVALID_ARGUMENT);
+SAME(DSC_NVML_NOT_SUPPORTED, NVML_ERROR_NOT_SUPPORTED);
+SAME(DSC_NVML_NOT_FOUND, NVML_ERROR_NOT_FOUND);
+SAME(DSC_NVML_TIMEOUT, NVML_ERROR_TIMEOUT);
+SAME(DSC_NVML_CLOCK_SM, NVML_CLOCK_SM);
+SAME(DSC_NVML_CLOCK_MEMORY, NVML_CLOCK_MEM);
+SAME(DSC_NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_GPU);
+SAME(DSC_NVML_CORRECTED, NVML_MEMORY_ERROR_TYPE_CORRECTED);
+SAME(DSC_NVML_UNCORRECTED, NVML_MEMORY_ERROR_TYPE_UNCORRECTED);
+SAME(DSC_NVML_VOLATILE, NVML_VOLATILE_ECC);
+SAME(DSC_NVML_EVENT_DOUBLE_BIT, nvmlEventTypeDoubleBitEccError);
+SAME(DSC_NVML_EVENT_XID, nvmlEventTypeXidCriticalError);
+SAME(sizeof(dsc_nvml_memory), sizeof(nvmlMemory_t));
+SAME(offsetof(dsc_nvml_memory, free), offsetof(nvmlMemory_t, free));
+SAME(sizeof(dsc_nvml_event), sizeof(nvmlEventData_t));
+SAME(offsetof(dsc_nvml_event, type), offsetof(nvmlEventData_t, eventType));
+SAME(offsetof(dsc_nvml_event, data), offsetof(nvmlEventData_t, eventData));
+#endif
+
 #define STRING_OF(x) #x
 #define STRING(x)    STRING_OF(x)
 
@@ -203,6 +234,14 @@ static void names_are_those_of_the_header(void **state)
         {"cuGraphInstantiateWithFlags", STRING(cuGraphInstantiate)},
         {"cuMemcpyAsync", STRING(cuMemcpyAsync)},
         {"cuLaunchKernel", STRING(cuLaunchKernel)},
+#ifdef HAS_CUFILE
+        {"cuFileDriverClose_v2", STRING(cuFileDriverClose)},
+#endif
+#ifdef HAS_NVML
+        {"nvmlInit_v2", STRING(nvmlInit)},
+        {"nvmlDeviceGetHandleByPciBusId_v2", STRING(nvmlDeviceGetHandleByPciBusId)},
+        {"nvmlEventSetWait_v2", STRING(nvmlEventSetWait)},
+#endif
     };
     (void)state;
     for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; ++i) {

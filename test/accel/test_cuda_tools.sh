@@ -18,7 +18,7 @@ trap 'rm -rf "$nowhere"' EXIT
 with=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin")
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUDA_STANDIN=seed=3,turn=100 ./ds_accel_test cuda --rounds 1
 check 0 "^graphs: .* passed$" "${with[@]}" DS_CUBLASLT_STANDIN=none ./ds_accel_test cuda --rounds 1
-check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer; custom operators: compiled at first use by NVRTC 13.0, cached in .*/deepspeed_native/cuda \([0-9]+ entries, [0-9]+ KiB\); products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; disks: cuFile 1.14; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
+check 0 "^accelerator cuda \.+ \[OKAY\] driver: CUDA 13.0, driver 580.65.06; kernels ahead of time: the host layer \(CUDA 13.0\); custom operators: compiled at first use by NVRTC 13.0, cached in .*/deepspeed_native/cuda \([0-9]+ entries, [0-9]+ KiB\); products: cuBLASLt 13.0.0; collectives: NCCL 2.28.9; disks: cuFile 1.14; device 0: stand-in.*, 35 °C, ECC errors 0 corrected, 7 not" "${with[@]}" DS_NVML_STANDIN=ecc=7 ./ds_report
 check 0 "^disks: .* passed$" "${with[@]}" DS_CUFILE_STANDIN=short=1 ./ds_accel_test cuda --rounds 1
 mkdir "$nowhere/without_cufile" # all stand-ins but that one
 ln -s "$build"/standin/*.so* "$nowhere/without_cufile/"
@@ -57,6 +57,19 @@ tune=(-C "$nowhere" "$build/deepspeed" --dry_run --num_gpus 1 --autotuning tune 
 check 0 "device: NVIDIA GeForce RTX 4090, by the profile rtx-4090" "${with[@]}" DS_CUDA_STANDIN="mib=24200,name=NVIDIA GeForce RTX 4090" env "${tune[@]}"
 check 0 " fit into 23.00 GiB a rank \(the device's\)" "${with[@]}" DS_CUDA_STANDIN="mib=24200,name=NVIDIA GeForce RTX 4090" env "${tune[@]}"
 check 0 "there is no profile of NVIDIA L40S: times and memory are this processor's" "${with[@]}" DS_CUDA_STANDIN="name=NVIDIA L40S" env "${tune[@]}"
+# A device that is there and cannot be used is no reason to compute elsewhere without a word; none at all is.
+broken=("${with[@]}" DS_CUDA_STANDIN=init=802 "${plan[@]}")
+check 0 "cuda is not used: .*cuInit: .*SYSTEM_NOT_READY.*nvidia-fabricmanager" "${broken[@]}"
+check 0 "^accelerator: cpu \(auto\)$" "${broken[@]}"
+if "${with[@]}" DS_CUDA_STANDIN=init=100 "${plan[@]}" 2>&1 | grep "is not used"; then exit 1; fi
+if "${plan[@]}" 2>&1 | grep "is not used"; then exit 1; fi
+# The number of a rank that mpirun or srun has started.
+for name in LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID SLURM_LOCALID; do
+    check 1 "rank 5 of this node has no device of its own, there are 4" "${with[@]}" DS_CUDA_STANDIN=devices=4 $name=5 ./ds_accel_test cuda
+done
+# A driver that is older than the kernels.
+check 1 "compiled by CUDA 13.0, the driver is of CUDA 12.4" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_accel_test cuda
+check 0 "driver: CUDA 12.4.*products: kernels of its own; there is no cuBLASLt .*libcublasLt.so.12" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_report
 elsewhere=("${plan[@]}" --device rtx-4090 --accelerator cuda)
 check 0 "^accelerator: cuda$" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}"
 if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver is what would run, but for cuBLASLt's products

@@ -18,6 +18,12 @@ enum { LEAST_ARCH = 80, MOST_ARCHS = 64, EM_CUDA_DEVICE = 190 };
 static const dsc_nvrtc_api *nvrtc;
 static uint32_t n_compiled;
 
+/* There is no driver that could need older ones. */
+const char *const *dsc_libraries_for(const char *const *names)
+{
+    return names;
+}
+
 /* The module's own goes through the library's table (driver_load.c). */
 ds_status dsc_fail(ds_ctx *ctx, ds_status status, const char *format, ...)
 {

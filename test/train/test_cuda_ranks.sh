@@ -83,7 +83,7 @@ for n in 0 2 3; do
 done
 
 if DS_NCCL_STANDIN=rank=1,fail=5 on_cuda 1 2 z2.json broken "${own[@]}"; then fail "an asynchronous error is not seen" broken.log; fi
-grep -q "NCCL says internal error (3)" broken.log || fail "an asynchronous error is not named" broken.log
+grep -q "NCCL says internal error (3): Call to ibv_reg_mr failed" broken.log || fail "an asynchronous error is not named" broken.log
 if DEEPSPEED_TIMEOUT=0.1 DS_NCCL_STANDIN=rank=1,hang=5 on_cuda 1 2 z2.json hung "${own[@]}"; then fail "a hang is not seen" hung.log; fi
 grep -Eq "collective [0-9]+ of the devices \(.*\) is not done after 6 s: every rank waits for it: the devices hang" hung.log ||
     fail "a hang is not named" hung.log

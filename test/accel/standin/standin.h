@@ -14,13 +14,14 @@
  * their dependencies alone. Copies move a piece a turn. A copy between the device and memory that
  * is not pinned may hold the host up until it is done, and is refused in a capture.
  *
- * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N,late=N,name=TEXT,mib=N" or
- * standin_set: the seed; bytes that a copy moves in a turn; the N-th wait (of a stream for an
- * event, of the host for a stream) does nothing, 0: none; the major number of the compute
- * capability; from the host's N-th wait for a stream on memory has an error that cannot be
- * corrected (0: never); the N-th stream has no turn before the host waits and no other can run (0:
- * none): what does not wait for it runs first; the name that devices report, up to a comma, and
- * their memory. standin_waits: waits so far.
+ * DS_CUDA_STANDIN="seed=7,turn=4096,ignore=N,least=8,broken=N,late=N,name=TEXT,mib=N,init=802,
+ * version=12040,devices=8" or standin_set: the seed; bytes that a copy moves in a turn; the N-th
+ * wait (of a stream for an event, of the host for a stream) does nothing, 0: none; the major number
+ * of the compute capability; from the host's N-th wait for a stream on memory has an error that
+ * cannot be corrected (0: never); the N-th stream has no turn before the host waits and no other
+ * can run (0: none): what does not wait for it runs first; the name that devices report, up to a
+ * comma, and their memory; what cuInit returns; the driver's version, below 13000 an older driver,
+ * which knows no image of the tests; devices, which have one memory. standin_waits: waits so far.
  */
 #ifndef DS_TEST_STANDIN_H
 #define DS_TEST_STANDIN_H
@@ -76,7 +77,8 @@ struct CUgraph_st {
     node *nodes;
     uint32_t n, capacity;
     uint64_t id;
-    bool broken; /* a call failed that makes the capture invalid */
+    bool broken;  /* a call failed that makes the capture invalid */
+    bool relaxed; /* its thread may make calls that are unsafe in a capture */
     struct CUstream_st *origin;
 };
 
@@ -106,7 +108,9 @@ struct CUfunc_st {
 typedef struct standin {
     pthread_mutex_t lock; /* of all */
     bool initialized;
-    uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late, mib;
+    long process; /* that called cuInit: its children have no driver */
+    uint64_t random, turn_bytes, ignore, n_waits, major, broken, n_syncs, late, mib, init, version,
+        n_devices;
     char name[96];
     bool host_waits;
     double moved_at; /* seconds: when something ran that was no call that waits */
@@ -139,6 +143,9 @@ STANDIN_API dsc_cu_result standin_call(struct CUstream_st *s, bool (*call)(const
 /* Whether the calling thread has a context; whether bytes there are memory of the device. */
 STANDIN_API bool standin_has_context(void);
 STANDIN_API bool standin_is_device(const void *memory, size_t bytes);
+/* For those that load code of their own at first use: false in a capture whose mode forbids that to
+ * the thread, which breaks the capture. */
+STANDIN_API bool standin_may_load(void);
 /* Copies at once, between the host and the device's memory; any thread. */
 STANDIN_API void standin_copy(void *to, const void *from, size_t bytes);
 
@@ -174,5 +181,8 @@ void standin_join(nodes *to, const nodes *from);
 /* The capture under way that has this id; NULL: it has ended. */
 struct CUgraph_st *standin_capture_of(uint64_t id);
 dsc_cu_result standin_capture(struct CUstream_st *s, const work *w);
+/* Of a call that a capture's mode may forbid to its thread: what allocates, frees, pins, loads,
+ * asks for an event. Behind standin_enter, whose result is passed on. */
+dsc_cu_result standin_unsafe(dsc_cu_result entered);
 
 #endif

@@ -11,9 +11,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+enum { IMAGES = 13000 }; /* the CUDA that makes images */
+
 standin standin_all = {.lock = PTHREAD_MUTEX_INITIALIZER,
                        .turn_bytes = 4096,
                        .major = 9,
+                       .version = IMAGES,
+                       .n_devices = 1,
                        .host_waits = true,
                        .mib = 1024};
 
@@ -44,10 +48,11 @@ void standin_set(const char *options)
     static const struct {
         const char *key;
         uint64_t *value;
-    } rows[] = {{"seed=", &standin_all.random},   {"turn=", &standin_all.turn_bytes},
-                {"ignore=", &standin_all.ignore}, {"least=", &standin_all.major},
-                {"broken=", &standin_all.broken}, {"late=", &standin_all.late},
-                {"mib=", &standin_all.mib}};
+    } rows[] = {{"seed=", &standin_all.random},     {"turn=", &standin_all.turn_bytes},
+                {"ignore=", &standin_all.ignore},   {"least=", &standin_all.major},
+                {"broken=", &standin_all.broken},   {"late=", &standin_all.late},
+                {"mib=", &standin_all.mib},         {"init=", &standin_all.init},
+                {"version=", &standin_all.version}, {"devices=", &standin_all.n_devices}};
     const char *name = options != NULL ? strstr(options, "name=") : NULL;
     (void)pthread_mutex_lock(&standin_all.lock);
     standin_all.n_waits = 0;
@@ -93,6 +98,11 @@ bool standin_ignores(bool idle)
     return ignores;
 }
 
+static bool is_initialized(void)
+{
+    return standin_all.initialized && standin_all.process == (long)getpid();
+}
+
 dsc_cu_result standin_enter(void)
 {
     if (in_host_call) {
@@ -100,7 +110,7 @@ dsc_cu_result standin_enter(void)
         abort();
     }
     (void)pthread_mutex_lock(&standin_all.lock);
-    return !standin_all.initialized                     ? DSC_CU_NOT_INITIALIZED
+    return !is_initialized()                            ? DSC_CU_NOT_INITIALIZED
            : !is_current || standin_all.n_contexts == 0 ? DSC_CU_INVALID_CONTEXT
                                                         : DSC_CU_SUCCESS;
 }
@@ -133,13 +143,17 @@ dsc_cu_result cuInit(unsigned flags)
         return DSC_CU_INVALID_VALUE;
     }
     standin_set(getenv("DS_CUDA_STANDIN"));
-    standin_all.initialized = true;
-    return DSC_CU_SUCCESS;
+    standin_all.initialized = standin_all.init == DSC_CU_SUCCESS;
+    standin_all.process = (long)getpid();
+    return (dsc_cu_result)standin_all.init;
 }
 
 dsc_cu_result cuDriverGetVersion(int *version_out)
 {
-    *version_out = 13000;
+    const char *at = getenv("DS_CUDA_STANDIN"); /* which may be asked before cuInit */
+    at = at != NULL ? strstr(at, "version=") : NULL;
+    *version_out =
+        at != NULL ? (int)strtol(at + strlen("version="), NULL, 10) : (int)standin_all.version;
     return DSC_CU_SUCCESS;
 }
 
@@ -155,6 +169,8 @@ static const struct {
                {DSC_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
                {DSC_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND"},
                {DSC_CU_ECC_UNCORRECTABLE, "CUDA_ERROR_ECC_UNCORRECTABLE"},
+               {DSC_CU_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY"},
+               {DSC_CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
                {DSC_CU_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
                {DSC_CU_STREAM_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
                {DSC_CU_STREAM_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED"},
@@ -189,14 +205,15 @@ dsc_cu_result cuGetExportTable(const void **table_out, const void *id)
 
 dsc_cu_result cuDeviceGetCount(int *n_out)
 {
-    *n_out = 1;
-    return standin_all.initialized ? DSC_CU_SUCCESS : DSC_CU_NOT_INITIALIZED;
+    *n_out = (int)standin_all.n_devices;
+    return is_initialized() ? DSC_CU_SUCCESS : DSC_CU_NOT_INITIALIZED;
 }
 
 dsc_cu_result cuDeviceGet(dsc_cu_device *device_out, int ordinal)
 {
     *device_out = ordinal;
-    return ordinal == 0 ? DSC_CU_SUCCESS : DSC_CU_INVALID_DEVICE;
+    return ordinal >= 0 && (uint64_t)ordinal < standin_all.n_devices ? DSC_CU_SUCCESS
+                                                                     : DSC_CU_INVALID_DEVICE;
 }
 
 dsc_cu_result cuDeviceGetName(char *name_out, int n, dsc_cu_device device)
@@ -231,7 +248,7 @@ dsc_cu_result cuDeviceGetAttribute(int *value_out, int which, dsc_cu_device devi
 
 dsc_cu_result cuDevicePrimaryCtxRetain(dsc_cu_ctx *ctx_out, dsc_cu_device device)
 {
-    if (!standin_all.initialized || device != 0) {
+    if (!is_initialized() || device < 0 || (uint64_t)device >= standin_all.n_devices) {
         return DSC_CU_INVALID_DEVICE;
     }
     (void)pthread_mutex_lock(&standin_all.lock);
@@ -244,7 +261,7 @@ dsc_cu_result cuDevicePrimaryCtxRetain(dsc_cu_ctx *ctx_out, dsc_cu_device device
 dsc_cu_result cuDevicePrimaryCtxRelease_v2(dsc_cu_device device)
 {
     (void)pthread_mutex_lock(&standin_all.lock);
-    const bool held = device == 0 && standin_all.n_contexts > 0;
+    const bool held = device >= 0 && standin_all.n_contexts > 0;
     standin_all.n_contexts -= held ? 1 : 0;
     (void)pthread_mutex_unlock(&standin_all.lock);
     return held ? DSC_CU_SUCCESS : DSC_CU_INVALID_CONTEXT;
@@ -317,14 +334,14 @@ static struct CUmod_st *load_object(const void *image, size_t bytes)
 
 dsc_cu_result cuModuleLoadData(dsc_cu_module *module_out, const void *image)
 {
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     if (entered != DSC_CU_SUCCESS) {
         return standin_leave(entered);
     }
     const size_t bytes = object_bytes(image);
-    struct CUmod_st *made = bytes > 0         ? load_object(image, bytes)
-                            : is_image(image) ? &module
-                                              : NULL;
+    struct CUmod_st *made = bytes > 0 ? load_object(image, bytes)
+                            : is_image(image) && standin_all.version >= IMAGES ? &module
+                                                                               : NULL;
     if (made != NULL) {
         *module_out = made;
     }

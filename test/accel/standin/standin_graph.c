@@ -8,7 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Thread_local struct CUgraph_st *own_capture; /* mode THREAD_LOCAL: one at a time here */
+static _Thread_local struct CUgraph_st *own_capture; /* one at a time here */
+
+dsc_cu_result standin_unsafe(dsc_cu_result entered)
+{
+    if (entered != DSC_CU_SUCCESS || own_capture == NULL || own_capture->relaxed) {
+        return entered;
+    }
+    own_capture->broken = true;
+    return DSC_CU_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+bool standin_may_load(void)
+{
+    return standin_leave(standin_unsafe(standin_enter())) == DSC_CU_SUCCESS;
+}
 
 static void must(const void *memory)
 {
@@ -99,12 +113,14 @@ dsc_cu_result cuStreamBeginCapture_v2(dsc_cu_stream s, int mode)
 {
     dsc_cu_result result = standin_enter();
     if (result == DSC_CU_SUCCESS &&
-        (!standin_is_stream(s) || s->capture != NULL || mode != DSC_CU_CAPTURE_THREAD_LOCAL)) {
+        (!standin_is_stream(s) || s->capture != NULL ||
+         (mode != DSC_CU_CAPTURE_THREAD_LOCAL && mode != DSC_CU_CAPTURE_RELAXED))) {
         result = DSC_CU_INVALID_VALUE;
     }
     struct CUgraph_st *g = result == DSC_CU_SUCCESS ? calloc(1, sizeof *g) : NULL;
     if (g != NULL) {
         g->origin = s;
+        g->relaxed = mode == DSC_CU_CAPTURE_RELAXED;
         g->id = ++standin_all.n_captures;
         s->capture = own_capture = g;
         s->after.n = 0;

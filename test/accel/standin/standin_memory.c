@@ -106,7 +106,7 @@ dsc_cu_result cuMemAlloc_v2(dsc_cu_ptr *memory_out, size_t bytes)
     enum { GARBAGE = 0xa5 }; /* its content is undefined */
     size_t n_free = 0;
     size_t n_all = 0;
-    dsc_cu_result result = standin_enter();
+    dsc_cu_result result = standin_unsafe(standin_enter());
     (void)cuMemGetInfo_v2(&n_free, &n_all);
     result = result == DSC_CU_SUCCESS && bytes == 0       ? DSC_CU_INVALID_VALUE
              : result == DSC_CU_SUCCESS && bytes > n_free ? DSC_CU_OUT_OF_MEMORY
@@ -127,7 +127,7 @@ dsc_cu_result cuMemAlloc_v2(dsc_cu_ptr *memory_out, size_t bytes)
 STANDIN_API dsc_cu_result cuMemFree_v2(dsc_cu_ptr memory);
 dsc_cu_result cuMemFree_v2(dsc_cu_ptr memory)
 {
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     return standin_leave(entered != DSC_CU_SUCCESS ? entered
                                                    : drop((const void *)(uintptr_t)memory, true,
                                                           false, DSC_CU_INVALID_VALUE));
@@ -136,7 +136,7 @@ dsc_cu_result cuMemFree_v2(dsc_cu_ptr memory)
 STANDIN_API dsc_cu_result cuMemHostAlloc(void **memory_out, size_t bytes, unsigned flags);
 dsc_cu_result cuMemHostAlloc(void **memory_out, size_t bytes, unsigned flags)
 {
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     (void)flags;
     if (entered != DSC_CU_SUCCESS) {
         return standin_leave(entered);
@@ -150,7 +150,7 @@ dsc_cu_result cuMemHostAlloc(void **memory_out, size_t bytes, unsigned flags)
 STANDIN_API dsc_cu_result cuMemFreeHost(void *memory);
 dsc_cu_result cuMemFreeHost(void *memory)
 {
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     const dsc_cu_result result =
         entered != DSC_CU_SUCCESS ? entered : drop(memory, false, true, DSC_CU_INVALID_VALUE);
     if (result == DSC_CU_SUCCESS) {
@@ -163,7 +163,7 @@ STANDIN_API dsc_cu_result cuMemHostRegister_v2(void *memory, size_t bytes, unsig
 dsc_cu_result cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
     enum { PAGE = 4096 };
-    dsc_cu_result result = standin_enter();
+    dsc_cu_result result = standin_unsafe(standin_enter());
     (void)flags;
     const uintptr_t begin = (uintptr_t)memory / PAGE;
     const uintptr_t end = ((uintptr_t)memory + bytes - 1) / PAGE;
@@ -182,7 +182,7 @@ dsc_cu_result cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 STANDIN_API dsc_cu_result cuMemHostUnregister(void *memory);
 dsc_cu_result cuMemHostUnregister(void *memory)
 {
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     return standin_leave(entered != DSC_CU_SUCCESS
                              ? entered
                              : drop(memory, false, false, DSC_CU_HOST_MEMORY_NOT_REGISTERED));

@@ -234,9 +234,12 @@ STANDIN_API dsc_cu_result cuEventQuery(dsc_cu_event event);
 dsc_cu_result cuEventQuery(dsc_cu_event event)
 {
     enum { TURNS = 40 };
-    const dsc_cu_result entered = standin_enter();
+    const dsc_cu_result entered = standin_unsafe(standin_enter());
     if (entered != DSC_CU_SUCCESS) {
         return standin_leave(entered);
+    }
+    if (event->capture != 0) { /* in any mode: it has not been recorded */
+        return standin_leave(DSC_CU_CAPTURED_EVENT);
     }
     for (int i = 0; i < TURNS && event->done < event->recorded && standin_turn(); ++i) {
     }

@@ -51,6 +51,7 @@ static _Atomic uint32_t first_split;
 static _Atomic bool has_none;
 static _Atomic uint64_t n_asked;
 static _Atomic uint64_t n_ran;
+static _Atomic bool is_loaded[MOST_SPLIT + 1][16]; /* by split and type of A */
 static struct cublasLtContext context;
 
 void standin_lt_first(uint32_t first)
@@ -374,6 +375,17 @@ static bool is_matrix(const void *at, const struct dsc_lt_layout_st *l, uint64_t
     return (uintptr_t)at % align == 0 && standin_is_device(at, bytes);
 }
 
+/* An algorithm's code is loaded when it is first used, a call that a capture may forbid. */
+static bool load_code(const product *p)
+{
+    _Atomic bool *loaded = &is_loaded[p->split][p->a.type % 16];
+    if (!*loaded && !standin_may_load()) {
+        return false;
+    }
+    *loaded = true;
+    return true;
+}
+
 dsc_lt_status cublasLtMatmul(dsc_lt_handle handle, dsc_lt_desc desc, const void *alpha,
                              const void *a, dsc_lt_layout a_layout, const void *b,
                              dsc_lt_layout b_layout, const void *beta, const void *c,
@@ -404,6 +416,9 @@ dsc_lt_status cublasLtMatmul(dsc_lt_handle handle, dsc_lt_desc desc, const void 
         scratch_bytes < needs ||
         (needs > 0 && ((uintptr_t)scratch % 256 != 0 || !standin_is_device(scratch, needs)))) {
         return DSC_LT_INVALID_VALUE;
+    }
+    if (!load_code(&p)) {
+        return DSC_LT_EXECUTION_FAILED;
     }
     n_ran += 1;
     return standin_call(stream, run, &p, sizeof p) == DSC_CU_SUCCESS ? DSC_LT_SUCCESS

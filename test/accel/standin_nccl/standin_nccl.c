@@ -64,13 +64,17 @@ struct ncclComm {
     uint32_t n_batches;
     uint64_t n_groups;
     dsc_nccl_result error;
-    bool aborted;
+    bool aborted, finalized;
+    bool gone;             /* destroyed or aborted: it may not be named any more */
+    struct ncclComm *next; /* of those that are gone, kept to know them */
 };
 
 #define X(type, member, symbol, params) STANDIN_API type symbol params;
 DSC_NCCL_LIST(X)
 #undef X
 
+static struct ncclComm *all_gone;
+static const char *last = "";
 static _Thread_local int depth;
 static _Thread_local batch *open_batch;
 static _Atomic uint64_t sent;
@@ -96,6 +100,21 @@ const char *ncclGetErrorString(dsc_nccl_result result)
            : result == DSC_NCCL_REMOTE_ERROR ? "remote process exited or there was a network error"
            : result == DSC_NCCL_INTERNAL_ERROR ? "internal error"
                                                : "unhandled cuda error";
+}
+
+const char *ncclGetLastError(dsc_nccl_comm c)
+{
+    (void)c;
+    return last;
+}
+
+/* What the reference forbids and the library does not notice: it reads memory that is free. */
+static void must_be_there(const struct ncclComm *c, const char *call)
+{
+    if (c->gone) {
+        (void)fprintf(stderr, "stand-in: %s of a communicator that was destroyed\n", call);
+        abort();
+    }
 }
 
 /* ---- communicators ------------------------------------------------------------------------- */
@@ -149,30 +168,54 @@ dsc_nccl_result ncclCommInitRankConfig(dsc_nccl_comm *comm_out, int n_ranks, dsc
     return DSC_NCCL_IN_PROGRESS;
 }
 
+static void leave(struct ncclComm *c)
+{
+    (void)shm_unlink(c->name);
+    c->gone = true;
+    c->next = all_gone;
+    all_gone = c;
+}
+
 static void release(struct ncclComm *c)
 {
     if (c->n_batches == 0) {
         (void)munmap(c->world, sizeof *c->world);
-        free(c);
+        c->world = NULL;
     }
 }
 
-dsc_nccl_result ncclCommDestroy(dsc_nccl_comm c)
+/* What is queued ends first; ncclCommGetAsyncError says when. */
+dsc_nccl_result ncclCommFinalize(dsc_nccl_comm c)
 {
-    if (c->n_batches > 0 || c->pending != NULL) {
+    must_be_there(c, "ncclCommFinalize");
+    if (c->finalized || c->in_progress > 0 || c->pending != NULL || c->n_batches > 0) {
         return DSC_NCCL_INVALID_USAGE; /* here: all has been waited for */
     }
-    (void)shm_unlink(c->name);
+    c->finalized = true;
+    c->in_progress = PROGRESS;
+    return DSC_NCCL_IN_PROGRESS;
+}
+
+/* It may be in progress, of a communicator that does not block, and yet nothing may ask for its
+ * end. */
+dsc_nccl_result ncclCommDestroy(dsc_nccl_comm c)
+{
+    must_be_there(c, "ncclCommDestroy");
+    if (c->n_batches > 0 || c->pending != NULL || (c->finalized && c->in_progress > 0)) {
+        return DSC_NCCL_INVALID_USAGE;
+    }
+    leave(c);
     release(c);
-    return DSC_NCCL_SUCCESS;
+    return DSC_NCCL_IN_PROGRESS;
 }
 
 /* What is queued ends at its next turn. */
 dsc_nccl_result ncclCommAbort(dsc_nccl_comm c)
 {
+    must_be_there(c, "ncclCommAbort");
     c->aborted = true;
     c->world->aborted = true;
-    (void)shm_unlink(c->name);
+    leave(c);
     if (c->pending != NULL) {
         free(c->pending->moves);
         free(c->pending);
@@ -271,6 +314,7 @@ static uint64_t option(const char *key)
 
 dsc_nccl_result ncclCommGetAsyncError(dsc_nccl_comm c, dsc_nccl_result *result_out)
 {
+    must_be_there(c, "ncclCommGetAsyncError");
     const bool there = atomic_load(&c->world->n_there) >= c->size;
     c->in_progress -= there && c->in_progress > 0 ? 1 : 0;
     if (c->in_progress == 0 && c->pending != NULL && c->error == DSC_NCCL_SUCCESS) {
@@ -304,6 +348,7 @@ dsc_nccl_result ncclGroupEnd(void)
     c->n_groups += 1;
     if (option("rank=") == c->rank && option("fail=") == c->n_groups) {
         c->error = DSC_NCCL_INTERNAL_ERROR;
+        last = "Call to ibv_reg_mr failed";
     }
     open_batch->hangs = option("rank=") == c->rank && option("hang=") == c->n_groups;
     open_batch->number = c->n_groups;
@@ -316,7 +361,8 @@ dsc_nccl_result ncclGroupEnd(void)
 
 static dsc_nccl_result put(struct ncclComm *c, dsc_cu_stream stream, const move *m)
 {
-    if (depth == 0 || c->in_progress > 0 || c->pending != NULL ||
+    must_be_there(c, "an operation");
+    if (depth == 0 || c->in_progress > 0 || c->pending != NULL || c->finalized ||
         (open_batch != NULL && (open_batch->comm != c || open_batch->stream != stream))) {
         return DSC_NCCL_INVALID_USAGE; /* single operations are not used */
     }

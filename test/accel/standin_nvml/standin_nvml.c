@@ -108,6 +108,9 @@ dsc_nvml_result nvmlEventSetCreate(dsc_nvml_events *events_out)
 dsc_nvml_result nvmlDeviceRegisterEvents(dsc_nvml_device which, unsigned long long types,
                                          dsc_nvml_events events)
 {
+    if ((types & DSC_NVML_EVENT_DOUBLE_BIT) != 0 && !all.has_ecc) {
+        return DSC_NVML_NOT_SUPPORTED; /* and none of the others is registered either */
+    }
     events->types |= types;
     return check(which);
 }
@@ -115,8 +118,8 @@ dsc_nvml_result nvmlDeviceRegisterEvents(dsc_nvml_device which, unsigned long lo
 dsc_nvml_result nvmlEventSetWait_v2(dsc_nvml_events events, dsc_nvml_event *event_out,
                                     unsigned milliseconds)
 {
-    (void)milliseconds;
-    if (all.xid == 0 || (events->types & DSC_NVML_EVENT_XID) == 0) {
+    enum { LATE = 10 }; /* an event comes some time behind the call that failed */
+    if (all.xid == 0 || milliseconds < LATE || (events->types & DSC_NVML_EVENT_XID) == 0) {
         return DSC_NVML_TIMEOUT;
     }
     *event_out = (dsc_nvml_event){.device = &device, .type = DSC_NVML_EVENT_XID, .data = all.xid};

@@ -72,11 +72,18 @@ typedef struct dsc_image {
 extern const dsc_image dsc_images[];
 extern const uint32_t dsc_n_images;
 extern const char dsc_image_archs[]; /* "sm_80, sm_90a" */
+extern const int dsc_image_cuda;     /* of the nvcc that made them: 1000·major + 10·minor */
 
 extern const ds_accel_library *dsc_library;
 
 /* driver_load.c: NULL with a reason when the driver is not there. */
 const dsc_driver *dsc_driver_load(const char **why_out);
+/* 1000·major + 10·minor of the newest CUDA that it knows; 0: there is no driver. What NVIDIA's
+ * libraries need: a driver takes those of its own major number and older ones. */
+int dsc_driver_version(void);
+/* Of names of NVIDIA's libraries, the one of CUDA 13 first, those that a driver of CUDA 12 takes:
+ * all but the first. Without a driver all: nothing runs what they make. */
+const char *const *dsc_libraries_for(const char *const *names);
 /* ds_accel.probe */
 ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n);
 /* Whether a device can be used; the message of ctx says why not. */
@@ -84,6 +91,9 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal);
 
 /* The device of a rank that names none: by its number on the node (LOCAL_RANK), or the only one. */
 ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out);
+
+/* The rank's number on its node, as the launcher or what started it says; 0: alone. */
+long dsc_local_rank(void);
 
 /* A message as ds_fail has, and of a result that is no success: "cuMemAlloc_v2: … (CUDA_ERROR…)".
  */

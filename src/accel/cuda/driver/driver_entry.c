@@ -89,6 +89,30 @@ static ds_status find_functions(ds_accel_device *device, ds_ctx *ctx)
     return DS_OK;
 }
 
+/* An image that the driver does not take: it is too old for it, or made for other devices. */
+static ds_status fail_image(const ds_accel_device *device, ds_ctx *ctx, dsc_cu_result result,
+                            const char *name)
+{
+    const int version = dsc_driver_version();
+    const bool refused = result == DSC_CU_NO_BINARY_FOR_GPU || result == DSC_CU_INVALID_IMAGE ||
+                         result == DSC_CU_UNSUPPORTED_PTX_VERSION;
+    if (refused && version < dsc_image_cuda) {
+        return dsc_fail(ctx, DS_ERR_UNSUPPORTED,
+                        "accelerator cuda: the kernels were compiled by CUDA %d.%d, the driver is "
+                        "of CUDA %d.%d and does not take those of %s (%d); update the driver, or "
+                        "build with an nvcc that is no newer than the driver",
+                        dsc_image_cuda / 1000, dsc_image_cuda % 1000 / 10, version / 1000,
+                        version % 1000 / 10, name, result);
+    }
+    if (result == DSC_CU_NO_BINARY_FOR_GPU) {
+        return dsc_fail(ctx, DS_ERR_UNSUPPORTED,
+                        "accelerator cuda: the kernels of %s are made for %s, and device %d is "
+                        "none of these; build with -DDS_CUDA_ARCHS and its architecture",
+                        name, dsc_image_archs, device->ordinal);
+    }
+    return dsc_fail_cu(ctx, device->cu, result, name);
+}
+
 static ds_status load_kernels(ds_accel_device *device, ds_ctx *ctx)
 {
     device->modules = calloc(dsc_n_images + 1, sizeof(dsc_cu_module));
@@ -98,13 +122,9 @@ static ds_status load_kernels(ds_accel_device *device, ds_ctx *ctx)
     for (uint32_t i = 0; i < dsc_n_images; ++i) {
         const dsc_cu_result result =
             device->cu->module_load(&device->modules[i], dsc_images[i].bytes);
-        if (result == DSC_CU_NO_BINARY_FOR_GPU) {
-            return dsc_fail(ctx, DS_ERR_UNSUPPORTED,
-                            "accelerator cuda: the kernels of %s are made for %s, and device %d is "
-                            "none of these; build with -DDS_CUDA_ARCHS and its architecture",
-                            dsc_images[i].name, dsc_image_archs, device->ordinal);
+        if (result != DSC_CU_SUCCESS) {
+            return fail_image(device, ctx, result, dsc_images[i].name);
         }
-        DSC_CU(ctx, device->cu, result, dsc_images[i].name);
     }
     return find_functions(device, ctx);
 }

@@ -9,6 +9,8 @@ struct ds_accel_graph {
     dsc_cu_graph_exec exec;
 };
 
+/* Relaxed: cuBLASLt loads an algorithm's code when it is first used, which is in the first capture,
+ * and the other modes forbid what loads and allocates to the thread that captures. */
 static ds_status begin(ds_accel_stream *stream)
 {
     const ds_accel_device *device = stream->device;
@@ -17,7 +19,7 @@ static ds_status begin(ds_accel_stream *stream)
     }
     DS_TRY(dsc_enter(device, stream->ctx));
     DSC_CU(stream->ctx, device->cu,
-           device->cu->capture_begin(stream->queue, DSC_CU_CAPTURE_THREAD_LOCAL),
+           device->cu->capture_begin(stream->queue, DSC_CU_CAPTURE_RELAXED),
            "cuStreamBeginCapture");
     return DS_OK;
 }

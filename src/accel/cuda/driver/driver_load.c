@@ -8,6 +8,7 @@
 #include "accel/cuda/driver/library_load.h"
 #include "accel/cuda/driver/lt.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,8 +21,20 @@ static struct {
     pthread_once_t once;
     dsc_driver cu;
     bool loaded;
+    bool absent; /* no driver, or one that has no GPU */
     char why[512];
 } driver = {.once = PTHREAD_ONCE_INIT};
+
+/* What helps against results of cuInit that a new machine has. */
+static const char *remedy_of(dsc_cu_result result)
+{
+    return result == DSC_CU_SYSTEM_NOT_READY ? "; is nvidia-fabricmanager running?"
+           : result == DSC_CU_SYSTEM_DRIVER_MISMATCH
+               ? "; libcuda and the kernel's module nvidia are of two versions: load it again, or "
+                 "reboot"
+           : result == DSC_CU_UNKNOWN ? "; is the kernel's module nvidia-uvm there?"
+                                      : "";
+}
 
 static void load(void)
 {
@@ -38,14 +51,16 @@ static void load(void)
                                         .symbols = symbols,
                                         .n_symbols = sizeof symbols / sizeof symbols[0]};
     if (!dsc_library_load(&row, &driver.cu, driver.why, sizeof driver.why)) {
+        driver.absent = dlopen(files[0], RTLD_LAZY | RTLD_NOLOAD) == NULL;
         return;
     }
     const dsc_cu_result result = driver.cu.init(0);
     if (result != DSC_CU_SUCCESS) {
         const char *text = NULL;
         (void)driver.cu.error_text(result, &text);
-        (void)snprintf(driver.why, sizeof driver.why, "cuInit: %.200s (%d)",
-                       text != NULL ? text : "unknown error", result);
+        (void)snprintf(driver.why, sizeof driver.why, "cuInit: %.200s (%d)%s",
+                       text != NULL ? text : "unknown error", result, remedy_of(result));
+        driver.absent = result == DSC_CU_NO_DEVICE;
         return;
     }
     driver.loaded = true;
@@ -56,6 +71,20 @@ const dsc_driver *dsc_driver_load(const char **why_out)
     (void)pthread_once(&driver.once, load);
     *why_out = driver.why;
     return driver.loaded ? &driver.cu : NULL;
+}
+
+int dsc_driver_version(void)
+{
+    const char *why = NULL;
+    int version = 0;
+    const dsc_driver *cu = dsc_driver_load(&why);
+    return cu != NULL && cu->version(&version) == DSC_CU_SUCCESS ? version : 0;
+}
+
+const char *const *dsc_libraries_for(const char *const *names)
+{
+    const int version = dsc_driver_version();
+    return version > 0 && version < 13000 ? names + 1 : names;
 }
 
 ds_status dsc_fail(ds_ctx *ctx, ds_status status, const char *format, ...)
@@ -75,7 +104,7 @@ ds_status dsc_fail_cu(ds_ctx *ctx, const dsc_driver *cu, dsc_cu_result result, c
     (void)cu->error_name(result, &name);
     (void)cu->error_text(result, &text);
     char cause[512];
-    dsc_health_diagnose(cause, sizeof cause);
+    dsc_health_diagnose(result, cause, sizeof cause);
     return dsc_fail(ctx, result == DSC_CU_OUT_OF_MEMORY ? DS_ERR_NOMEM : DS_ERR_DEVICE,
                     "accelerator cuda: %s: %s (%s, %d)%s", what, text != NULL ? text : "no text",
                     name != NULL ? name : "unknown", result, cause);
@@ -90,7 +119,7 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     dsc_cu_device device = 0;
     const dsc_cu_result counted = cu->n_devices(&n);
     if (counted == DSC_CU_NO_DEVICE || (counted == DSC_CU_SUCCESS && n == 0)) {
-        return dsc_fail(ctx, DS_ERR_DEVICE,
+        return dsc_fail(ctx, DS_ERR_NOT_FOUND,
                         "accelerator cuda: the driver is there and finds no GPU (is "
                         "CUDA_VISIBLE_DEVICES empty?)");
     }
@@ -114,10 +143,24 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     return DS_OK;
 }
 
+long dsc_local_rank(void)
+{
+    static const char *const names[] = {"LOCAL_RANK",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MV2_COMM_WORLD_LOCAL_RANK",
+                                        "PALS_LOCAL_RANKID",
+                                        "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    const char *text = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && text == NULL; ++i) {
+        text = getenv(names[i]);
+    }
+    return text != NULL ? strtol(text, NULL, 10) : 0;
+}
+
 ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out)
 {
-    const char *text = getenv("LOCAL_RANK");
-    const long rank = text != NULL ? strtol(text, NULL, 10) : 0;
+    const long rank = dsc_local_rank();
     int n = 0;
     const dsc_cu_result counted = cu->n_devices(&n);
     *ordinal_out = counted == DSC_CU_SUCCESS && n > 1 ? rank : 0; /* none: dsc_check_device */
@@ -157,7 +200,8 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     int version = 0;
     int n_devices = 0;
     if (cu == NULL) {
-        return dsc_fail(ctx, DS_ERR_DEVICE, "accelerator cuda: %s", why);
+        return dsc_fail(ctx, driver.absent ? DS_ERR_NOT_FOUND : DS_ERR_DEVICE,
+                        "accelerator cuda: %s", why);
     }
     DS_TRY(dsc_check_device(ctx, cu, 0));
     (void)cu->version(&version);
@@ -175,10 +219,12 @@ ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
     dsc_nccl_say(collectives, sizeof collectives);
     dsc_disk_say(disks, sizeof disks);
     dsc_custom_say(custom, sizeof custom);
-    (void)snprintf(text_out, n,
-                   "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s\n%s\n%s\n%s\n%s\n",
-                   version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "",
-                   driver_text, dsc_image_archs, custom, products, collectives, disks);
+    (void)snprintf(
+        text_out, n,
+        "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s (CUDA %d.%d)\n%s\n%s\n%s\n%s\n",
+        version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "", driver_text,
+        dsc_image_archs, dsc_image_cuda / 1000, dsc_image_cuda % 1000 / 10, custom, products,
+        collectives, disks);
     for (int i = 0; i < n_devices; ++i) {
         const size_t used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);

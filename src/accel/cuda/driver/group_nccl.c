@@ -70,10 +70,14 @@ static ds_status need(ds_ctx *ctx, const dsc_nccl_api **nccl_out)
                           why);
 }
 
+/* Its own last words name the interface, the peer or the device that two ranks have. */
 static ds_status fail(const ds_accel_group *g, dsc_nccl_result result, const char *what)
 {
+    const char *last = g->nccl->last(g->comm);
+    const bool has = last != NULL && last[0] != '\0';
     return dsc_fail(g->ctx, result == DSC_NCCL_REMOTE_ERROR ? DS_ERR_PEER : DS_ERR_DEVICE,
-                    "accelerator cuda: %s: NCCL says %s (%d)", what, g->nccl->text(result), result);
+                    "accelerator cuda: %s: NCCL says %s (%d)%s%.400s", what, g->nccl->text(result),
+                    result, has ? ": " : "", has ? last : "");
 }
 
 static double now(void)
@@ -119,6 +123,15 @@ static ds_status make_id(ds_ctx *ctx, unsigned char id_out[DS_ACCEL_GROUP_ID])
     return DS_OK;
 }
 
+/* What is under way ends first; a communicator that was destroyed is not asked for anything, even
+ * where that is in progress. */
+static void close_comm(ds_accel_group *g)
+{
+    const ds_status ended = dsc_group_settle(g, g->nccl->finalize(g->comm), "the end of a group");
+    (void)(ended == DS_OK ? g->nccl->destroy(g->comm) : g->nccl->abort(g->comm));
+    g->comm = NULL;
+}
+
 static void close_group(ds_accel_group **group_inout)
 {
     ds_accel_group *g = group_inout != NULL ? *group_inout : NULL;
@@ -128,7 +141,7 @@ static void close_group(ds_accel_group **group_inout)
     const dsc_driver *cu = g->device->cu;
     (void)cu->set_current(g->device->context);
     if (g->comm != NULL) {
-        (void)dsc_group_settle(g, g->nccl->destroy(g->comm), "the end of a group");
+        close_comm(g);
     }
     for (uint32_t i = 0; i < DSC_GROUP_EVENTS; ++i) {
         (void)(g->events[i] != NULL ? cu->event_destroy(g->events[i]) : DSC_CU_SUCCESS);

@@ -131,6 +131,16 @@ void dsc_health_say(const dsc_driver *cu, dsc_cu_device device, char *text_out, 
 
 /* ---- failures ------------------------------------------------------------------------------ */
 
+/* A device without ECC has no events of it, and a call that asks for them too registers none. One
+ * that has no events at all still has its counts. */
+static void watch_events(const dsc_nvml_api *nvml, const dsc_health *h)
+{
+    if (nvml->events_register(h->handle, DSC_NVML_EVENT_XID | DSC_NVML_EVENT_DOUBLE_BIT,
+                              h->events) == DSC_NVML_NOT_SUPPORTED) {
+        (void)nvml->events_register(h->handle, DSC_NVML_EVENT_XID, h->events);
+    }
+}
+
 dsc_health *dsc_health_watch(const dsc_driver *cu, dsc_cu_device device)
 {
     const dsc_nvml_api *nvml = nvml_of();
@@ -144,8 +154,7 @@ dsc_health *dsc_health_watch(const dsc_driver *cu, dsc_cu_device device)
         free(h);
         return NULL;
     }
-    (void)nvml->events_register(h->handle, DSC_NVML_EVENT_XID | DSC_NVML_EVENT_DOUBLE_BIT,
-                                h->events); /* a device that has none still has its counts */
+    watch_events(nvml, h);
     (void)nvml->ecc(h->handle, DSC_NVML_UNCORRECTED, DSC_NVML_VOLATILE, &h->uncorrected);
     (void)pthread_mutex_lock(&watched.lock);
     bool kept = false;
@@ -201,12 +210,15 @@ static const char *xid_text(unsigned long long xid)
     return "see NVIDIA's list of Xid errors";
 }
 
-static void diagnose(const dsc_nvml_api *nvml, const dsc_health *h, char *text, size_t n)
+/* patience: milliseconds for the first event. */
+static void diagnose(const dsc_nvml_api *nvml, const dsc_health *h, unsigned patience, char *text,
+                     size_t n)
 {
     enum { MOST_EVENTS = 4 };
     unsigned long long uncorrected = 0;
     dsc_nvml_event event;
-    for (int i = 0; i < MOST_EVENTS && nvml->events_wait(h->events, &event, 0) == DSC_NVML_SUCCESS;
+    for (int i = 0; i < MOST_EVENTS &&
+                    nvml->events_wait(h->events, &event, i == 0 ? patience : 0) == DSC_NVML_SUCCESS;
          ++i) {
         if (event.type == DSC_NVML_EVENT_XID) {
             add(text, n, "; device %d: Xid %llu, %s", h->device, event.data, xid_text(event.data));
@@ -222,13 +234,17 @@ static void diagnose(const dsc_nvml_api *nvml, const dsc_health *h, char *text, 
     }
 }
 
-void dsc_health_diagnose(char *text_out, size_t n)
+void dsc_health_diagnose(dsc_cu_result result, char *text_out, size_t n)
 {
+    enum { PATIENCE = 200 }; /* the event comes some time behind the call that failed */
+    const bool broke = result == DSC_CU_ECC_UNCORRECTABLE ||
+                       result == DSC_CU_NVLINK_UNCORRECTABLE || result == DSC_CU_UNKNOWN ||
+                       (result >= DSC_CU_ILLEGAL_ADDRESS && result < DSC_CU_NOT_SUPPORTED);
     text_out[0] = '\0';
     (void)pthread_mutex_lock(&watched.lock);
     for (int i = 0; i < MOST_WATCHED; ++i) {
         if (watched.all[i] != NULL) {
-            diagnose(&library.nvml, watched.all[i], text_out, n);
+            diagnose(&library.nvml, watched.all[i], broke ? PATIENCE : 0, text_out, n);
         }
     }
     (void)pthread_mutex_unlock(&watched.lock);

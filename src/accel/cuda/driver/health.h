@@ -20,7 +20,8 @@ void dsc_health_say(const dsc_driver *cu, dsc_cu_device device, char *text_out, 
 /* From now on critical events of the device are kept. NULL: no NVML, or no events. */
 dsc_health *dsc_health_watch(const dsc_driver *cu, dsc_cu_device device);
 void dsc_health_end(dsc_health **health);
-/* What has happened since to devices that are watched: "; device 0: Xid 48 (…)" or "". */
-void dsc_health_diagnose(char *text_out, size_t n);
+/* What has happened since to devices that are watched: "; device 0: Xid 48 (…)" or "". result: of
+ * the call that failed; where a device may have broken it is waited for shortly. */
+void dsc_health_diagnose(dsc_cu_result result, char *text_out, size_t n);
 
 #endif

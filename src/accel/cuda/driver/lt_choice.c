@@ -37,17 +37,21 @@ static struct {
 
 static void load(void)
 {
-    static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    static const char *const all[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+    const char *const *files = dsc_libraries_for(all);
     static const dsc_symbol symbols[] = {
 #define X(type, member, symbol, params) {#symbol, offsetof(dsc_lt_api, member)},
         DSC_LT_LIST(X)
 #undef X
     };
-    static const dsc_library_row row = {
+    const dsc_library_row row = {
         .what = "cuBLASLt",
         .files = files,
-        .package = "the package libcublas-13-0 of NVIDIA's repository, or nvidia-cublas of PyPI, "
-                   "has libcublasLt.so.13",
+        .package = files == all ? "the package libcublas-13-0 of NVIDIA's repository, or "
+                                  "nvidia-cublas of PyPI, has libcublasLt.so.13"
+                                : "the package libcublas-12-8 of NVIDIA's repository, or "
+                                  "nvidia-cublas-cu12 of PyPI, has libcublasLt.so.12, which this "
+                                  "driver needs",
         .old = "that of CUDA 12.0 or newer",
         .symbols = symbols,
         .n_symbols = sizeof symbols / sizeof symbols[0]};
@@ -120,9 +124,8 @@ static bool hold(const dsc_lt_api *lt)
                cu->set_current(context) == DSC_CU_SUCCESS;
     }
     int n = 0;
-    const char *rank = getenv("LOCAL_RANK"); /* as dsc_own_device */
     if (cu == NULL || cu->n_devices(&n) != DSC_CU_SUCCESS ||
-        cu->device(&choices.device, n > 1 && rank != NULL ? (int)strtol(rank, NULL, 10) : 0) !=
+        cu->device(&choices.device, n > 1 ? (int)dsc_local_rank() : 0 /* as dsc_own_device */) !=
             DSC_CU_SUCCESS ||
         cu->retain(&context, choices.device) != DSC_CU_SUCCESS) {
         return false;

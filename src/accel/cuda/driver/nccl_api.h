@@ -44,11 +44,13 @@ enum {
 #define DSC_NCCL_LIST(X)                                                                           \
     X(dsc_nccl_result, version, ncclGetVersion, (int *version_out))                                \
     X(const char *, text, ncclGetErrorString, (dsc_nccl_result result))                            \
+    X(const char *, last, ncclGetLastError, (dsc_nccl_comm comm))                                  \
     X(dsc_nccl_result, id, ncclGetUniqueId, (dsc_nccl_id * id_out))                                \
     X(dsc_nccl_result, init, ncclCommInitRankConfig,                                               \
       (dsc_nccl_comm * comm_out, int n_ranks, dsc_nccl_id id, int rank, dsc_nccl_config *config))  \
     X(dsc_nccl_result, async_error, ncclCommGetAsyncError,                                         \
       (dsc_nccl_comm comm, dsc_nccl_result * result_out))                                          \
+    X(dsc_nccl_result, finalize, ncclCommFinalize, (dsc_nccl_comm comm))                           \
     X(dsc_nccl_result, destroy, ncclCommDestroy, (dsc_nccl_comm comm))                             \
     X(dsc_nccl_result, abort, ncclCommAbort, (dsc_nccl_comm comm))                                 \
     X(dsc_nccl_result, group_start, ncclGroupStart, (void))                                        \

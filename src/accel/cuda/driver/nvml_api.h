@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is used of NVML (libnvidia-ml), as tables of names and types, as driver_api.h has them.
- * Source: NVML API reference, 13.0.
+ * Source: NVML API reference, 13.0. test_cuda_driver compares these declarations with NVIDIA's,
+ * where its header is installed.
  *
  * Called by driver/health.c, and by the stand-in of the tests (test/accel/standin_nvml), which
  * implements it.

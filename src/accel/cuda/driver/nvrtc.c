@@ -2,6 +2,7 @@
 /* See nvrtc.h. */
 #include "accel/cuda/driver/nvrtc.h"
 
+#include "accel/cuda/driver/driver_device.h"
 #include "accel/cuda/driver/library_load.h"
 
 #include <dlfcn.h>
@@ -34,17 +35,21 @@ static void find_build(void)
 
 static void load(void)
 {
-    static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
+    static const char *const all[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
+    const char *const *files = dsc_libraries_for(all);
     static const dsc_symbol symbols[] = {
 #define X(type, member, symbol, params) {#symbol, offsetof(dsc_nvrtc_api, member)},
         DSC_NVRTC_LIST(X)
 #undef X
     };
-    static const dsc_library_row row = {
+    const dsc_library_row row = {
         .what = "NVRTC",
         .files = files,
-        .package = "the package cuda-nvrtc-13-0 of NVIDIA's repository, or nvidia-cuda-nvrtc of "
-                   "PyPI, has libnvrtc.so.13",
+        .package = files == all ? "the package cuda-nvrtc-13-0 of NVIDIA's repository, or "
+                                  "nvidia-cuda-nvrtc of PyPI, has libnvrtc.so.13"
+                                : "the package cuda-nvrtc-12-8 of NVIDIA's repository, or "
+                                  "nvidia-cuda-nvrtc-cu12 of PyPI, has libnvrtc.so.12, which this "
+                                  "driver needs",
         .old = "that of CUDA 12.0 or newer",
         .symbols = symbols,
         .n_symbols = sizeof symbols / sizeof symbols[0]};
