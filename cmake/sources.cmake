@@ -24,9 +24,11 @@ endif()
 # for avx512_vnni and avx512_bf16 those whose products differ there; files in bf16/ once for each set with products of bf16.
 set(DS_ISA_OBJECTS)
 # Unrolled vectors have calls for checks, a third of the compiler's time, and none of alignment and pointers, which most of their loads need not have.
-set(DS_LESS_CHECKED)
+# A library behind ds_flags, since -fsanitize=undefined turns on what stands before it.
+add_library(ds_less_checked INTERFACE)
+target_link_libraries(ds_less_checked INTERFACE ds_flags)
 if(DS_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  set(DS_LESS_CHECKED --param=asan-instrumentation-with-call-threshold=0
+  target_compile_options(ds_less_checked INTERFACE --param=asan-instrumentation-with-call-threshold=0
     -fno-sanitize=alignment,null,object-size,pointer-overflow)
 endif()
 function(ds_isa name)
@@ -44,8 +46,8 @@ function(ds_isa name)
   endif()
   if(own OR shared OR paired)
     add_library(ds_${name} OBJECT ${own} ${shared} ${paired})
-    target_link_libraries(ds_${name} PUBLIC ds_flags)
-    target_compile_options(ds_${name} PRIVATE ${ARGN} ${DS_LESS_CHECKED})
+    target_link_libraries(ds_${name} PUBLIC ds_flags PRIVATE ds_less_checked)
+    target_compile_options(ds_${name} PRIVATE ${ARGN})
     target_compile_definitions(ds_${name} PRIVATE DSI_ISA=${name} DSI_ISA_${name}=1)
     set(DS_ISA_OBJECTS ${DS_ISA_OBJECTS} $<TARGET_OBJECTS:ds_${name}> PARENT_SCOPE)
     target_compile_definitions(ds_objects PRIVATE DSI_HAVE_${name}=1)
