@@ -26,7 +26,7 @@ LEVELS = [
 RANK = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 TESTS = ("test", "ref", "examples")
-ENTRIES = {"main", "dsi_wire_open", "dsi_mpi_peer_table", "dsi_tls_table", "ds_accel_v8"}  # of programs and loaded modules
+ENTRIES = {"main", "dsi_wire_open", "dsi_mpi_peer_table", "dsi_tls_table", "ds_accel_v9"}  # of programs and loaded modules
 # Only tests use these, and they stay. A name, or a folder with all in it.
 KEPT = {
     "dsc_host_set_order": "the order of threads on the host layer, which is there for tests",

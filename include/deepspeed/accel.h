@@ -22,9 +22,10 @@
 extern "C" {
 #endif
 
-#define DS_ACCEL_VERSION 8u /* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log; 8: call */
+/* 4: pin, probe; 5: groups; 6: disks; 7: prepare, log; 8: call; 9: memory_bytes */
+#define DS_ACCEL_VERSION 9u
 /* A shared object's function, a ds_accel_entry; another version has another name. */
-#define DS_ACCEL_SYMBOL "ds_accel_v8"
+#define DS_ACCEL_SYMBOL "ds_accel_v9"
 
 /* An open accelerator: its state, its own to define. */
 typedef struct ds_accel_device ds_accel_device;
@@ -225,6 +226,9 @@ typedef struct ds_accel {
     const ds_accel_groups *groups;
     /* Optional; default: disks reach what peer_view shows, through memory of the host. */
     const ds_accel_disks *disks;
+    /* Optional; default: the machine's share of a rank. Memory of the device that open with these
+     * options opens, of which plans are made before it is; 0: unknown. Any thread. */
+    size_t (*memory_bytes)(const char *options);
 } ds_accel;
 
 /* What a shared object may call. */

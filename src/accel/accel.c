@@ -93,6 +93,12 @@ const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice)
     return choice->accel != NULL ? choice->accel : &dsi_accel_cpu;
 }
 
+size_t dsi_accel_device_memory(const dsi_accel_choice *choice)
+{
+    const ds_accel *accel = dsi_accel_chosen(choice);
+    return accel->memory_bytes != NULL ? accel->memory_bytes(choice->options) : 0;
+}
+
 ds_isa dsi_accel_isa(const dsi_accel_choice *choice)
 {
     const ds_accel_kernels *kernels = dsi_accel_chosen(choice)->kernels;

@@ -108,9 +108,9 @@ static const ds_accel own = {.version =
 __attribute__((visibility("default")))
 #endif
 const ds_accel *
-ds_accel_v8(const ds_accel_library *given);
+ds_accel_v9(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v8(const ds_accel_library *given)
+const ds_accel *ds_accel_v9(const ds_accel_library *given)
 {
     library = given;
     return &own;

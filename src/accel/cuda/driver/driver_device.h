@@ -94,6 +94,8 @@ ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out);
 
 /* The rank's number on its node, as the launcher or what started it says; 0: alone. */
 long dsc_local_rank(void);
+/* ds_accel.memory_bytes, of that device or of one that is named (-1: none is). */
+size_t dsc_device_bytes(long ordinal);
 
 /* A message as ds_fail has, and of a result that is no success: "cuMemAlloc_v2: … (CUDA_ERROR…)".
  */

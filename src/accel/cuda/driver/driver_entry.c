@@ -217,6 +217,13 @@ static ds_status open_device(ds_ctx *ctx, const char *options, ds_accel_device *
     return DS_OK;
 }
 
+/* Of options that `open` may yet refuse. */
+static size_t memory_bytes(const char *options)
+{
+    const char *at = strstr(options, "device=");
+    return dsc_device_bytes(at != NULL ? strtol(at + strlen("device="), NULL, 10) : -1);
+}
+
 /* ---- the tables ---------------------------------------------------------------------------- */
 
 static const ds_kernel *choose(const ds_kernel_sig *sig, ds_isa has)
@@ -242,11 +249,12 @@ static const ds_accel cuda = {.version = DS_ACCEL_VERSION,
                               .graphs = &dsc_graphs,
                               .probe = dsc_probe,
                               .groups = &dsc_groups,
-                              .disks = &dsc_disks};
+                              .disks = &dsc_disks,
+                              .memory_bytes = memory_bytes};
 
-__attribute__((visibility("default"))) const ds_accel *ds_accel_v8(const ds_accel_library *given);
+__attribute__((visibility("default"))) const ds_accel *ds_accel_v9(const ds_accel_library *given);
 
-const ds_accel *ds_accel_v8(const ds_accel_library *given)
+const ds_accel *ds_accel_v9(const ds_accel_library *given)
 {
     dsc_library = given;
     return &cuda;

@@ -158,6 +158,23 @@ long dsc_local_rank(void)
     return text != NULL ? strtol(text, NULL, 10) : 0;
 }
 
+size_t dsc_device_bytes(long ordinal)
+{
+    const char *why = NULL;
+    const dsc_driver *cu = dsc_driver_load(&why);
+    dsc_cu_device device = 0;
+    size_t bytes = 0;
+    int n = 0;
+    if (cu == NULL || cu->n_devices(&n) != DSC_CU_SUCCESS) {
+        return 0;
+    }
+    ordinal = ordinal >= 0 ? ordinal : n > 1 ? dsc_local_rank() : 0;
+    return ordinal < n && cu->device(&device, (int)ordinal) == DSC_CU_SUCCESS &&
+                   cu->device_bytes(&bytes, device) == DSC_CU_SUCCESS
+               ? bytes
+               : 0;
+}
+
 ds_status dsc_own_device(ds_ctx *ctx, const dsc_driver *cu, long *ordinal_out)
 {
     const long rank = dsc_local_rank();
