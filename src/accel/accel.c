@@ -93,6 +93,18 @@ const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice)
     return choice->accel != NULL ? choice->accel : &dsi_accel_cpu;
 }
 
+size_t dsi_accel_device_memory(ds_ctx *ctx, const dsi_accel_choice *choice)
+{
+    const uint64_t gib = (uint64_t)1 << 30;
+    const ds_accel *accel = dsi_accel_chosen(choice);
+    ds_accel_about about = {.name = ""};
+    if (accel->memory->on_host || accel->about == NULL ||
+        accel->about(ctx, choice->options, &about) < 0) {
+        return 0;
+    }
+    return (size_t)(about.memory > gib ? about.memory / gib * gib : about.memory);
+}
+
 ds_isa dsi_accel_isa(const dsi_accel_choice *choice)
 {
     const ds_accel_kernels *kernels = dsi_accel_chosen(choice)->kernels;

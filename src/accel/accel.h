@@ -67,6 +67,9 @@ const ds_accel *dsi_accel_chosen(const dsi_accel_choice *choice);
 /* "cpu (auto)", "sim:seed=7": for a line that says what computes. */
 enum { DSI_ACCEL_TEXT = DSI_ACCEL_NAME + DSI_ACCEL_OPTIONS + 8 };
 void dsi_accel_say(const dsi_accel_choice *choice, char text_out[DSI_ACCEL_TEXT]);
+/* Memory of a rank's device, before it is opened, in whole GiB, so that devices that differ by some
+ * pages agree; 0: it has the machine's, or nobody knows, why opening it says. */
+size_t dsi_accel_device_memory(ds_ctx *ctx, const dsi_accel_choice *choice);
 /* What kernels of it may need, on this machine. */
 ds_isa dsi_accel_isa(const dsi_accel_choice *choice);
 

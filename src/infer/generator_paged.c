@@ -6,6 +6,7 @@
  * of no sequence: they write no key and are seen by none. A row has the same bits in every plan, as
  * it has alone and among others (docs/internals/gemm.md): so the choice changes nothing.
  */
+#include "accel/accel.h"
 #include "base/machine_memory.h"
 #include "infer/generator.h"
 
@@ -86,8 +87,9 @@ size_t dsi_generator_needs_sum(const dsi_generator_needs *n)
 /* Before anything is allocated: all of it fits this machine. */
 static ds_status check_memory(const ds_generator *g)
 {
+    const size_t device = dsi_accel_device_memory(g->ctx, &g->accel);
     const size_t machine = dsi_machine_memory();
-    const size_t there = g->n_local > 1 ? machine / g->n_local : machine;
+    const size_t there = device > 0 ? device : g->n_local > 1 ? machine / g->n_local : machine;
     const double tokens = (double)(g->paged.blocks * g->paged.block);
     dsi_generator_needs needs;
     dsi_generator_count(g, &needs);
@@ -100,11 +102,12 @@ static ds_status check_memory(const ds_generator *g)
     const double room = there > rest && each > 0.0 ? (double)(there - rest) / each : 0.0;
     return ds_fail(g->ctx, DS_ERR_NOMEM,
                    "weights of %.2f GB, %.0f positions of %.1f KB and a batch of %.2f GB are %.2f "
-                   "GB, this machine has %.2f GB%s: %.2f GB too much; kv_tokens of at most %.0f "
+                   "GB, this %s has %.2f GB%s: %.2f GB too much; kv_tokens of at most %.0f "
                    "would fit",
                    (double)needs.weights * 1e-9, tokens, each * 1e-3,
                    (double)(needs.batch + needs.states) * 1e-9, (double)sum * 1e-9,
-                   (double)there * 1e-9, g->n_local > 1 ? " for each of its ranks" : "",
+                   device > 0 ? "device" : "machine", (double)there * 1e-9,
+                   device == 0 && g->n_local > 1 ? " for each of its ranks" : "",
                    (double)(sum - there) * 1e-9, room);
 }
 

@@ -2,6 +2,7 @@
 /* What a server takes, before it is made. See serve.h and serve_plan.h. */
 #include "serve/serve_plan.h"
 
+#include "accel/accel.h"
 #include "base/machine_memory.h"
 #include "plan/plan_sim.h"
 #include "serve/server.h"
@@ -22,6 +23,7 @@ static size_t own_bytes(const ds_server *s)
 static void fill(const ds_server *s, ds_serve_needs *out)
 {
     const ds_generator *g = s->generator;
+    const size_t device = dsi_accel_device_memory(g->ctx, &g->accel);
     const int64_t tokens = g->paged.blocks * g->paged.block;
     dsi_generator_needs needs;
     dsi_generator_count(g, &needs);
@@ -33,7 +35,7 @@ static void fill(const ds_server *s, ds_serve_needs *out)
                             .batch = needs.batch,
                             .process = needs.process,
                             .total = dsi_generator_needs_sum(&needs),
-                            .available = dsi_machine_memory(),
+                            .available = device > 0 ? device : dsi_machine_memory(),
                             .position = (needs.keys_values + needs.stored_keys) / (size_t)tokens,
                             .kv_tokens = tokens,
                             .max_length = s->max_length,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that a rank may fill where it has the choice (compile/memory_policy.h): the same on all
  * ranks, that of the rank that has least. Called by engine_create.c. */
+#include "accel/accel.h"
 #include "base/machine_id.h"
 #include "base/machine_memory.h"
 #include "compile/memory_policy.h"
@@ -12,7 +13,7 @@
 typedef struct own_memory {
     uint64_t machine; /* ranks of one machine share its memory */
     uint64_t all;     /* of that machine; 0: unknown */
-    uint64_t most;    /* of this rank, where it is stated, or a device's own; else 0 */
+    uint64_t most;    /* of this rank, where it is stated or its device's; else 0 */
 } own_memory;
 
 static uint64_t share_of(const own_memory *ranks, uint32_t n, uint32_t rank)
@@ -37,35 +38,21 @@ static uint64_t least_share(const own_memory *ranks, uint32_t n)
     return least;
 }
 
-/* The launcher ends a rank that takes more than --rank_memory. */
-static uint64_t stated(const ds_engine_params *params)
+/* The launcher ends a rank that takes more of the machine's than --rank_memory. */
+static uint64_t stated(const ds_engine *engine, const ds_engine_params *params)
 {
     const char *limit = getenv("DS_RANK_MEMORY");
+    const size_t device = dsi_accel_device_memory(engine->ctx, &engine->spec.accel);
     return params->memory_bytes > 0 ? params->memory_bytes
+           : device > 0             ? device
            : limit != NULL          ? strtoull(limit, NULL, 10)
                                     : 0;
-}
-
-/* What a rank computes in where its device has memory of its own, in whole GiB; else 0. */
-static ds_status of_device(const ds_engine *engine, uint64_t *bytes_out)
-{
-    const uint64_t gib = (uint64_t)1 << 30;
-    const ds_accel *accel = dsi_accel_chosen(&engine->spec.accel);
-    ds_accel_about about = {.name = ""};
-    if (!accel->memory->on_host && accel->about != NULL) {
-        DS_TRY(accel->about(engine->ctx, engine->spec.accel.options, &about));
-    }
-    *bytes_out = about.memory / gib * gib;
-    return DS_OK;
 }
 
 ds_status dsi_engine_find_room(ds_engine *engine, const ds_engine_params *params)
 {
     const uint32_t n = engine->comm != NULL ? engine->comm->size : 1;
-    own_memory own = {dsi_machine_id(), dsi_machine_memory(), stated(params)};
-    uint64_t device = 0;
-    DS_TRY(of_device(engine, &device));
-    own.most = device > 0 && params->memory_bytes == 0 ? device : own.most;
+    const own_memory own = {dsi_machine_id(), dsi_machine_memory(), stated(engine, params)};
     own_memory *all = calloc(n, sizeof *all);
     if (all == NULL) {
         return ds_fail(engine->ctx, DS_ERR_NOMEM, "no memory for an engine");

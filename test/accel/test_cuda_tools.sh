@@ -67,6 +67,8 @@ if "${plan[@]}" 2>&1 | grep "is not used"; then exit 1; fi
 for name in LOCAL_RANK OMPI_COMM_WORLD_LOCAL_RANK MPI_LOCALRANKID SLURM_LOCALID; do
     check 1 "rank 5 of this node has no device of its own, there are 4" "${with[@]}" DS_CUDA_STANDIN=devices=4 $name=5 ./ds_accel_test cuda
 done
+# Plans are made for the device's memory, whatever the machine has.
+check 0 "^fits: .* of 1.00 GiB \(the device's memory\)" "${with[@]}" "${plan[@]}"
 # A driver that is older than the kernels.
 check 1 "compiled by CUDA 13.0, the driver is of CUDA 12.4" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_accel_test cuda
 check 0 "driver: CUDA 12.4.*products: kernels of its own; there is no cuBLASLt .*libcublasLt.so.12" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_report

@@ -20,9 +20,13 @@ train() { # RANKS, CONFIG, OUTPUT, FLAGS
     "$build/deepspeed" --num_gpus "$ranks" "$build/ds_train" --tokenizer bytes --data "$data" --threads 1 --seq_length "$length" --seed 7 \
         --lr_scheduler_type none --deepspeed_config "$config" --output "$output" --metrics "$output.jsonl" "$@" > "$output.log" 2>&1
 }
-on_cuda() { # SEED, and what train takes: over the stand-ins; DS_CUDA_NAME: what the driver reports, of a large device
+on_cuda() { # SEED, and what train takes: over the stand-ins; DS_CUDA_NAME: what the driver reports, of a large device. DS_CUDA_REAL=1: on the machine's own
     local seed=$1
     shift
+    if [ -n "${DS_CUDA_REAL:-}" ]; then
+        train "$@" --accelerator cuda
+        return
+    fi
     DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=$seed,turn=200${DS_CUDA_NAME:+,mib=200000,name=$DS_CUDA_NAME}" train "$@" --accelerator cuda
 }
 weights() { # OUTPUT: the hash of its newest checkpoint's weights; of one that has none words that no other has

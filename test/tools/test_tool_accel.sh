@@ -28,7 +28,7 @@ check 0 "^training: .* not checked: it computes nothing$" null --rounds 1
 check 1 "^memory: .* FAILED: copy and fill: byte" ./own_accel_1.so
 check 1 "^memory: .* FAILED: copy and fill: byte" ./own_accel_2.so
 check 1 "^memory: .* FAILED: alloc: byte 0 of block 0 is 1, expected 0" ./own_accel_3.so
-check 1 "made for version 9 of the accelerators' interface, this library has 8" ./own_accel_4.so
+check 1 "made for version 10 of the accelerators' interface, this library has 9" ./own_accel_4.so
 check 1 "own_accel_5.so: lacks kernels with choose" ./own_accel_5.so
 check 1 "^training: .* FAILED: loss of step 1" ./own_accel_6.so
 check 1 "the accelerator chose kernel tiles of [a-z_]*, which needs own1; there is [a-z0-9_+]*own0" ./own_accel_7.so

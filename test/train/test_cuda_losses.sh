@@ -20,8 +20,7 @@ both() { # NAME CONFIG DATA FLAGS: 2 steps on cpu and on cuda
     local name=$1 config=$2 data=$3
     shift 3
     train 1 "$config" "cpu.$name" --steps 2 "$@" || fail "$name on cpu" "cpu.$name.log"
-    DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$build/standin" DS_CUDA_STANDIN="seed=3,turn=200" train 1 "$config" "cuda.$name" --steps 2 "$@" \
-        --accelerator cuda || fail "$name on cuda" "cuda.$name.log"
+    on_cuda 3 1 "$config" "cuda.$name" --steps 2 "$@" || fail "$name on cuda" "cuda.$name.log"
     near "cpu.$name" "cuda.$name" || fail "$name: $(losses "cuda.$name" | tr '\n' ' '), on cpu $(losses "cpu.$name" | tr '\n' ' ')"
 }
 model=(--model_config llama.json)

@@ -3,6 +3,7 @@
  * not be known: an "auto" among them stands for its usual value. */
 #include "common/plan_run.h"
 
+#include "accel/accel.h"
 #include "base/machine_memory.h"
 #include "base/processor.h"
 #include "common/size_text.h"
@@ -89,6 +90,22 @@ static int64_t ranks_of_a_node(const plan_options *o)
     return (o->world_size + o->nodes - 1) / o->nodes;
 }
 
+/* Of the device that the accelerator has here, or of this machine. */
+static ds_status memory_here(plan_run *run, uint64_t *bytes_out)
+{
+    const int64_t share = ranks_of_a_node(run->options);
+    dsi_accel_choice accel;
+    DS_TRY(dsi_accel_choose_to_plan(run->ctx, run->options->accelerator, &accel));
+    const size_t device = dsi_accel_device_memory(run->ctx, &accel);
+    *bytes_out = device > 0 ? device : dsi_machine_memory() / (uint64_t)share;
+    (void)snprintf(run->memory_of, sizeof run->memory_of,
+                   device > 0  ? "the device's memory"
+                   : share > 1 ? "this machine's memory, for each of %lld ranks"
+                               : "this machine's memory",
+                   (long long)share);
+    return DS_OK;
+}
+
 static ds_status find_memory(plan_run *run)
 {
     const plan_options *o = run->options;
@@ -105,12 +122,7 @@ static ds_status find_memory(plan_run *run)
         DS_TRY(size_parse_binary(run->ctx, "memory", o->memory, &bytes));
         (void)snprintf(run->memory_of, sizeof run->memory_of, "--memory");
     } else {
-        const int64_t share = ranks_of_a_node(o);
-        bytes = dsi_machine_memory() / (uint64_t)share;
-        (void)snprintf(run->memory_of, sizeof run->memory_of,
-                       share > 1 ? "this machine's memory, for each of %lld ranks"
-                                 : "this machine's memory",
-                       (long long)share);
+        DS_TRY(memory_here(run, &bytes));
     }
     run->request.memory = (size_t)bytes;
     run->request.memory_of = run->memory_of;

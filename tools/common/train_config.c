@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a run: the file's, or the default; resolved for flags, model and data.
  * Called by train_setup.c, for a run and for ds_config check alike. */
+#include "accel/accel.h"
 #include "base/machine_memory.h"
 #include "comm/comm.h"
 #include "common/default_config.h"
@@ -66,7 +67,7 @@ static ds_maybe steps_to_come(const train_run *run)
     return is_open ? ds_known(1e9) : (ds_maybe){0};
 }
 
-/* Memory of a rank: its share of the machine, where that is least. */
+/* Memory of a rank: its device's, or its share of the machine, where that is least. */
 static ds_status find_share(const train_run *run, uint64_t *bytes_out)
 {
     dsi_comm_world world = {.local_size = run->n_ranks};
@@ -74,7 +75,10 @@ static ds_status find_share(const train_run *run, uint64_t *bytes_out)
         DS_TRY(dsi_comm_world_read(run->ctx, &world));
     }
     const uint32_t local = world.local_size > 0 ? world.local_size : 1;
-    const double own = (double)dsi_machine_memory() / (double)local;
+    dsi_accel_choice accel;
+    DS_TRY(dsi_accel_choose(run->ctx, run->options->accelerator, &accel));
+    const size_t device = dsi_accel_device_memory(run->ctx, &accel);
+    const double own = device > 0 ? (double)device : (double)dsi_machine_memory() / (double)local;
     double *all = calloc(run->n_ranks, sizeof *all);
     if (all == NULL) {
         return ds_fail(run->ctx, DS_ERR_NOMEM, "no memory for a number a rank");
