@@ -25,7 +25,7 @@ fi
 build() { # folder, sanitizer, what of it (default: all)
     local flags=""
     [ -z "$2" ] || flags="-DDS_WERROR=OFF -DDS_NVCC=OFF -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O1\ -g1"
-    [[ "$2" != address* ]] || flags+=" -DDS_SANITIZE_WITHOUT=$without"
+    [[ "$2" != address* ]] || flags+=" -DDS_SANITIZE_WITHOUT=$without -DDS_SLOW_TESTS=$whole"
     eval cmake -S . -B "$1" -G Ninja -DDS_SANITIZE="$2" "$flags" "$launcher" > "$1.log" 2>&1 ||
         { cat "$1.log"; exit 1; }
     cmake --build "$1" -j "$jobs" --target "${3:-all}" > "$1.log" 2>&1 || { tail -n 60 "$1.log"; exit 1; }
