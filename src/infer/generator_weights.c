@@ -335,17 +335,24 @@ static ds_status read_folder(ds_generator *g, ds_cell c, void *data, void *user)
     return DS_OK;
 }
 
-/* What was converted is not read again; of a vocabulary that was enlarged it lies in no map. */
-static void release(const ds_generator *g, const source *s, ds_cell c)
+/* Whether bytes lie in a map of the files, and not in memory of our own: of a vocabulary that was
+ * enlarged, of an adapter's experts, whose elements are put into another order. */
+static bool is_mapped(const source *s, const void *data)
 {
-    const ds_model_info *info = ds_model_get_info(g->model);
+    const char *path = NULL;
+    uint64_t offset = 0;
+    return dsi_safetensors_locate(s->st, data, &path, &offset) ||
+           (s->adapter != NULL && dsi_safetensors_locate(s->adapter, data, &path, &offset));
+}
+
+/* What was converted is not read again. */
+static void release(const source *s, ds_cell c)
+{
     const dsi_weight weight = weight_of(s, c);
-    if (info->stored_vocab > 0 && info->stored_vocab != info->vocab_size) {
-        return;
-    }
     for (int64_t i = 0; i < weight.n; ++i) {
-        if (!dsi_weights_drop(s->weights, weight.parts[i])) {
-            dsi_process_memory_release(weight.parts[i]->data, weight.parts[i]->bytes);
+        const ds_safetensor *part = weight.parts[i];
+        if (!dsi_weights_drop(s->weights, part) && is_mapped(s, part->data)) {
+            dsi_process_memory_release(part->data, part->bytes);
         }
     }
 }
@@ -362,7 +369,7 @@ ds_status dsi_generator_convert_weights(ds_generator *g)
             DS_TRY(dsi_generator_fill(g, c, read_checkpoint, s));
         } else if (weight_of(s, c).n > 0 && !s->bound[c]) {
             DS_TRY(dsi_generator_fill(g, c, read_folder, s));
-            release(g, s, c);
+            release(s, c);
         }
     }
     if (g->gguf != NULL) {

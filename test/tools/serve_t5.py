@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches and a reload;
+"""T5 by ds_serve: transformers' texts (test/golden/t5/served.json) by completions, streams, several of one source, searches (ds_generate's, too) and a reload;
 a crowd has the texts of each alone; vectors of the encoder; weights in blocks; adapters by the request; a draft model; what is refused, by name. Usage: serve_t5.py BUILD MODELS OTHER_MODEL"""
 import atexit
 import http.client
@@ -113,6 +113,10 @@ for choice, want in zip(got["choices"], search["texts"]):
     expect(choice["text"] == words([i for i in want["ids"] if i not in search["stops"]]), choice, want)
 got = s.complete("turn: abc", max_tokens=5, temperature=0)["choices"][0]["text"]
 expect(s.complete("turn: abc", max_tokens=5, temperature=0, echo=True)["choices"][0]["text"] == "turn: abc" + got, got)
+beams = s.complete("turn: abc", max_tokens=5, use_beam_search=True, n=1, best_of=3)["choices"][0]["text"]
+made = subprocess.run([f"{BUILD}/ds_generate", "--model", f"{MODELS}/t5", "--tokenizer", "bytes", "--dtype", "f32", "--num_beams", "3", "--no_echo",
+                       "--prompt", "turn: abc", "--max_new_tokens", "5"], capture_output=True, timeout=60, check=False)
+expect(made.returncode == 0 and made.stdout.decode().removesuffix("\n") == beams, made, beams)
 status, mii = s.ask("/mii/m", prompts="turn: abc", max_new_tokens=5, do_sample=False)
 expect(status == 200 and mii[0]["generated_text"] == got and mii[0]["prompt_length"] == 9, mii)
 status, chat = s.ask("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], max_tokens=3, temperature=0)

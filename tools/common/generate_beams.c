@@ -14,7 +14,8 @@ static ds_status open_server(ds_ctx *ctx, generate_options *o, const generate_pa
     ds_status status = generate_params(ctx, o, parts, length, &params.source);
     if (status >= 0) {
         const int64_t whole = (params.source.max_length + BLOCK - 1) / BLOCK * BLOCK;
-        params.kv_tokens = o->num_beams * whole;
+        const int64_t sources = ds_model_get_info(parts->model)->pairs ? 1 : 0;
+        params.kv_tokens = (o->num_beams + sources) * whole;
         status = ds_serve_create(ctx, &params, server_out);
     }
     unpacked_remove(&o->unpacked);
