@@ -266,13 +266,15 @@ DSC_INLINE void sums(const args *a)
     a->out[N + threadIdx.x] = dsc_block_sum(own, parts);
     a->out[2 * N + threadIdx.x] = dsc_block_max(own, parts);
     a->out[3 * N + threadIdx.x] = dsc_shfl_f32(0xffffffffu, own, 5);
+    const uint32_t odd = dsc_ballot(0xffffffffu, (uint32_t)own % 2 == 1);
+    a->out[4 * N + threadIdx.x] = (float)(odd >> threadIdx.x % 32 & 1);
 }
 DSC_KERNEL(sums, args, sums(a))
 
 static void lanes_exchange(void **state)
 {
     (void)state;
-    float in[N], out[4 * N];
+    float in[N], out[5 * N];
     float warp[3] = {0.0f, 0.0f, 0.0f};
     for (uint32_t i = 0; i < N; ++i) {
         in[i] = (float)((i * 37) % 101);
@@ -286,6 +288,7 @@ static void lanes_exchange(void **state)
             assert_float_equal(out[N + i], warp[0] + warp[1] + warp[2], 0.0);
             assert_float_equal(out[2 * N + i], 100.0f, 0.0);
             assert_float_equal(out[3 * N + i], in[i / 32 * 32 + 5], 0.0);
+            assert_float_equal(out[4 * N + i], (float)((uint32_t)in[i] % 2), 0.0);
         }
     }
 }

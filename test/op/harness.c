@@ -338,7 +338,7 @@ static ds_status run_kernel(ds_ctx *ctx, const ds_kernel *kernel, const ds_kerne
     return status;
 }
 
-static ds_status run_forward(ds_ctx *ctx, op_operands *o)
+ds_status op_operands_forward(ds_ctx *ctx, op_operands *o)
 {
     const op_forward *f = o->c->forward;
     ds_meta metas[DS_MAX_IN] = {{0}};
@@ -382,7 +382,7 @@ static ds_status create(ds_ctx *ctx, op_operands *o)
 {
     DS_TRY(create_inputs(ctx, o));
     if (o->c->forward != NULL) {
-        DS_TRY(run_forward(ctx, o));
+        DS_TRY(op_operands_forward(ctx, o));
     }
     DS_TRY(dsi_graph_infer(ctx, o->c->op, o->c->attrs, o->in_meta, o->sig.n_in, o->out_meta));
     for (uint32_t i = 0; i < o->sig.n_out; ++i) {

@@ -64,6 +64,8 @@ typedef struct op_operands {
 /* Parses, allocates, fills, runs `forward`. An error is in ctx. */
 ds_status op_operands_create(ds_ctx *ctx, const op_case *c, ds_dtype act, op_operands *o_out);
 void op_operands_destroy(op_operands *o);
+/* Runs `forward` again, on original[] as it is now. */
+ds_status op_operands_forward(ds_ctx *ctx, op_operands *o);
 /* Resets inputs, poisons outputs and workspace, runs. in_place: output 0 over input 0. A written
  * canary is ERR_INTERNAL. */
 ds_status op_operands_run(ds_ctx *ctx, op_operands *o, const ds_kernel *kernel, bool in_place);

@@ -68,6 +68,11 @@ DSC_INLINE float dsc_shfl_f32(uint32_t mask, float value, int lane)
     return __shfl_sync(mask, value, lane);
 }
 
+DSC_INLINE uint32_t dsc_ballot(uint32_t mask, bool says)
+{
+    return __ballot_sync(mask, says);
+}
+
 DSC_INLINE void dsc_copy_async(void *shared, const void *global, uint32_t n)
 {
     const uint32_t to = (uint32_t)__cvta_generic_to_shared(shared);

@@ -342,6 +342,18 @@ float dsc_shfl_xor_f32(uint32_t mask, float value, int lanes)
     return dsc_shfl_f32(mask, value, (int)((r->current ^ (uint32_t)lanes) % WARP));
 }
 
+uint32_t dsc_ballot(uint32_t mask, bool says)
+{
+    runner *r = this_runner();
+    check_mask(r, mask);
+    const uint32_t set = give(r, &says, sizeof says);
+    uint32_t bits = 0;
+    for (uint32_t lane = 0; lane < WARP; ++lane) {
+        bits |= *(const bool *)of_lane(r, set, lane) ? 1u << lane : 0u;
+    }
+    return bits;
+}
+
 typedef struct fragments {
     uint32_t a[4], b[2];
 } fragments;

@@ -42,6 +42,8 @@ void __syncwarp(void);
 /* All 32 lanes take part, whatever the mask says: another mask is an error. */
 float dsc_shfl_xor_f32(uint32_t mask, float value, int lanes);
 float dsc_shfl_f32(uint32_t mask, float value, int lane);
+/* Bit l: what lane l says. */
+uint32_t dsc_ballot(uint32_t mask, bool says);
 /* cp.async: 16 bytes from global to shared memory, aligned to 16; the first n of them are copied,
  * the rest become zeros. */
 void dsc_copy_async(void *shared, const void *global, uint32_t n);

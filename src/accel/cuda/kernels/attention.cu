@@ -31,8 +31,7 @@ DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float
     const span s = visible(a, b, i);
     const bend bent = bend_of(a, b, i, head_slope(a, h));
     float sums[CHANNELS] = {0.0f};
-    float top = -INFINITY;
-    float sum = 0.0f;
+    softmax soft = {-INFINITY, 0.0f};
     load_row(q, a->q, act, query_at(a, b, i, h), a->head_dim);
     __syncwarp();
     for (int64_t j0 = s.first; j0 < s.last; j0 += 32) {
@@ -44,21 +43,15 @@ DSC_INLINE void attend(const dsc_attention_args *a, int act, int64_t item, float
             score =
                 bend_score(&bent, dot(act, q, a->k, key_at(a, b, j, kv), a->head_dim), j, &turn);
         }
-        const float block_top = dsc_warp_max(score);
-        const float next = block_top > top ? block_top : top;
-        const float shrink = expf(top - next);
-        const float p = lane < n ? expf(score - next) : 0.0f;
-        sum = sum * shrink + dsc_warp_sum(p);
-        top = next;
-        for (int m = 0; m < CHANNELS; ++m) {
-            sums[m] *= shrink;
-        }
+        const float p = soften(&soft, score, CHANNELS, sums);
         const float used = lane < n ? p * dropout_factor(a, b, h, i, j) : 0.0f;
-        add_rows(act, used, a->v, key_at(a, b, j0, kv), a->kv_stride, n, a->head_dim, sums);
+        add_rows(act, used, dsc_ballot(0xffffffffu, lane < n), a->v, key_at(a, b, j0, kv),
+                 a->kv_stride, a->head_dim, sums);
     }
-    store_row(a->y, act, y_at(a, b, i, h), a->head_dim, sums, sum > 0.0f ? 1.0f / sum : 0.0f);
+    const bool sees = s.first < s.last;
+    store_row(a->y, act, y_at(a, b, i, h), a->head_dim, sums, sum_factor(soft.sum, sees));
     if (lane == 0) {
-        a->lse[(b * a->n_heads + h) * a->n_queries + i] = sum > 0.0f ? top + logf(sum) : -INFINITY;
+        a->lse[lse_at(a, b, h, i)] = log_sum_exp(soft.top, soft.sum, sees);
     }
     __syncwarp();
 }
@@ -78,23 +71,13 @@ DSC_KERNEL_ACT(attention, dsc_attention_args)
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
-/* Of a pair (query, key): the probability as it was used, and the gradient of the score, times the
- * scale. */
-typedef struct pair {
-    float used, dscore;
-} pair;
-
-DSC_INLINE pair pair_of(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+DSC_INLINE pair pair_at(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
                         float slope, float product, float dp, float delta)
 {
-    const int64_t at = (b * a->n_heads + h) * a->n_queries + i;
     const bend bent = bend_of(a, b, i, slope);
     float turn;
-    const float p = expf(bend_score(&bent, product, j, &turn) - a->lse[at]);
-    const float keep = dropout_factor(a, b, h, i, j);
-    const float less = a->dlse != NULL ? delta - a->dlse[at] : delta;
-    const pair both = {p * keep, p * (dp * keep - less) * turn * a->scale};
-    return both;
+    const float score = bend_score(&bent, product, j, &turn);
+    return pair_of(a, lse_at(a, b, h, i), score, turn, dropout_factor(a, b, h, i, j), dp, delta);
 }
 
 DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int64_t item, float *q, float *dy)
@@ -116,10 +99,11 @@ DSC_INLINE void dq_of(const dsc_attention_args *a, int act, int64_t item, float 
         const int64_t at = key_at(a, b, j0 + lane, kv);
         pair both = {0.0f, 0.0f};
         if (lane < n) {
-            both = pair_of(a, b, h, i, j0 + lane, slope, dot(act, q, a->k, at, a->head_dim),
+            both = pair_at(a, b, h, i, j0 + lane, slope, dot(act, q, a->k, at, a->head_dim),
                            dot(act, dy, a->v, at, a->head_dim), delta);
         }
-        add_rows(act, both.dscore, a->k, key_at(a, b, j0, kv), a->kv_stride, n, a->head_dim, sums);
+        add_rows(act, both.dscore, dsc_ballot(0xffffffffu, lane < n), a->k, key_at(a, b, j0, kv),
+                 a->kv_stride, a->head_dim, sums);
     }
     store_row(a->dq, act, query_at(a, b, i, h), a->head_dim, sums, 1.0f);
     __syncwarp();
@@ -154,20 +138,22 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int64_t item, float
         const float slope = head_slope(a, h);
         for (int64_t i0 = 0; i0 < a->n_queries; i0 += 32) {
             const int64_t i = i0 + lane;
-            const int64_t n = a->n_queries - i0 < 32 ? a->n_queries - i0 : 32;
             pair both = {0.0f, 0.0f};
-            if (lane < n) {
+            bool sees = false;
+            if (i < a->n_queries) {
                 const span s = visible(a, b, i);
-                if (j >= s.first && j < s.last) {
-                    const int64_t at = y_at(a, b, i, h);
-                    both = pair_of(a, b, h, i, j, slope,
-                                   dot(act, k, a->q, query_at(a, b, i, h), a->head_dim),
-                                   dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
-                }
+                sees = j >= s.first && j < s.last;
             }
-            add_rows(act, both.used, a->dy, y_at(a, b, i0, h), a->n_heads * a->head_dim, n,
+            if (sees) {
+                const int64_t at = y_at(a, b, i, h);
+                both = pair_at(a, b, h, i, j, slope,
+                               dot(act, k, a->q, query_at(a, b, i, h), a->head_dim),
+                               dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
+            }
+            const uint32_t lanes = dsc_ballot(0xffffffffu, sees);
+            add_rows(act, both.used, lanes, a->dy, y_at(a, b, i0, h), a->n_heads * a->head_dim,
                      a->head_dim, dv);
-            add_rows(act, both.dscore, a->q, query_at(a, b, i0, h), a->q_stride, n, a->head_dim,
+            add_rows(act, both.dscore, lanes, a->q, query_at(a, b, i0, h), a->q_stride, a->head_dim,
                      dk);
         }
     }

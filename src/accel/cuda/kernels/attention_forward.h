@@ -4,6 +4,7 @@
 #ifndef DSC_ATTENTION_FORWARD_H
 #define DSC_ATTENTION_FORWARD_H
 
+#include "accel/cuda/kernels/attention_softmax.h"
 #include "accel/cuda/kernels/attention_walk.h"
 
 /* Of a lane's two rows, 8 apart. */
@@ -59,46 +60,13 @@ DSC_INLINE void store_rows(const dsc_attention_args *a, const part *p, int act, 
     for (int half = 0; half < 2; ++half) {
         const float sum = quad_sum(state->sum[half]);
         const int32_t row = fragment_row(row0, half);
-        factor[half] = sum > 0.0f ? 1.0f / sum : 0.0f;
+        const bool sees = state->own[half].first < state->own[half].last;
+        factor[half] = sum_factor(sum, sees);
         if (threadIdx.x % 4 == 0 && row < p->n_rows) {
-            a->lse[stat_at(a, p, row)] = sum > 0.0f ? state->top[half] + logf(sum) : -INFINITY;
+            a->lse[stat_at(a, p, row)] = log_sum_exp(state->top[half], sum, sees);
         }
     }
     store_sums(a, act, outputs_of(a, p, a->y), row0, p->n_rows, dim, sums, factor);
-}
-
-/* Whether one of the lane's sums is not finite. */
-DSC_INLINE bool has_odd_sum(int dim, float sums[MOST_N][4])
-{
-    float zero = 0.0f;
-    DSC_UNROLL
-    for (int i = 0; i < dim / 2; ++i) {
-        zero += sums[i / 4][i % 4] * 0.0f;
-    }
-    return zero != zero;
-}
-
-/* Values that are not finite, to the rows that see their keys: what a probability above 0 makes of
- * them. */
-DSC_INLINE void add_odd_values(const dsc_attention_args *a, const part *p, int act, int32_t row0,
-                               int dim, const walk *w, const softmax_state *state,
-                               float sums[MOST_N][4])
-{
-    for (int32_t key = w->warp.first; key < w->warp.last; ++key) {
-        const uint16_t *row = w->v.at + element_of(a, &w->v, key);
-        DSC_UNROLL
-        for (int half = 0; half < 2; ++half) {
-            const bool is_seen = key >= state->own[half].first && key < state->own[half].last;
-            const float keep = is_seen ? row_dropout(a, p, fragment_row(row0, half), key) : 0.0f;
-            DSC_UNROLL
-            for (int i = 0; i < dim / 4; ++i) {
-                const int64_t c = 8 * (i / 2) + threadIdx.x % 4 * 2 + i % 2;
-                if (is_seen && c < a->head_dim && is_odd(act, row[c])) {
-                    sums[i / 2][i % 2 + 2 * half] += keep * dsc_get(row, act, c);
-                }
-            }
-        }
-    }
 }
 
 /* The walk over all tiles. finite: values that are not count as 0. */
@@ -127,9 +95,8 @@ DSC_INLINE void add_tiles(const dsc_attention_args *a, const part *p, int act, i
 }
 
 /* w: its views and tiles are set; reaches: of the block's rows, set by its threads; parts: shared.
- * A value that is not finite reaches every row of a product, those with the weight 0 too. Where
- * sums say that there is one, all is done again without such values, so that rows that do not see
- * them have the bits that they have without; then they are added to those that do. */
+ * A value that is not finite reaches the rows that see its key: what a probability above 0 makes of
+ * it. */
 DSC_INLINE void attend(const dsc_attention_args *a, const part *p, int act, int dim, walk *w,
                        const reach *reaches, float parts[32])
 {
@@ -142,15 +109,13 @@ DSC_INLINE void attend(const dsc_attention_args *a, const part *p, int act, int 
     bool finite = false;
     for (;;) {
         add_tiles(a, p, act, dim, w, reaches, finite, q, &state, sums);
-        const bool is_odd_block =
-            !finite && dsc_block_max(has_odd_sum(dim, sums) ? 1.0f : 0.0f, parts) > 0.0f;
-        if (!is_odd_block) {
+        if (finite || !is_odd_block(has_odd_sum(dim, sums), parts)) {
             break;
         }
         finite = true;
     }
     if (finite) {
-        add_odd_values(a, p, act, row0, dim, w, &state, sums);
+        add_odd(a, p, act, row0, dim, w, &w->v, state.own, true, sums);
     }
     store_rows(a, p, act, row0, dim, &state, sums);
 }

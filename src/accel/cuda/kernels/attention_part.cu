@@ -54,27 +54,27 @@ DSC_INLINE place query_of(const dsc_attention_part_args *p, int64_t item)
 
 /* ---- forward ------------------------------------------------------------------------------ */
 
-/* sums over sum, log-sum-exp lse, with what the parts before gave. */
+/* What the query has of its part, with what the parts before gave. sees: whether it sees a key. */
 DSC_INLINE void merge(const dsc_attention_part_args *p, const place *q, float sums[CHANNELS],
-                      float sum, float top)
+                      const softmax *soft, bool sees)
 {
     const dsc_attention_args *a = &p->at;
     const uint32_t lane = threadIdx.x % 32;
     const int64_t at = y_at(a, q->b, q->i, q->h);
-    const int64_t lse_at = (q->b * a->n_heads + q->h) * a->n_queries + q->i;
-    const float before = p->lse_in != NULL ? p->lse_in[lse_at] : -INFINITY;
-    const float own = sum > 0.0f ? top + logf(sum) : -INFINITY;
+    const int64_t stat = lse_at(a, q->b, q->h, q->i);
+    const float before = p->lse_in != NULL ? p->lse_in[stat] : -INFINITY;
+    const float own = log_sum_exp(soft->top, soft->sum, sees);
     const float most = before > own ? before : own;
     float w = 1.0f;
     float w_own = 0.0f;
     float lse = before;
-    if (own != -INFINITY) {
+    if (sees) {
         w = expf(before - most);
         w_own = expf(own - most);
         lse = most + logf(w + w_own);
         const float both = w + w_own;
         w = w / both;
-        w_own = w_own / both / sum;
+        w_own = w_own / both / soft->sum;
     }
     for (int m = 0; m < CHANNELS; ++m) {
         const int64_t c = lane + 32 * m;
@@ -84,7 +84,7 @@ DSC_INLINE void merge(const dsc_attention_part_args *p, const place *q, float su
         }
     }
     if (lane == 0) {
-        a->lse[lse_at] = lse;
+        a->lse[stat] = lse;
     }
 }
 
@@ -95,36 +95,29 @@ DSC_INLINE void attend_part(const dsc_attention_part_args *p, int act, int64_t i
     const place q = query_of(p, item);
     const int64_t kv = q.h / (a->n_heads / a->n_kv_heads);
     float sums[CHANNELS] = {0.0f};
-    float top = -INFINITY;
-    float sum = 0.0f;
+    softmax soft = {-INFINITY, 0.0f};
+    bool sees = false;
     load_row(row, a->q, act, query_at(a, q.b, q.i, q.h), a->head_dim);
     __syncwarp();
     for (int64_t j0 = q.first; j0 < q.last; j0 += 32) {
-        const int64_t n = q.last - j0 < 32 ? q.last - j0 : 32;
         const int64_t j = j0 + lane;
-        const bool seen = lane < n && is_seen(a, q.b, q.i, j);
-        if (dsc_warp_sum(seen ? 1.0f : 0.0f) == 0.0f) {
+        const bool seen = j < q.last && is_seen(a, q.b, q.i, j);
+        const uint32_t lanes = dsc_ballot(0xffffffffu, seen);
+        if (lanes == 0) {
             continue;
         }
+        sees = true;
         float score = -INFINITY;
         if (seen) {
             float turn;
             score = score_at(a, q.b, q.i, j, q.slope,
                              dot(act, row, a->k, key_at(a, q.b, j, kv), a->head_dim), &turn);
         }
-        const float block_top = dsc_warp_max(score);
-        const float next = block_top > top ? block_top : top;
-        const float shrink = expf(top - next);
-        const float probability = seen ? expf(score - next) : 0.0f;
-        sum = sum * shrink + dsc_warp_sum(probability);
-        top = next;
-        for (int m = 0; m < CHANNELS; ++m) {
-            sums[m] *= shrink;
-        }
+        const float probability = soften(&soft, score, CHANNELS, sums);
         const float used = seen ? probability * kept(a, q.b, q.h, q.i, j) : 0.0f;
-        add_rows(act, used, a->v, key_at(a, q.b, j0, kv), a->kv_stride, n, a->head_dim, sums);
+        add_rows(act, used, lanes, a->v, key_at(a, q.b, j0, kv), a->kv_stride, a->head_dim, sums);
     }
-    merge(p, &q, sums, sum, top);
+    merge(p, &q, sums, &soft, sees);
     __syncwarp();
 }
 
@@ -144,22 +137,12 @@ DSC_KERNEL_ACT(attention_part, dsc_attention_part_args)
 
 /* ---- backward ----------------------------------------------------------------------------- */
 
-/* Of a pair (query, key): the probability as it was used, and the gradient of the score, times the
- * scale. */
-typedef struct pair {
-    float used, dscore;
-} pair;
-
-DSC_INLINE pair pair_of(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
+DSC_INLINE pair pair_at(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i, int64_t j,
                         float slope, float product, float dp, float delta)
 {
-    const int64_t at = (b * a->n_heads + h) * a->n_queries + i;
     float turn;
-    const float p = expf(score_at(a, b, i, j, slope, product, &turn) - a->lse[at]);
-    const float keep = kept(a, b, h, i, j);
-    const float less = a->dlse != NULL ? delta - a->dlse[at] : delta;
-    const pair both = {p * keep, p * (dp * keep - less) * turn * a->scale};
-    return both;
+    const float score = score_at(a, b, i, j, slope, product, &turn);
+    return pair_of(a, lse_at(a, b, h, i), score, turn, kept(a, b, h, i, j), dp, delta);
 }
 
 /* sums, and what was added up before, in dtype. */
@@ -189,16 +172,16 @@ DSC_INLINE void part_dq_of(const dsc_attention_part_args *p, int act, int64_t it
     __syncwarp();
     const float delta = dot(act, dy, a->y, y_at(a, q.b, q.i, q.h), a->head_dim);
     for (int64_t j0 = q.first; j0 < q.last; j0 += 32) {
-        const int64_t n = q.last - j0 < 32 ? q.last - j0 : 32;
-        const int64_t at = key_at(a, q.b, j0 + lane, kv);
+        const int64_t j = j0 + lane;
+        const int64_t at = key_at(a, q.b, j, kv);
+        const bool seen = j < q.last && is_seen(a, q.b, q.i, j);
         pair both = {0.0f, 0.0f};
-        if (lane < n && is_seen(a, q.b, q.i, j0 + lane)) {
-            both =
-                pair_of(a, q.b, q.h, q.i, j0 + lane, q.slope, dot(act, row, a->k, at, a->head_dim),
-                        dot(act, dy, a->v, at, a->head_dim), delta);
+        if (seen) {
+            both = pair_at(a, q.b, q.h, q.i, j, q.slope, dot(act, row, a->k, at, a->head_dim),
+                           dot(act, dy, a->v, at, a->head_dim), delta);
         }
-        add_rows(act, both.dscore, a->k, key_at(a, q.b, j0, kv), a->kv_stride, n, a->head_dim,
-                 sums);
+        add_rows(act, both.dscore, dsc_ballot(0xffffffffu, seen), a->k, key_at(a, q.b, j0, kv),
+                 a->kv_stride, a->head_dim, sums);
     }
     add_and_store(a->dq, p->q_dtype_out, p->dq_in, q_at, a->head_dim, sums);
     __syncwarp();
@@ -224,18 +207,19 @@ DSC_INLINE void add_queries(const dsc_attention_part_args *p, int act, const pla
 {
     const dsc_attention_args *a = &p->at;
     const int64_t i = i0 + threadIdx.x % 32;
-    const int64_t n = end - i0 < 32 ? end - i0 : 32;
+    const bool seen = i < end && is_seen(a, key->b, i, key->i);
+    const uint32_t lanes = dsc_ballot(0xffffffffu, seen);
     pair both = {0.0f, 0.0f};
-    if (i < end && is_seen(a, key->b, i, key->i)) {
+    if (seen) {
         const int64_t at = y_at(a, key->b, i, key->h);
-        both = pair_of(a, key->b, key->h, i, key->i, key->slope,
+        both = pair_at(a, key->b, key->h, i, key->i, key->slope,
                        dot(act, k, a->q, query_at(a, key->b, i, key->h), a->head_dim),
                        dot(act, v, a->dy, at, a->head_dim), delta_of(a, act, at));
     }
-    add_rows(act, both.used, a->dy, y_at(a, key->b, i0, key->h), a->n_heads * a->head_dim, n,
+    add_rows(act, both.used, lanes, a->dy, y_at(a, key->b, i0, key->h), a->n_heads * a->head_dim,
              a->head_dim, dv);
-    add_rows(act, both.dscore, a->q, query_at(a, key->b, i0, key->h), a->q_stride, n, a->head_dim,
-             dk);
+    add_rows(act, both.dscore, lanes, a->q, query_at(a, key->b, i0, key->h), a->q_stride,
+             a->head_dim, dk);
 }
 
 /* All heads of a group and all queries of the part, in order. */

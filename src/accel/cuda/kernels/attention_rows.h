@@ -5,6 +5,7 @@
 #define DSC_ATTENTION_ROWS_H
 
 #include "accel/cuda/kernels/attention_bend.h"
+#include "accel/cuda/kernels/attention_softmax.h"
 #include "accel/cuda/kernels/attention_span.h"
 
 enum { CHANNELS = DSC_MOST_HEAD_DIM / 32 };
@@ -26,14 +27,15 @@ DSC_INLINE void load_row(float *row, const void *t, int act, int64_t at, int64_t
     }
 }
 
-/* sums[m] of this lane's channels += each lane's weight times row at + lane·step of t. */
-DSC_INLINE void add_rows(int act, float weight, const void *t, int64_t at, int64_t step, int64_t n,
-                         int64_t head_dim, float sums[CHANNELS])
+/* sums[m] of this lane's channels += the weight of each of `lanes` times row at + lane·step of t:
+ * rows of the others are not read, and may be anything. */
+DSC_INLINE void add_rows(int act, float weight, uint32_t lanes, const void *t, int64_t at,
+                         int64_t step, int64_t head_dim, float sums[CHANNELS])
 {
     const uint32_t lane = threadIdx.x % 32;
     for (int l = 0; l < 32; ++l) {
         const float w = dsc_shfl_f32(0xffffffffu, weight, l);
-        if (l < n) {
+        if ((lanes >> l & 1) != 0) {
             for (int m = 0; m < CHANNELS; ++m) {
                 const int64_t c = lane + 32 * m;
                 if (c < head_dim) {
@@ -54,6 +56,28 @@ DSC_INLINE void store_row(void *t, int act, int64_t at, int64_t head_dim,
             dsc_set(t, act, at + c, sums[m] * factor);
         }
     }
+}
+
+/* Of a pair (query, key): the probability as it was used, and the gradient of the score, times the
+ * scale. */
+typedef struct pair {
+    float used, dscore;
+} pair;
+
+/* at: the query's in lse; turn: the score's derivative by scale·q·k; keep: what dropout makes of
+ * the probability; dp: the product of dy and v. */
+DSC_INLINE pair pair_of(const dsc_attention_args *a, int64_t at, float score, float turn,
+                        float keep, float dp, float delta)
+{
+    const float p = expf(score - a->lse[at]);
+    const float less = a->dlse != NULL ? delta - a->dlse[at] : delta;
+    const pair both = {p * keep, p * (dp * keep - less) * turn * a->scale};
+    return both;
+}
+
+DSC_INLINE int64_t lse_at(const dsc_attention_args *a, int64_t b, int64_t h, int64_t i)
+{
+    return (b * a->n_heads + h) * a->n_queries + i;
 }
 
 DSC_INLINE float head_slope(const dsc_attention_args *a, int64_t h)

@@ -156,6 +156,28 @@ DSC_INLINE void load_tile(const dsc_attention_args *a, view v, int32_t row0, rea
     }
 }
 
+/* Whether an element of the dtype is infinite, or none that is a number. */
+DSC_INLINE bool is_odd(int act, uint16_t bits)
+{
+    const uint16_t exponent = act == DSC_BF16 ? 0x7f80u : 0x7c00u;
+    return (bits & exponent) == exponent;
+}
+
+/* 0 in place of what is not finite in a tile: each thread of what load_tile had it load, behind its
+ * wait and before the barrier. */
+DSC_INLINE void clear_odd(const dsc_attention_args *a, int act, int dim, uint16_t *tile)
+{
+    const uint32_t each =
+        a->copies != 0 ? 8 : 1; /* elements that a thread loads beside each other */
+    for (uint32_t i = threadIdx.x * each; i < (uint32_t)(TILE_STEP(dim) * dim);
+         i += DSC_ATTENTION_THREADS * each) {
+        uint16_t *at = tile + i / dim * TILE_PITCH(dim) + i % dim;
+        for (uint32_t e = 0; e < each; ++e) {
+            at[e] = is_odd(act, at[e]) ? (uint16_t)0 : at[e];
+        }
+    }
+}
+
 DSC_INLINE uint32_t join_pair(uint16_t low, uint16_t high)
 {
     return (uint32_t)low | (uint32_t)high << 16;
@@ -227,13 +249,6 @@ DSC_INLINE void multiply_rows(int act, int dim, int n8, uint32_t left[MOST_K][4]
     }
 }
 
-/* Whether an element of the dtype is infinite, or none that is a number. */
-DSC_INLINE bool is_odd(int act, uint16_t bits)
-{
-    const uint16_t exponent = act == DSC_BF16 ? 0x7f80u : 0x7c00u;
-    return (bits & exponent) == exponent;
-}
-
 /* Two elements, 0 in place of what is not finite. */
 DSC_INLINE uint32_t finite_pair(int act, uint16_t low, uint16_t high)
 {
@@ -276,6 +291,17 @@ DSC_INLINE void clear_sums(int dim, float sums[MOST_N][4])
     for (int i = 0; i < dim / 2; ++i) {
         sums[i / 4][i % 4] = 0.0f;
     }
+}
+
+/* Whether one of the lane's sums is not finite. */
+DSC_INLINE bool has_odd_sum(int dim, float sums[MOST_N][4])
+{
+    float zero = 0.0f;
+    DSC_UNROLL
+    for (int i = 0; i < dim / 2; ++i) {
+        zero += sums[i / 4][i % 4] * 0.0f;
+    }
+    return zero != zero;
 }
 
 /* sums times factor[half], rounded, to rows of a tensor laid out like the view. */

@@ -72,4 +72,40 @@ DSC_INLINE void leave_tile(walk *w, int dim)
     w->key0 += TILE_STEP(dim);
 }
 
+/* ---- what is not finite -------------------------------------------------------------------- */
+
+/* Such an element of a tile reaches every row of a product, those with the weight 0 too. Where sums
+ * say that there is one, all is done again with 0 in its place, so that rows that do not see it
+ * have the bits that they have without; then it is added to those that do. */
+
+/* Whether a sum of the block is not finite. parts: shared. */
+DSC_INLINE bool is_odd_block(bool is_odd_lane, float parts[32])
+{
+    return dsc_block_max(is_odd_lane ? 1.0f : 0.0f, parts) > 0.0f;
+}
+
+/* What is not finite in rows of v (keys or values), to the lane's rows that see them, `own`: times
+ * the factor of dropout, or times 0, which makes NaN of it. */
+DSC_INLINE void add_odd(const dsc_attention_args *a, const part *p, int act, int32_t row0, int dim,
+                        const walk *w, const view *v, const reach own[2], bool is_dropped,
+                        float sums[MOST_N][4])
+{
+    for (int32_t key = w->warp.first; key < w->warp.last; ++key) {
+        const uint16_t *row = v->at + element_of(a, v, key);
+        DSC_UNROLL
+        for (int half = 0; half < 2; ++half) {
+            const bool is_seen = key >= own[half].first && key < own[half].last;
+            const float factor =
+                is_seen && is_dropped ? row_dropout(a, p, fragment_row(row0, half), key) : 0.0f;
+            DSC_UNROLL
+            for (int i = 0; i < dim / 4; ++i) {
+                const int64_t c = 8 * (i / 2) + threadIdx.x % 4 * 2 + i % 2;
+                if (is_seen && c < a->head_dim && is_odd(act, row[c])) {
+                    sums[i / 2][i % 2 + 2 * half] += factor * dsc_get(row, act, c);
+                }
+            }
+        }
+    }
+}
+
 #endif

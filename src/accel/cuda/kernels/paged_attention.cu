@@ -4,6 +4,7 @@
  * time from the first that it sees on, as attention.cu has them: a token has the same bits beside
  * any others, and those of that kernel. */
 #include "accel/cuda/kernels/attention_bend.h"
+#include "accel/cuda/kernels/attention_softmax.h"
 #include "accel/cuda/kernels/paged_span.h"
 
 enum { CHANNELS = DSC_MOST_PAGED_HEAD_DIM / 32 };
@@ -64,10 +65,10 @@ DSC_INLINE void add_values(const dsc_paged_args *a, int kv_type, float weight, c
 }
 
 DSC_INLINE void store_token(const dsc_paged_args *a, int act, int64_t t, int64_t h,
-                            const float sums[CHANNELS], float top, float sum)
+                            const float sums[CHANNELS], const softmax *soft, bool sees)
 {
     const uint32_t lane = threadIdx.x % 32;
-    const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+    const float factor = sum_factor(soft->sum, sees);
     for (int m = 0; m < CHANNELS; ++m) {
         const int64_t c = lane + 32 * m;
         if (c < a->head_dim) {
@@ -75,7 +76,7 @@ DSC_INLINE void store_token(const dsc_paged_args *a, int act, int64_t t, int64_t
         }
     }
     if (lane == 0) {
-        a->lse[h * a->n_tokens + t] = sum > 0.0f ? top + logf(sum) : -INFINITY;
+        a->lse[h * a->n_tokens + t] = log_sum_exp(soft->top, soft->sum, sees);
     }
 }
 
@@ -102,8 +103,7 @@ DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int6
                     a->alibi > 0.0 ? (float)slope_of(a->alibi, n_heads, head) : 0.0f, rounded,
                     rounded != 0 ? 0 : position};
     float sums[CHANNELS] = {0.0f};
-    float top = -INFINITY;
-    float sum = 0.0f;
+    softmax soft = {-INFINITY, 0.0f};
     for (int64_t c = lane; c < a->head_dim; c += 32) {
         q[c] = dsc_get(a->q, act, (t * a->n_heads + h) * a->head_dim + c);
     }
@@ -120,18 +120,10 @@ DSC_INLINE void attend_token(const dsc_paged_args *a, int act, int kv_type, int6
                                j0 + lane, &turn) +
                     distance_bias(a, h, position - j0 - lane);
         }
-        const float block_top = dsc_warp_max(score);
-        const float next = block_top > top ? block_top : top;
-        const float shrink = expf(top - next);
-        const float p = lane < n ? expf(score - next) : 0.0f;
-        sum = sum * shrink + dsc_warp_sum(p);
-        top = next;
-        for (int m = 0; m < CHANNELS; ++m) {
-            sums[m] *= shrink;
-        }
+        const float p = soften(&soft, score, CHANNELS, sums);
         add_values(a, kv_type, p, table, j0, n, kv, sums);
     }
-    store_token(a, act, t, h, sums, top, sum);
+    store_token(a, act, t, h, sums, &soft, first <= position);
     __syncwarp();
 }
 
