@@ -183,6 +183,46 @@ static void what_points_to_nothing_is_named(void **state)
     }
 }
 
+/* Tokens and targets below and above what there is. */
+static void tokens_and_targets_that_there_are_not(void **state)
+{
+    static const dsi_linear_ce_attrs head = {.ce.ignore_index = -100};
+    static const dsi_ce_attrs loss = {.ignore_index = -100};
+    const row rows[] = {
+        {{&dsi_op_embedding, "id", "act[11,33] i32[2,7]<11", NULL, 0, 0, NULL, 0},
+         1,
+         13,
+         11,
+         "embedding: element 13 is 11"},
+        {{&dsi_op_embedding, "id", "act[11,33] i32[2,7]<11", NULL, 0, 0, NULL, 0},
+         1,
+         0,
+         -1,
+         "embedding: element 0 is -1"},
+        {{&dsi_op_embedding_dw, "id", "i32[3,50]<11 act[3,50,33]",
+          ATTRS(dsi_embedding_dw_attrs, .n_rows = 11), 0, 0, NULL, 0},
+         0,
+         149,
+         INT32_MIN,
+         "embedding_dw: element 149 is -2147483648"},
+        {{&dsi_op_linear_cross_entropy, "target", "act[2,9,33] act[67,33] i32[2,9]<67", &head, 0, 0,
+          NULL, 0},
+         2,
+         17,
+         67,
+         "linear_cross_entropy: element 17 is 67"},
+        {{&dsi_op_cross_entropy, "target", "act[9,31] i32[9]<31m", &loss, 0, 0, NULL, 0},
+         1,
+         0,
+         -99,
+         "cross_entropy: element 0 is -99"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; ++i) {
+        refuse(*state, &rows[i], DS_DTYPE_F32);
+        refuse(*state, &rows[i], DS_DTYPE_BF16);
+    }
+}
+
 /* Of every block of a sequence that some token reads. */
 static void a_block_that_there_is_not_is_named(void **state)
 {
@@ -221,6 +261,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_points_to_nothing_is_named),
+        cmocka_unit_test(tokens_and_targets_that_there_are_not),
         cmocka_unit_test(a_block_that_there_is_not_is_named),
         cmocka_unit_test(what_no_kernel_takes),
     };
