@@ -46,7 +46,7 @@ function(ds_cuda_module target)
     target_link_options(${target} PRIVATE -Wl,-z,defs)
   endif()
 endfunction()
-function(ds_cuda_table path archs names)
+function(ds_cuda_table path archs toolkit names)
   set(rows "")
   set(externs "")
   foreach(name ${names})
@@ -60,6 +60,7 @@ function(ds_cuda_table path archs names)
 @rows@};
 const uint32_t dsc_n_images = @n@;
 const char dsc_image_archs[] = "@archs@";
+const char dsc_image_toolkit[] = "@toolkit@";
 ]])
 endfunction()
 
@@ -67,6 +68,8 @@ find_program(DS_NVCC nvcc HINTS /usr/local/cuda/bin)
 if(DS_NVCC)
   enable_language(ASM)
   file(WRITE ${PROJECT_BINARY_DIR}/cuda/nvcc.path ${DS_NVCC})
+  execute_process(COMMAND ${DS_NVCC} --version OUTPUT_VARIABLE DS_CUDA_TOOLKIT)
+  string(REGEX REPLACE ".*release ([0-9.]+).*" "\\1" DS_CUDA_TOOLKIT "${DS_CUDA_TOOLKIT}")
   set(DS_CUDA_FLAGS -std=c++17 -fmad=false -fatbin -I ${PROJECT_SOURCE_DIR}/include -I ${PROJECT_SOURCE_DIR}/src)
   foreach(arch ${DS_CUDA_ARCHS})
     list(APPEND DS_CUDA_FLAGS -gencode arch=compute_${arch},code=sm_${arch})
@@ -95,7 +98,7 @@ if(DS_NVCC)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/cuda/images.S @ONLY
     CONTENT "@assembler@.section .note.GNU-stack,\"\",@progbits\n")
   set_source_files_properties(${PROJECT_BINARY_DIR}/cuda/images.S PROPERTIES OBJECT_DEPENDS "${images}")
-  ds_cuda_table(${PROJECT_BINARY_DIR}/cuda/images.c "${DS_CUDA_NAMES}" "${names}")
+  ds_cuda_table(${PROJECT_BINARY_DIR}/cuda/images.c "${DS_CUDA_NAMES}" " by CUDA ${DS_CUDA_TOOLKIT}'s nvcc" "${names}")
   ds_cuda_module(deepspeed_cuda ${PROJECT_BINARY_DIR}/cuda/images.c ${PROJECT_BINARY_DIR}/cuda/images.S)
   include(GNUInstallDirs)
   install(TARGETS deepspeed_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda)
@@ -108,7 +111,7 @@ target_link_libraries(ds_cuda_standin PRIVATE ds_flags Threads::Threads ${CMAKE_
 target_include_directories(ds_cuda_standin PRIVATE ${PROJECT_SOURCE_DIR}/test)
 set_target_properties(ds_cuda_standin PROPERTIES OUTPUT_NAME cuda SOVERSION 1
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)
-ds_cuda_table(${PROJECT_BINARY_DIR}/standin/images.c "the host layer" host)
+ds_cuda_table(${PROJECT_BINARY_DIR}/standin/images.c "the host layer" "" host)
 file(WRITE ${PROJECT_BINARY_DIR}/standin/host_image.c "extern const char dsc_image_host[];\nconst char dsc_image_host[] = \"host layer\";\n")
 ds_cuda_module(ds_cuda_test_module ${PROJECT_BINARY_DIR}/standin/images.c ${PROJECT_BINARY_DIR}/standin/host_image.c)
 set_target_properties(ds_cuda_test_module PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/standin)

@@ -223,8 +223,8 @@ typedef struct ds_accel {
     /* Optional, of those with streams; default: all is queued each time. */
     const ds_accel_graphs *graphs;
     /* Optional; default: it can be opened everywhere. Whether there is a device to open, which is
-     * not done: the error says what is missing. text_out: what there is, in lines, cut to n bytes.
-     * Any thread. */
+     * not done: the error says what is missing. text_out: what there is, in lines, cut to n bytes;
+     * behind an error what there is all the same. Any thread. */
     ds_status (*probe)(ds_ctx *ctx, char *text_out, size_t n);
     /* Optional; default: communicators move what peer_view shows. Then device memory need not be
      * seen by communicators: collectives of plans are the device's. */

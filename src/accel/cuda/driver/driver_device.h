@@ -71,7 +71,8 @@ typedef struct dsc_image {
 } dsc_image;
 extern const dsc_image dsc_images[];
 extern const uint32_t dsc_n_images;
-extern const char dsc_image_archs[]; /* "sm_80, sm_90a" */
+extern const char dsc_image_archs[];   /* "sm_80, sm_90a" */
+extern const char dsc_image_toolkit[]; /* " by CUDA 13.0's nvcc" */
 
 extern const ds_accel_library *dsc_library;
 
