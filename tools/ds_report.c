@@ -222,7 +222,9 @@ static void report_software(void)
     dsi_build_id(build, sizeof build);
     row("library", "%s, build %s", ds_version_text(), build);
     version_row("C compiler", "cc --version");
-    version_row("nvcc", "nvcc --version | tail -n 1");
+    version_row(
+        "nvcc",
+        "env PATH=$PATH:/usr/local/cuda/bin nvcc --version | sed -n 's/.*release/release/p'");
     version_row("mpirun", "mpirun --version");
     version_row("srun", "srun --version");
     version_row("pdsh", "pdsh -V");
@@ -243,26 +245,29 @@ static ds_status probe_shm(ds_ctx *ctx, const char *unused)
     return DS_OK;
 }
 
-/* The first module with such a file. What there is stands in the message, as an error would. */
+/* The first module with such a file. What there is stands in the message, as an error would, or
+ * behind it. */
 static ds_status probe_accelerator(ds_ctx *ctx, const char *file)
 {
     uint32_t n = 0;
     char text[LINE_BYTES] = "";
+    char line[LINE_BYTES] = "";
+    ds_status status = DS_OK;
     const ds_accel *accel = NULL;
     const dsi_accel_module *modules = dsi_accel_modules(&n);
-    for (uint32_t i = 0; i < n; ++i) {
+    for (uint32_t i = 0; i < n && status >= 0; ++i) {
         if (strcmp(modules[i].file, file) == 0) {
-            DS_TRY(dsi_accel_probe(ctx, &modules[i], text, sizeof text, &accel));
+            status = dsi_accel_probe(ctx, &modules[i], text, sizeof text, &accel);
         }
     }
-    char line[LINE_BYTES] = "";
-    size_t used = 0;
+    (void)snprintf(line, sizeof line, "%s", status < 0 ? ds_ctx_error(ctx) : "");
+    size_t used = strlen(line);
     for (char *rest = NULL, *at = strtok_r(text, "\n", &rest); at != NULL && used < sizeof line;
          at = strtok_r(NULL, "\n", &rest)) {
         used += (size_t)snprintf(line + used, sizeof line - used, "%s%s", used > 0 ? "; " : "", at);
     }
     (void)ds_fail(ctx, DS_ERR_STATE, "%s", line);
-    return DS_OK;
+    return status;
 }
 
 static ds_status probe_uring(ds_ctx *ctx, const char *unused)

@@ -225,7 +225,7 @@ typedef struct ds_accel {
     /* Optional; default: it can be opened everywhere. Whether there is a device to open, which is
      * not done: the error says what is missing. ERR_NOT_FOUND: there is none here, which `auto`
      * passes over; of one that cannot be used it warns. text_out: what there is, in lines, cut to n
-     * bytes. Any thread. */
+     * bytes; behind an error what there is all the same. Any thread. */
     ds_status (*probe)(ds_ctx *ctx, char *text_out, size_t n);
     /* Optional; default: communicators move what peer_view shows. Then device memory need not be
      * seen by communicators: collectives of plans are the device's. */

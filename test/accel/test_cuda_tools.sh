@@ -82,6 +82,7 @@ sed 's/"n_embd":32,"n_layer":2,"n_head":4/"n_embd":516,"n_layer":2,"n_head":2/' 
 check 1 "no kernel of attention" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --model_config "$nowhere/wide.json"
 if ! ldconfig -p | grep -q libcuda.so.1; then
     check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
+    check 0 "^accelerator cuda \.+ \[NO\] .*no CUDA driver .*NVIDIA's driver package has libcuda.so.1; kernels ahead of time: the host layer \(CUDA 13.0\); custom operators: .*; products: .*; collectives: .*; disks: " env DS_MODULE_PATH="$build/standin" ./ds_report
 fi
 cp ds_accel_test "$nowhere/"
 check 1 "libdeepspeed_cuda.so cannot be loaded .*; the package libdeepspeed-cuda has it" "$nowhere/ds_accel_test" cuda

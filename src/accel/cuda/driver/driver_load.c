@@ -193,40 +193,53 @@ static void say_device(const dsc_driver *cu, int ordinal, char *text, size_t n)
                    (double)bytes / 1073741824.0, major, minor, state);
 }
 
+/* What needs no device: what is compiled, and which libraries there are. */
+static void say_software(char *text_out, size_t n)
+{
+    char products[700];
+    char collectives[700];
+    char disks[700];
+    char custom[1000];
+    dsc_lt_say(products, sizeof products);
+    dsc_nccl_say(collectives, sizeof collectives);
+    dsc_disk_say(disks, sizeof disks);
+    dsc_custom_say(custom, sizeof custom);
+    (void)snprintf(text_out, n, "kernels ahead of time: %s (CUDA %d.%d)\n%s\n%s\n%s\n%s\n",
+                   dsc_image_archs, dsc_image_cuda / 1000, dsc_image_cuda % 1000 / 10, custom,
+                   products, collectives, disks);
+}
+
+static void say_driver(const dsc_driver *cu, char *text_out, size_t n)
+{
+    char driver_text[700];
+    int version = 0;
+    (void)cu->version(&version);
+    dsc_health_say_driver(driver_text, sizeof driver_text);
+    (void)snprintf(text_out, n, "driver: CUDA %d.%d%s%s\n", version / 1000, version % 1000 / 10,
+                   driver_text[0] != '\0' ? ", " : "", driver_text);
+}
+
 ds_status dsc_probe(ds_ctx *ctx, char *text_out, size_t n)
 {
     const char *why = NULL;
     const dsc_driver *cu = dsc_driver_load(&why);
-    int version = 0;
     int n_devices = 0;
+    size_t used = 0;
+    if (n > 0 && cu != NULL) {
+        say_driver(cu, text_out, n);
+        used = strlen(text_out);
+    }
+    if (n > 0) {
+        say_software(text_out + used, n - used);
+    }
     if (cu == NULL) {
         return dsc_fail(ctx, driver.absent ? DS_ERR_NOT_FOUND : DS_ERR_DEVICE,
                         "accelerator cuda: %s", why);
     }
     DS_TRY(dsc_check_device(ctx, cu, 0));
-    (void)cu->version(&version);
     (void)cu->n_devices(&n_devices);
-    if (n == 0) {
-        return DS_OK;
-    }
-    char products[700];
-    char collectives[700];
-    char driver_text[700];
-    char disks[700];
-    char custom[1000];
-    dsc_health_say_driver(driver_text, sizeof driver_text);
-    dsc_lt_say(products, sizeof products);
-    dsc_nccl_say(collectives, sizeof collectives);
-    dsc_disk_say(disks, sizeof disks);
-    dsc_custom_say(custom, sizeof custom);
-    (void)snprintf(
-        text_out, n,
-        "driver: CUDA %d.%d%s%s\nkernels ahead of time: %s (CUDA %d.%d)\n%s\n%s\n%s\n%s\n",
-        version / 1000, version % 1000 / 10, driver_text[0] != '\0' ? ", " : "", driver_text,
-        dsc_image_archs, dsc_image_cuda / 1000, dsc_image_cuda % 1000 / 10, custom, products,
-        collectives, disks);
-    for (int i = 0; i < n_devices; ++i) {
-        const size_t used = strlen(text_out);
+    for (int i = 0; i < n_devices && n > 0; ++i) {
+        used = strlen(text_out);
         say_device(cu, i, text_out + used, n - used);
     }
     return DS_OK;
