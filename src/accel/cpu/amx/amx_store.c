@@ -15,6 +15,10 @@ static void store_full_row_bf16(const dsi_gemm_params *p, const float *left, int
 {
     vf x = vf_mul(vf_load(left), vf_set(p->alpha));
     vf y = vf_mul(vf_load(left + 256), vf_set(p->alpha));
+    if (p->accumulate) { /* the addend is no C, which is in bf16 */
+        x = vf_add(x, vf_load(p->addend + i * p->ldc + j));
+        y = vf_add(y, vf_load(p->addend + i * p->ldc + j + 16));
+    }
     if (p->bias != NULL) {
         x = vf_add(x, vf_get(p->bias, p->bias_dtype, (size_t)j));
         y = vf_add(y, vf_get(p->bias, p->bias_dtype, (size_t)j + 16));
@@ -103,8 +107,8 @@ static void run_store(amx_side *side, int64_t first, int64_t end)
 
 static bool is_plain_bf16(const dsi_gemm_params *p)
 {
-    return p->c_dtype == DS_DTYPE_BF16 && p->alpha == 1.0f && p->bias == NULL && p->pre == NULL &&
-           p->activation == DSI_GEMM_ACT_NONE && p->residual == NULL;
+    return p->c_dtype == DS_DTYPE_BF16 && p->alpha == 1.0f && !p->accumulate && p->bias == NULL &&
+           p->pre == NULL && p->activation == DSI_GEMM_ACT_NONE && p->residual == NULL;
 }
 
 void amx_store_init(amx_store *job, const dsi_gemm_params *p, bool swapped)
