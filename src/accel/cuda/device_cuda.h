@@ -10,12 +10,16 @@
 #define DSC_UNROLL       _Pragma("unroll")
 #define DSC_INLINE       static __device__ __forceinline__
 
-#define DSC_KERNEL(name, args_type, call)                                                          \
-    extern "C" __global__ void name(const args_type own)                                           \
+#define DSC_KERNEL(name, args_type, call) DSC_BOUND_KERNEL(name, args_type, , call)
+/* bounds: DSC_BOUNDS, or nothing. */
+#define DSC_BOUND_KERNEL(name, args_type, bounds, call)                                            \
+    extern "C" __global__ void bounds name(const args_type own)                                    \
     {                                                                                              \
         const args_type *a = &own;                                                                 \
         call;                                                                                      \
     }
+/* Registers for so many blocks of so many threads on a multiprocessor. */
+#define DSC_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
 
 DSC_INLINE uint32_t dsc_float_bits(float value)
 {

@@ -10,6 +10,8 @@
 #define DSC_UNROLL       /* unrolled for devices, where registers have no index */
 #define DSC_INLINE       static inline __attribute__((always_inline, unused))
 
+#define DSC_BOUND_KERNEL(name, args_type, bounds, call) DSC_KERNEL(name, args_type, call)
+
 /* `name` as the launch knows it: a function of its struct. */
 #define DSC_KERNEL(name, args_type, call)                                                          \
     void dsc_kernel_##name(const void *memory);                                                    \

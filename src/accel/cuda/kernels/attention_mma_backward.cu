@@ -307,6 +307,8 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int dim, uint16_t *
     store_sums(a, act, keys_of(a, &p, a->dk), key0, n_keys, dim, dk, factor);
 }
 
+/* As many blocks as their sums leave registers for. */
+#define BLOCKS(dim) DSC_BOUNDS(DSC_ATTENTION_THREADS, (dim) == 64 ? 3 : 2)
 #define BACKWARD_MMA(dim, name, act)                                                               \
     DSC_INLINE void dq_body_##dim##_##name(const dsc_attention_args *a)                            \
     {                                                                                              \
@@ -316,7 +318,8 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int dim, uint16_t *
         __shared__ float parts[32];                                                                \
         dq_of(a, act, dim, keys, values, reaches, parts);                                          \
     }                                                                                              \
-    DSC_KERNEL(attention_mma_dq_##dim##_##name, dsc_attention_args, dq_body_##dim##_##name(a))     \
+    DSC_BOUND_KERNEL(attention_mma_dq_##dim##_##name, dsc_attention_args, BLOCKS(dim),             \
+                     dq_body_##dim##_##name(a))                                                    \
     DSC_INLINE void dkv_body_##dim##_##name(const dsc_attention_args *a)                           \
     {                                                                                              \
         __shared__ DSC_ALIGN(16) uint16_t queries[2 * TILE_SIZE(dim)];                             \
@@ -325,7 +328,8 @@ DSC_INLINE void dkv_of(const dsc_attention_args *a, int act, int dim, uint16_t *
         __shared__ float parts[32];                                                                \
         dkv_of(a, act, dim, queries, dys, stats, parts);                                           \
     }                                                                                              \
-    DSC_KERNEL(attention_mma_dkv_##dim##_##name, dsc_attention_args, dkv_body_##dim##_##name(a))
+    DSC_BOUND_KERNEL(attention_mma_dkv_##dim##_##name, dsc_attention_args, BLOCKS(dim),            \
+                     dkv_body_##dim##_##name(a))
 
 BACKWARD_MMA(64, bf16, DSC_BF16)
 BACKWARD_MMA(64, f16, DSC_F16)
