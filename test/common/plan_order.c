@@ -132,11 +132,13 @@ static bool is_of_host(const dsi_plan *plan, const dsi_step *step)
 }
 
 /* Whether the host waits for all that it has queued before it queues this step: before it writes a
- * micro-batch. (The rates are written there, too, where phases are joined.) */
-static bool host_arrives(const dsi_plan *plan, uint32_t s)
+ * micro-batch (the rates are written there, too, where phases are joined), and to decide. */
+static bool host_arrives(const graph *g, uint32_t s)
 {
+    const dsi_plan *plan = g->plan;
     const uint32_t phase = plan->steps[s].phase;
-    return s == plan->phase_begin[phase] && dsi_phase_is_forward(&plan->phases, phase);
+    return (s == plan->phase_begin[phase] && dsi_phase_is_forward(&plan->phases, phase)) ||
+           (g->judged != DS_NONE && s == plan->phase_begin[g->judged + 1]);
 }
 
 /* What the host has waited for when it has queued step t. */
@@ -157,7 +159,7 @@ static void tell_host(graph *g, uint32_t t)
 /* What the host has waited for has ended when it queues step t. */
 static void ask_host(graph *g, uint32_t t)
 {
-    for (uint32_t u = 0; u < t && host_arrives(g->plan, t % g->n); ++u) {
+    for (uint32_t u = 0; u < t && host_arrives(g, t % g->n); ++u) {
         g->waited[u / 64] |= (uint64_t)1 << u % 64;
     }
     for (size_t w = 0; w < g->words; ++w) {
@@ -231,7 +233,8 @@ plan_order plan_order_make(const dsi_plan *plan, bool queues)
     graph g = {.plan = plan,
                .n = plan->n_steps,
                .words = 2 * (size_t)plan->n_steps / 64 + 1,
-               .queues = queues};
+               .queues = queues,
+               .judged = DS_NONE};
     g.known = plan_order_must(malloc(2 * (size_t)g.n * g.words * sizeof *g.known));
     g.waited = plan_order_must(malloc(g.words * sizeof *g.waited));
     find_pairs(&g);

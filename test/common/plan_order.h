@@ -24,7 +24,8 @@ typedef struct plan_order {
     uint32_t moved, to; /* the step that has gone from the one place to the other, if any */
     bool queues;        /* steps of one stream end in their order, as a device's queues have it */
     plan_order_pair racy;
-    bool host; /* what the host waits for itself is known to all that it queues then */
+    bool host;       /* what the host waits for itself is known to all that it queues then */
+    ds_phase judged; /* it looks at what this phase has made before it queues another; DS_NONE */
 } plan_order;
 
 void *plan_order_must(void *memory);

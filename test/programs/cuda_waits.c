@@ -13,7 +13,7 @@
  *
  *     implied    the order of queues does it too (common/plan_order.h)
  *     host's     so do waits of the host (exec_stream.c): for a collective's end, for the stream
- *                that one begins on, for all before it writes a micro-batch
+ *                that one begins on, for all before it writes a micro-batch or decides on the norm
  *     needed     must be seen
  *
  * Fails when a needed wait is not seen, another is, or the plan as it is has two results. A line a
@@ -210,9 +210,11 @@ static ds_status run_steps(bench *b, ds_engine *engine, uint64_t *hash_out)
 
 /* ---- what a wait is for ---------------------------------------------------------------------- */
 
-static void find_uses(bench *b, dsi_plan *plan)
+static void find_uses(bench *b, ds_engine *engine)
 {
+    dsi_plan *plan = engine->train_plan;
     plan_order order = plan_order_make(plan, true);
+    order.judged = dsi_engine_judges_between(engine) ? engine->own.phases.norm : DS_NONE;
     const uint32_t n = plan->n_steps;
     b->n_steps = plan->n_steps;
     b->steps = plan_order_must(calloc(plan->n_steps + 1, sizeof *b->steps));
@@ -253,7 +255,7 @@ static ds_status train(bench *b, ds_comm *comm, uint32_t without, uint64_t *hash
     if (without != DS_NONE) {
         engine->train_plan->steps[without].n_waits = 0;
     } else if (b->steps == NULL) {
-        find_uses(b, engine->train_plan);
+        find_uses(b, engine);
     }
     const ds_status status = run_steps(b, engine, hash_out);
     ds_engine_destroy(&engine);

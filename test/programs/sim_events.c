@@ -147,6 +147,7 @@ static ds_status find_waits(bench *b, uint32_t **steps_out, uint32_t *n_out, uin
     /* Ends of what the processor does are waited for where a phase ends, and what is behind that is
      * behind a wait of the host for all, too. */
     order.host = b->spec.offload.how.host;
+    order.judged = dsi_engine_judges_between(engine) ? engine->own.phases.norm : DS_NONE;
     *steps_out = plan_order_must(malloc((plan->n_steps + 1) * sizeof **steps_out));
     for (uint32_t s = 0; s < plan->n_steps; ++s) {
         const uint32_t n_waits = plan->steps[s].n_waits;
