@@ -48,6 +48,11 @@ echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{
 plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
 check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
 check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+# Keys and values that a file wants away stay on the device, whoever chose it.
+echo '{"state_manager":{"offload":true,"max_context":32}}' > "$nowhere/away.json"
+for name in auto cuda; do
+    check 1 "state_manager.offload: keys and values of cuda" "${with[@]}" ./ds_plan serve --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/away.json" --accelerator $name
+done
 # The autotuner takes the profile of the device's name, and its memory; of a device without one it says so.
 echo '{"train_micro_batch_size_per_gpu":"auto","optimizer":{"type":"AdamW","params":{"lr":0.001}},"autotuning":{"enabled":true}}' > "$nowhere/tune.json"
 for i in $(seq 60); do echo "line $i of a text"; done > "$nowhere/text.txt"
