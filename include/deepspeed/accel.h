@@ -232,8 +232,9 @@ typedef struct ds_accel {
     const ds_accel_groups *groups;
     /* Optional; default: disks reach what peer_view shows, through memory of the host. */
     const ds_accel_disks *disks;
-    /* Optional; default: its devices have no names, so that no profile is found by one. Of the
-     * device that open would open with these options, which is not done. Any thread. */
+    /* Optional; default: its devices have no names. Of the device that open would open with these
+     * options, which is not done. ERR_ARG, of options alone: open would not take them. Any thread.
+     */
     ds_status (*about)(ds_ctx *ctx, const char *options, ds_accel_about *about_out);
 } ds_accel;
 

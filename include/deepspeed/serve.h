@@ -17,8 +17,8 @@
  * carry a state (ds_serve_needs.states), a sequence of put holds one until its flush: requests that
  * find none left wait for that, and steps meanwhile end without events. Of a model of sources and
  * what is made of them (ds_model_info.pairs) a request's ids are its source, which the encoder
- * reads whole, and its text begins with start_id; put, a drafter, prompt_logprobs and adapters of
- * requests are ERR_UNSUPPORTED there, as are ranks and quantized weights. A step allocates nothing;
+ * reads whole, and its text begins with start_id; put and prompt_logprobs are ERR_UNSUPPORTED
+ * there, and a drafter is such a model too, or ERR_UNSUPPORTED. A step allocates nothing;
  * submit and put allocate what a sequence needs. One thread calls a server.
  */
 #ifndef DEEPSPEED_SERVE_H

@@ -182,6 +182,23 @@ bool dsi_accel_is_auto(const char *text)
     return text == NULL || text[0] == '\0' || strcmp(text, "auto") == 0;
 }
 
+/* Refuses options that it does not have, whether or not there is a device. */
+static ds_status check_options(ds_ctx *ctx, const dsi_accel_choice *choice)
+{
+    const ds_accel *accel = choice->accel;
+    ds_accel_about about;
+    if (choice->options[0] == '\0') {
+        return DS_OK;
+    }
+    if (accel->open == NULL) {
+        return ds_fail(ctx, DS_ERR_ARG, "accelerator %s has no options, got \"%s\"", choice->name,
+                       choice->options);
+    }
+    const ds_status status =
+        accel->about != NULL ? accel->about(ctx, choice->options, &about) : DS_OK;
+    return status == DS_ERR_ARG ? status : DS_OK;
+}
+
 static ds_status choose(ds_ctx *ctx, const char *text, bool to_plan, dsi_accel_choice *choice_out)
 {
     if (dsi_accel_is_auto(text)) {
@@ -204,10 +221,7 @@ static ds_status choose(ds_ctx *ctx, const char *text, bool to_plan, dsi_accel_c
     (void)snprintf(choice.name, sizeof choice.name, "%.*s", (int)n, asked);
     (void)snprintf(choice.options, sizeof choice.options, "%s", options);
     DS_TRY(find(ctx, asked, to_plan, &choice));
-    if (options[0] != '\0' && choice.accel->open == NULL) {
-        return ds_fail(ctx, DS_ERR_ARG, "accelerator %s has no options, got \"%s\"", choice.name,
-                       options);
-    }
+    DS_TRY(check_options(ctx, &choice));
     *choice_out = choice;
     return DS_OK;
 }

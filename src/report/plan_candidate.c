@@ -216,6 +216,7 @@ ds_status dsi_candidate_plan(ds_ctx *ctx, const dsi_report_request *request, dsi
         dsi_report_free(&report);
     }
     ds_config_destroy(&config);
+    c->refused = status < 0 ? status : DS_OK;
     return status == DS_ERR_NOMEM ? status : DS_OK;
 }
 

@@ -16,6 +16,7 @@ typedef struct dsi_candidate {
     char values[DSI_CANDIDATE_SETTINGS][32];   /* as JSON; "": the key is taken away */
     const char *texts[DSI_CANDIDATE_SETTINGS]; /* borrowed, in place of a value; NULL: none */
     uint32_t n_settings;
+    ds_status refused; /* why it has no figures; ds_ctx_error says more until the next failure */
     bool planned, fits;
     uint32_t stage;
     uint32_t tp, sp, pp; /* ranks that share each layer, each sequence, the layers */
@@ -75,7 +76,7 @@ uint32_t dsi_micro_batches(int64_t n, int64_t *out);
 /* Whether the device's memory is not the host's. */
 bool dsi_has_own_memory(const dsi_device *device);
 
-/* Plans it. Errors: ERR_NOMEM; refused: OK, and not planned. */
+/* Plans it. Errors: ERR_NOMEM; refused: OK, and `refused` set. */
 ds_status dsi_candidate_plan(ds_ctx *ctx, const dsi_report_request *request, dsi_candidate *c);
 /* Less than 0: a comes first. By seconds for each row (operations where seconds are not known),
  * then bytes sent, then the larger micro-batch, then fewer settings. */

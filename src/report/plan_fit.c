@@ -4,6 +4,7 @@
 
 #include "config/config_values.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,11 +25,34 @@ static ds_status add_tried(ds_ctx *ctx, dsi_fit *fit, const dsi_candidate *c)
     return DS_OK;
 }
 
+static void add_refusal(dsi_fit *fit, const dsi_candidate *c, const char *text)
+{
+    char cut[sizeof fit->refusals[0].text];
+    (void)snprintf(cut, sizeof cut, "%s", text);
+    for (uint32_t i = 0; i < fit->n_refusals; ++i) {
+        if (strcmp(fit->refusals[i].text, cut) == 0) {
+            fit->refusals[i].n += 1;
+            return;
+        }
+    }
+    if (fit->n_refusals == DSI_REFUSALS) {
+        fit->n_unsaid += 1;
+        return;
+    }
+    dsi_refusal *refusal = &fit->refusals[fit->n_refusals++];
+    *refusal = (dsi_refusal){.status = c->refused, .first = *c, .n = 1};
+    memcpy(refusal->text, cut, sizeof cut);
+}
+
 static ds_status try_one(ds_ctx *ctx, const dsi_report_request *request, dsi_fit *fit,
                          dsi_candidate *c)
 {
     DS_TRY(dsi_candidate_plan(ctx, request, c));
-    return c->planned ? add_tried(ctx, fit, c) : DS_OK;
+    if (!c->planned) {
+        add_refusal(fit, c, ds_ctx_error(ctx));
+        return DS_OK;
+    }
+    return add_tried(ctx, fit, c);
 }
 
 typedef struct searcher {

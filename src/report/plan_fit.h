@@ -12,12 +12,24 @@
 
 enum { DSI_FIT_CEILING = 4096 };
 
+/* Why candidates have no plan: one reason, its first candidate, and of how many. */
+typedef struct dsi_refusal {
+    ds_status status;
+    char text[512];
+    dsi_candidate first;
+    uint32_t n;
+} dsi_refusal;
+enum { DSI_REFUSALS = 8 };
+
 typedef struct dsi_fit {
     dsi_candidate *tried;
     uint32_t n_tried;
     uint32_t best; /* UINT32_MAX: none fits; then the one that needs least is `least` */
     uint32_t least;
-    dsi_buf folder; /* as JSON; candidates borrow it */
+    dsi_refusal refusals[DSI_REFUSALS];
+    uint32_t n_refusals;
+    uint32_t n_unsaid; /* candidates refused for further reasons */
+    dsi_buf folder;    /* as JSON; candidates borrow it */
 } dsi_fit;
 
 /* What a search may change. */

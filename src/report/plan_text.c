@@ -377,9 +377,36 @@ static void explain_shares(const dsi_fit *fit, dsi_buf *text)
     }
 }
 
+/* Nothing was planned: the one reason as a plan of the configuration itself gives it, or all. */
+static ds_status fail_refused(ds_ctx *ctx, const dsi_fit *fit)
+{
+    dsi_buf text = dsi_buf_make(1 << 16);
+    for (uint32_t i = 0; i < fit->n_refusals && fit->n_refusals > 1; ++i) {
+        const dsi_refusal *r = &fit->refusals[i];
+        dsi_buf_puts(&text, i > 0 ? "; " : "no configuration can be planned: with ");
+        candidate_print(&r->first, &text);
+        dsi_buf_printf(&text, "%s: %s", r->n > 1 ? " and others" : "", r->text);
+    }
+    if (fit->n_unsaid > 0) {
+        dsi_buf_printf(&text, "; %u more for other reasons", fit->n_unsaid);
+    }
+    if (text.failed) {
+        dsi_buf_free(&text);
+        return ds_fail(ctx, DS_ERR_NOMEM, "no memory to print a search");
+    }
+    const ds_status status =
+        ds_fail(ctx, fit->refusals[0].status, "%s",
+                fit->n_refusals > 1 ? dsi_buf_text(&text) : fit->refusals[0].text);
+    dsi_buf_free(&text);
+    return status;
+}
+
 ds_status dsi_fit_text(ds_ctx *ctx, const dsi_fit *fit, size_t memory, char **text_out)
 {
     const double gib = 1024.0 * mib;
+    if (fit->n_tried == 0 && fit->n_refusals > 0) {
+        return fail_refused(ctx, fit);
+    }
     dsi_buf text = dsi_buf_make(1 << 20);
     dsi_candidate *sorted = malloc((fit->n_tried + 1) * sizeof *sorted);
     if (sorted == NULL) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A file of DeepSpeed's inference engines as a server's params. See serve.h. */
+#include "accel/accel.h"
 #include "config/config_values.h"
 #include "serve/serve_plan.h"
 #include "serve/server.h"
@@ -78,6 +79,25 @@ static ds_status size_cache(ds_ctx *ctx, const ds_config_values *values, ds_serv
         dsi_serve_longest_text(params->source.model, params->source.max_length, block));
 }
 
+/* `auto` may choose cuda. */
+static ds_status check_offload(ds_ctx *ctx, const char *asked)
+{
+    dsi_accel_choice choice = {.accel = NULL};
+    char name[DSI_ACCEL_TEXT];
+    if (dsi_accel_is_auto(asked)) {
+        DS_TRY(dsi_accel_choose(ctx, asked, &choice));
+        dsi_accel_say(&choice, name);
+        asked = name;
+    }
+    if (strncmp(asked, "cuda", 4) == 0) {
+        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                       "state_manager.offload: keys and values of %s stay on it; leave it false, "
+                       "or serve on the processor",
+                       asked);
+    }
+    return DS_OK;
+}
+
 ds_status ds_serve_configure(ds_ctx *ctx, const ds_config *config, ds_serve_params *params)
 {
     ds_serve_params own = *params;
@@ -88,13 +108,7 @@ ds_status ds_serve_configure(ds_ctx *ctx, const ds_config *config, ds_serve_para
     }
     const ds_config_values *values = dsi_config_values(config);
     const ds_config_inference *in = &values->inference;
-    const char *accelerator = own.source.accelerator;
-    if (in->offload_kv && accelerator != NULL && strncmp(accelerator, "cuda", 4) == 0) {
-        return ds_fail(ctx, DS_ERR_UNSUPPORTED,
-                       "state_manager.offload: keys and values of %s stay on it; leave it false, "
-                       "or serve on the processor",
-                       accelerator);
-    }
+    DS_TRY(in->offload_kv ? check_offload(ctx, own.source.accelerator) : DS_OK);
     if (in->max_sequences > 0) {
         own.max_sequences = in->max_sequences;
         own.max_batch_tokens = in->max_batch_tokens;

@@ -48,6 +48,11 @@ echo '{"train_micro_batch_size_per_gpu":1,"optimizer":{"type":"AdamW","params":{
 plan=(./ds_plan --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/ds.json" --seq_length 32)
 check 0 "^accelerator: cuda \(auto\)$" "${with[@]}" "${plan[@]}"
 check 0 "^accelerator: cpu \(auto\)$" "${plan[@]}"
+# Keys and values that a file wants away stay on the device, whoever chose it.
+echo '{"state_manager":{"offload":true,"max_context":32}}' > "$nowhere/away.json"
+for name in auto cuda; do
+    check 1 "state_manager.offload: keys and values of cuda" "${with[@]}" ./ds_plan serve --model_config "$nowhere/config.json" --deepspeed_config "$nowhere/away.json" --accelerator $name
+done
 # The autotuner takes the profile of the device's name, and its memory; of a device without one it says so.
 echo '{"train_micro_batch_size_per_gpu":"auto","optimizer":{"type":"AdamW","params":{"lr":0.001}},"autotuning":{"enabled":true}}' > "$nowhere/tune.json"
 for i in $(seq 60); do echo "line $i of a text"; done > "$nowhere/text.txt"
@@ -74,6 +79,13 @@ check 1 "compiled by CUDA 13.0, the driver is of CUDA 12.4" "${with[@]}" DS_CUDA
 check 0 "driver: CUDA 12.4.*products: kernels of its own; there is no cuBLASLt .*libcublasLt.so.12" "${with[@]}" DS_CUDA_STANDIN=version=12040 ./ds_report
 elsewhere=("${plan[@]}" --device rtx-4090 --accelerator cuda)
 check 0 "^accelerator: cuda$" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}"
+# Options that there are not are refused without a device too; which devices are here is of no matter to a plan for elsewhere.
+for options in junk=1 junk graphs=2 device=x; do
+    check 1 "accelerator cuda: (there is no option \"junk\"|(graphs|device)=.*expected a whole number)" env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" --accelerator cuda:$options
+    check 1 "accelerator cuda: (there is no option \"junk\"|(graphs|device)=.*expected a whole number)" "${with[@]}" "${plan[@]}" --accelerator cuda:$options
+done
+check 0 "^accelerator: cuda:device=7$" "${with[@]}" "${elsewhere[@]}" --accelerator cuda:device=7
+check 1 "there is no device 7; there are 1" "${with[@]}" ./ds_accel_test cuda:device=7
 if ! ldconfig -p | grep -q libcuda.so.1; then # what is planned without a driver is what would run, but for cuBLASLt's products
     env DS_MODULE_PATH="$build/standin" "${elsewhere[@]}" | grep -v "^planned in" > "$nowhere/without"
     "${with[@]}" DS_CUBLASLT_STANDIN=none "${elsewhere[@]}" | grep -v "^planned in" | cmp - "$nowhere/without"

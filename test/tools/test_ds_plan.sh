@@ -153,6 +153,13 @@ check changes_kept 3 '^  zero_optimization.sub_group_size 10000000: ' \
 check no_fit 2 'give --fit too' "$tool" "${small[@]}" --nvme_path /a
 check nothing_fits 3 'nothing fits' "$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" \
     --world_size 8 --memory 1000000000 --fit
+# what no configuration has a plan with is no lack of memory: the error of the plan without --fit
+for name in CUDA cuda; do
+    refused=("$tool" "${xl[@]}" --deepspeed_config "$dir/z0.json" --world_size 8 --device rtx-4090 --accelerator $name)
+    want=$(env -u DS_MODULE_PATH "${refused[@]}" 2>&1) && continue # where the module is installed
+    [ "$(env -u DS_MODULE_PATH "${refused[@]}" --fit 2>&1; echo $?)" = "$want
+1" ] || { echo "FAILED fit_refused: --fit of --accelerator $name says otherwise than: $want"; failed=1; }
+done
 
 # ranks that share layers or sequences: where nothing fits without; what the search writes fits; not where the file says how many
 cat > "$dir/wide.json" <<'END'

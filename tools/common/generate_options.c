@@ -247,9 +247,9 @@ ds_status generate_parse(ds_ctx *ctx, int argc, char **argv, generate_options *o
          .out = &o->accelerator,
          .value = "NAME",
          .def = "auto",
-         .doc = "What computes: cpu, cuda (an NVIDIA GPU, one rank; cuda:device=1), null (computes "
-                "nothing, counts alone), sim (finds errors of order; slow), with options behind a "
-                "colon, sim:seed=7,turn=64; with "
+         .doc = "What computes: cpu, cuda (an NVIDIA GPU for each rank; cuda:device=1), null "
+                "(computes nothing, counts alone), sim (finds errors of order; slow), with options "
+                "behind a colon, sim:seed=7,turn=64; with "
                 "sim:copy_gbps=16,kernel_us=5 it says how long transfers and kernels would take; "
                 "auto is the best that there is."},
         {.name = "threads",

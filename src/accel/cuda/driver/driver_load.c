@@ -125,7 +125,7 @@ ds_status dsc_check_device(ds_ctx *ctx, const dsc_driver *cu, int ordinal)
     }
     DSC_CU(ctx, cu, counted, "cuDeviceGetCount");
     if (ordinal >= n) {
-        return dsc_fail(ctx, DS_ERR_ARG,
+        return dsc_fail(ctx, DS_ERR_NOT_FOUND,
                         "accelerator cuda: there is no device %d; there are %d, from 0 on", ordinal,
                         n);
     }
