@@ -23,13 +23,11 @@ endif()
 # Kernels by instruction set. Files in simd/ are templates, compiled once for each set of vectors, and
 # for avx512_vnni and avx512_bf16 those whose products differ there; files in bf16/ once for each set with products of bf16.
 set(DS_ISA_OBJECTS)
-# Unrolled vectors have calls for checks, a third of the compiler's time, and none of alignment and pointers, which most of their loads need not have.
-# A library behind ds_flags, since -fsanitize=undefined turns on what stands before it.
+# Unrolled vectors have calls for checks, a third of the compiler's time.
 add_library(ds_less_checked INTERFACE)
 target_link_libraries(ds_less_checked INTERFACE ds_flags)
 if(DS_SANITIZE MATCHES "address" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(ds_less_checked INTERFACE --param=asan-instrumentation-with-call-threshold=0
-    -fno-sanitize=alignment,null,object-size,pointer-overflow)
+  target_compile_options(ds_less_checked INTERFACE --param=asan-instrumentation-with-call-threshold=0)
 endif()
 function(ds_isa name)
   file(GLOB own CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/accel/cpu/${name}/*.c)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # make check: every test in the release build, of the longest tables of runs a part (DS_MATRIX_PART=N: about one in N); those that are
-# not labelled slow again under address and undefined-behaviour sanitizers, and most of those with threads under the thread sanitizer, of
+# not labelled slow again under address and undefined-behaviour sanitizers (but its checks of alignment, null and pointers' sums), and most of those with threads under the thread sanitizer, of
 # long tables one row in eight. Closes with CTest's summary.
 # CHECK_WHOLE=1 (make check-long): under the sanitizers too every test, every row and every check (of alignment and of pointers' sums,
 # too), and nothing in the release build.

@@ -5,6 +5,7 @@
 
 #include "accel/cpu/cpu_features.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -128,7 +129,10 @@ static void take_best(ds_ctx *ctx, dsi_accel_choice *choice)
             choice->accel = accel;
             priority = modules[i].priority;
         } else if (found != DS_ERR_NOT_FOUND) {
-            ds_log(ctx, DS_LOG_WARN, "%s is not used: %s", modules[i].name, ds_ctx_error(ctx));
+            static atomic_bool said[N_MODULES]; /* once: each engine and server chooses */
+            if (!atomic_exchange(&said[i], true)) {
+                ds_log(ctx, DS_LOG_WARN, "%s is not used: %s", modules[i].name, ds_ctx_error(ctx));
+            }
         }
     }
     (void)snprintf(choice->name, sizeof choice->name, "%s", choice->accel->name);

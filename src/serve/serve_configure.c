@@ -34,7 +34,7 @@ static ds_status fill_memory(ds_ctx *ctx, const ds_config_values *values, ds_ser
     params->kv_tokens = whole;
     DS_TRY(dsi_serve_plan_on(ctx, params, ranks, NULL, &needs, NULL));
     const uint64_t other = needs.total - needs.keys_values + (uint64_t)in->kv_size;
-    const uint64_t room = needs.available / ranks;
+    const uint64_t room = needs.available;
     if (needs.available != 0 && other + needs.keys_values > room) {
         return ds_fail(ctx, DS_ERR_NOMEM,
                        "state_manager.memory_config.size: %" PRId64

@@ -20,7 +20,7 @@ static size_t own_bytes(const ds_server *s)
            vocabulary * sampled;
 }
 
-static void fill(const ds_server *s, ds_serve_needs *out)
+static void fill(const ds_server *s, uint32_t n_ranks, ds_serve_needs *out)
 {
     const ds_generator *g = s->generator;
     const size_t device = dsi_accel_device_memory(g->ctx, &g->accel);
@@ -35,7 +35,7 @@ static void fill(const ds_server *s, ds_serve_needs *out)
                             .batch = needs.batch,
                             .process = needs.process,
                             .total = dsi_generator_needs_sum(&needs),
-                            .available = device > 0 ? device : dsi_machine_memory(),
+                            .available = device > 0 ? device : dsi_machine_memory() / n_ranks,
                             .position = (needs.keys_values + needs.stored_keys) / (size_t)tokens,
                             .kv_tokens = tokens,
                             .max_length = s->max_length,
@@ -119,7 +119,7 @@ ds_status dsi_serve_plan_on(ds_ctx *ctx, const ds_serve_params *params, uint32_t
     ds_server s;
     ds_status status = dsi_serve_plan(ctx, params, n_ranks, &s);
     if (status >= 0) {
-        fill(&s, needs_out);
+        fill(&s, n_ranks > 0 ? n_ranks : 1, needs_out);
         status = params->draft != NULL ? add_drafter(&s, params, needs_out) : DS_OK;
     }
     if (status >= 0 && device != NULL) {

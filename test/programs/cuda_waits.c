@@ -349,7 +349,7 @@ static int rank_main(bench *b, uint32_t every)
             (of != NULL && strstr(b->steps[s].what, of) == NULL) || at++ % every != 0) {
             continue;
         }
-        const bool found = is_seen(b, s);
+        const bool found = is_seen(b, s) || (!redundant && is_seen(b, s)); /* on a busy machine */
         tried += 1;
         seen += found ? 1 : 0;
         if (found == redundant && b->rank == 0) {

@@ -101,10 +101,11 @@ for i in 1 2 3 4; do
     echo '{"anchor": "a small river", "positive": "the old mill"}'
     echo '{"anchor": "children look", "positive": "fish in may"}'
 done > rows.jsonl
+echo '{"train_micro_batch_size_per_gpu": 2}' > fp32.json # without a file: bf16 where that is fast
 train_dense() { # OUTPUT LR STEPS flags …
     local output=$1 lr=$2 steps=$3
     shift 3
-    "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --micro_batch 2 --learning_rate "$lr" --steps "$steps" \
+    "$build/ds_train" --model model --data rows.jsonl --seq_length 12 --objective embeddings --deepspeed_config fp32.json --learning_rate "$lr" --steps "$steps" \
         --lr_scheduler_type none --output "$output" "$@" > train.log 2>&1 || fail "Dense: $output" train.log
 }
 for name in tanh two adds silu; do

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ds_plan serve: what a server takes, before it is made. */
 #include "common/plan_serve.h"
+#include "accel/accel.h"
 #include "ckpt/gguf_model.h"
 #include "common/hub_flag.h"
 #include "common/output.h"
@@ -219,9 +220,14 @@ static ds_status report(plan_serve_run *r, int *code)
     DS_TRY(fill_params(r));
     DS_TRY(plan(r, &r->params, r->o->device != NULL ? &r->device : NULL, &r->needs));
     if (r->memory_of[0] == '\0') {
-        r->memory = r->needs.available / (uint64_t)r->o->ranks;
+        dsi_accel_choice accel;
+        DS_TRY(dsi_accel_choose_to_plan(r->ctx, r->params.source.accelerator, &accel));
+        const bool on_device = dsi_accel_device_memory(r->ctx, &accel) > 0;
+        r->memory = r->needs.available;
         (void)snprintf(r->memory_of, sizeof r->memory_of,
-                       r->o->ranks > 1 ? "of this machine for each" : "of this machine");
+                       on_device         ? "of the device"
+                       : r->o->ranks > 1 ? "of this machine for each"
+                                         : "of this machine");
     }
     if (!plan_serve_fits(r, r->needs.total)) {
         DS_TRY(find_changes(r, changes, &n_changes));

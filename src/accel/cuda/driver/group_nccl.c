@@ -96,7 +96,7 @@ ds_status dsc_group_settle(ds_accel_group *g, dsc_nccl_result result, const char
         result = asked != DSC_NCCL_SUCCESS ? asked : result;
         if (result == DSC_NCCL_IN_PROGRESS && g->seconds > 0.0 && now() - begin > g->seconds) {
             return dsc_fail(g->ctx, DS_ERR_PEER,
-                            "accelerator cuda: %s: NCCL has not connected the ranks within %.0f s",
+                            "accelerator cuda: %s: NCCL is not done after %.0f s",
                             what, g->seconds);
         }
         if (result == DSC_NCCL_IN_PROGRESS) {
@@ -127,6 +127,8 @@ static ds_status make_id(ds_ctx *ctx, unsigned char id_out[DS_ACCEL_GROUP_ID])
  * where that is in progress. */
 static void close_comm(ds_accel_group *g)
 {
+    const double soon = 10.0; /* a rank that has failed does not come */
+    g->seconds = g->seconds > 0.0 && g->seconds < soon ? g->seconds : soon;
     const ds_status ended = dsc_group_settle(g, g->nccl->finalize(g->comm), "the end of a group");
     (void)(ended == DS_OK ? g->nccl->destroy(g->comm) : g->nccl->abort(g->comm));
     g->comm = NULL;
