@@ -2,7 +2,10 @@
 /* See module.h. */
 #include "base/module.h"
 
+#include "base/library_open.h"
+
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,12 +37,13 @@ static void *try_path(const char *folder, const char *file, int scope, char *why
     char path[PATH_BYTES + 128];
     (void)snprintf(path, sizeof path, "%s%s%s", folder,
                    folder[0] == '\0' || folder[strlen(folder) - 1] == '/' ? "" : "/", file);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_NODELETE | scope);
+    char text[400];
+    bool is_there = false;
+    void *handle =
+        dsi_library_open(path, RTLD_NOW | RTLD_NODELETE | scope, &is_there, text, sizeof text);
     if (handle == NULL) {
-        const char *text = dlerror();
         const size_t used = strlen(why);
-        (void)snprintf(why + used, why_bytes - used, "%s%.300s", used > 0 ? "; " : "",
-                       text != NULL ? text : path);
+        (void)snprintf(why + used, why_bytes - used, "%s%s", used > 0 ? "; " : "", text);
     }
     return handle;
 }
