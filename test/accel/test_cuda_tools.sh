@@ -86,11 +86,14 @@ if ! ldconfig -p | grep -q libcuda.so.1; then
 fi
 # Files that are cut off: loading them would end the process without a word.
 mkdir "$nowhere/cut" "$nowhere/module"
-for name in libnvidia-ml.so.1 libnccl.so.2 libcufile.so.0; do
+for name in libcublasLt.so.13 libnvidia-ml.so.1 libnccl.so.2 libcufile.so.0 libnvrtc.so.13; do
     head -c 12000 "standin/$name" > "$nowhere/cut/$name"
     check 0 "$name: the file is cut off: it has 12000 bytes of [0-9]+" env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin" ./ds_report
     rm "$nowhere/cut/$name"
 done
+: > "$nowhere/cut/libcublasLt.so.13" # a damaged newer one is the error, not a missing older one
+check 0 "there is no cuBLASLt \([^ ]*/libcublasLt.so.13: file too short\)" env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin" ./ds_report
+rm "$nowhere/cut/libcublasLt.so.13"
 head -c 12000 standin/libcuda.so.1 > "$nowhere/cut/libcuda.so.1"
 cut=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin")
 check 1 "libcuda.so.1: the file is cut off: it has 12000 bytes of [0-9]+" "${cut[@]}" ./ds_accel_test cuda

@@ -12,10 +12,16 @@ bool dsc_library_load(const dsc_library_row *row, void *table, char *why, size_t
 {
     void *object = NULL;
     char text[400] = "";
+    bool is_damaged = false; /* text is of a file that is there */
     for (uint32_t i = 0; row->files[i] != NULL && object == NULL; ++i) {
+        char why_not[sizeof text] = "";
         bool is_there = false;
         object = dsi_library_open(row->files[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, &is_there,
-                                  text, sizeof text);
+                                  why_not, sizeof why_not);
+        if (object == NULL && !is_damaged) {
+            memcpy(text, why_not, sizeof text);
+            is_damaged = is_there;
+        }
     }
     if (object == NULL) {
         (void)snprintf(why, n, "there is no %s (%.300s); %s", row->what, text, row->package);
