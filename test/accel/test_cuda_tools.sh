@@ -102,6 +102,15 @@ rm "$nowhere/cut/libcuda.so.1"
 head -c 200000 standin/libdeepspeed_cuda.so > "$nowhere/module/libdeepspeed_cuda.so"
 check 1 "module/libdeepspeed_cuda.so: the file is cut off: it has 200000 bytes of [0-9]+" env DS_MODULE_PATH="$nowhere/module" ./ds_accel_test cuda
 check 0 "^accelerator cuda \.+ \[NO\] .*module/libdeepspeed_cuda.so: the file is cut off" env DS_MODULE_PATH="$nowhere/module" ./ds_report
+# What DS_MODULE_PATH has is what counts, and it is no other accelerator.
+asked=(env DS_MODULE_PATH="$nowhere/module" LD_LIBRARY_PATH="$build/standin" ./ds_accel_test cuda --rounds 1)
+: > "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so of DS_MODULE_PATH cannot be loaded \(.*file too short" "${asked[@]}"
+cp own_accel_0.so "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so is the accelerator \"own[^\"]*\", expected \"cuda\"" "${asked[@]}"
+rm "$nowhere/module/libdeepspeed_cuda.so"
+mkdir "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so of DS_MODULE_PATH cannot be loaded" "${asked[@]}"
 cp ds_accel_test "$nowhere/"
 check 1 "libdeepspeed_cuda.so cannot be loaded .*; the package libdeepspeed-cuda has it" "$nowhere/ds_accel_test" cuda
 echo "cuda and the tools agree"
