@@ -37,6 +37,7 @@ const char dsc_device_header[] = {@bytes@0};
 function(ds_cuda_module target)
   add_library(${target} MODULE ${DS_CUDA_GLUE} ${DS_CUDA_DRIVER} ${ARGN} ${PROJECT_BINARY_DIR}/cuda/device_header.c
     ${PROJECT_SOURCE_DIR}/src/base/tensor.c
+    ${PROJECT_SOURCE_DIR}/src/base/library_open.c
     ${PROJECT_SOURCE_DIR}/src/base/dynamic_map.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks.c
     ${PROJECT_SOURCE_DIR}/src/base/blocks_k.c)

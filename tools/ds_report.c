@@ -326,6 +326,11 @@ static void probe_row(const options *o, const char *name,
     if (child < 0 || waitpid(child, &code, 0) < 0) {
         code = 1;
     }
+    if (child >= 0 && WIFSIGNALED(code)) {
+        const size_t used = strlen(why);
+        (void)snprintf(why + used, sizeof why - used, "%sthe probe was killed by signal %d (%s)",
+                       used > 0 ? "; " : "", WTERMSIG(code), strsignal(WTERMSIG(code)));
+    }
     const bool says = why[0] != '\0' && (code == 0 || !o->hide_errors_and_warnings);
     row(name, "%s%s%s", code == 0 ? "[OKAY]" : "[NO]", says ? " " : "", says ? why : "");
 }

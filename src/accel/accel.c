@@ -41,7 +41,10 @@ static ds_status load_module(ds_ctx *ctx, const dsi_accel_module *module,
     char text[1024];
     const ds_status status = dsi_accel_load_beside(ctx, module->file, accel_out);
     if (status >= 0) {
-        return status;
+        return strcmp((*accel_out)->name, module->name) == 0
+                   ? status
+                   : ds_fail(ctx, DS_ERR_FORMAT, "%s is the accelerator \"%s\", expected \"%s\"",
+                             module->file, (*accel_out)->name, module->name);
     }
     (void)snprintf(text, sizeof text, "%s", ds_ctx_error(ctx));
     return ds_fail(ctx, status, "%s; the package %s has it", text, module->package);

@@ -4,6 +4,7 @@
  */
 #include "accel/accel.h"
 #include "accel/cpu/registry.h"
+#include "base/library_open.h"
 #include "base/module.h"
 
 #include <dlfcn.h>
@@ -105,10 +106,12 @@ static ds_status table_of(ds_ctx *ctx, void *object, const char *path, const ds_
 
 ds_status dsi_accel_load(ds_ctx *ctx, const char *path, const ds_accel **accel_out)
 {
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    char why[400];
+    bool is_there = false;
+    void *object =
+        dsi_library_open(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE, &is_there, why, sizeof why);
     if (object == NULL) {
-        return ds_fail(ctx, DS_ERR_NOT_FOUND, "cannot load the accelerator %s: %s", path,
-                       dlerror());
+        return ds_fail(ctx, DS_ERR_NOT_FOUND, "cannot load the accelerator %s: %s", path, why);
     }
     (void)dlclose(object); /* RTLD_NODELETE: it stays */
     return table_of(ctx, object, path, accel_out);

@@ -2,7 +2,10 @@
 /* See module.h. */
 #include "base/module.h"
 
+#include "base/library_open.h"
+
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,17 +32,18 @@ static void own_folder(char *folder)
 }
 
 /* Tries one path; keeps the reason why not. */
-static void *try_path(const char *folder, const char *file, int scope, char *why, size_t why_bytes)
+static void *try_path(const char *folder, const char *file, int scope, bool *there_out, char *why,
+                      size_t why_bytes)
 {
     char path[PATH_BYTES + 128];
     (void)snprintf(path, sizeof path, "%s%s%s", folder,
                    folder[0] == '\0' || folder[strlen(folder) - 1] == '/' ? "" : "/", file);
-    void *handle = dlopen(path, RTLD_NOW | RTLD_NODELETE | scope);
+    char text[400];
+    void *handle =
+        dsi_library_open(path, RTLD_NOW | RTLD_NODELETE | scope, there_out, text, sizeof text);
     if (handle == NULL) {
-        const char *text = dlerror();
         const size_t used = strlen(why);
-        (void)snprintf(why + used, why_bytes - used, "%s%.300s", used > 0 ? "; " : "",
-                       text != NULL ? text : path);
+        (void)snprintf(why + used, why_bytes - used, "%s%s", used > 0 ? "; " : "", text);
     }
     return handle;
 }
@@ -51,15 +55,21 @@ ds_status dsi_module_load(ds_ctx *ctx, const char *file, dsi_module_scope scope,
     char why[1500] = "";
     const char *asked = getenv("DS_MODULE_PATH");
     void *handle = NULL;
+    bool is_there = false;
     const int how = scope == DSI_MODULE_GLOBAL ? RTLD_GLOBAL : RTLD_LOCAL;
     own_folder(folder);
     (void)snprintf(beside, sizeof beside, "%s../lib", folder);
     if (asked != NULL && asked[0] != '\0') {
-        handle = try_path(asked, file, how, why, sizeof why);
+        handle = try_path(asked, file, how, &is_there, why, sizeof why);
+        if (handle == NULL && is_there) { /* another copy is not what was asked for */
+            return ds_fail(ctx, DS_ERR_UNSUPPORTED,
+                           "%s of DS_MODULE_PATH cannot be loaded (%s); replace or remove it", file,
+                           why);
+        }
     }
     const char *places[3] = {folder, beside, ""};
     for (size_t i = 0; i < 3 && handle == NULL; ++i) {
-        handle = try_path(places[i], file, how, why, sizeof why);
+        handle = try_path(places[i], file, how, &is_there, why, sizeof why);
     }
     if (handle == NULL) {
         return ds_fail(ctx, DS_ERR_UNSUPPORTED,

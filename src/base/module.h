@@ -13,7 +13,8 @@ typedef enum dsi_module_scope {
 } dsi_module_scope;
 
 /* Looks in the folder that DS_MODULE_PATH names, beside the library or program, in ../lib of that,
- * and where the system has libraries. Errors: ERR_UNSUPPORTED says what each place lacked. */
+ * and where the system has libraries. A file in DS_MODULE_PATH that cannot be loaded is the error.
+ * Errors: ERR_UNSUPPORTED says what each place lacked. */
 ds_status dsi_module_load(ds_ctx *ctx, const char *file, dsi_module_scope scope, void **object_out);
 
 #endif

@@ -96,6 +96,33 @@ if ! ldconfig -p | grep -q libcuda.so.1; then
     check 1 "no CUDA driver .*NVIDIA's driver package has libcuda.so.1" env DS_MODULE_PATH="$build/standin" ./ds_accel_test cuda
     check 0 "^accelerator cuda \.+ \[NO\] .*no CUDA driver .*NVIDIA's driver package has libcuda.so.1; kernels ahead of time: the host layer \(CUDA 13.0\); custom operators: .*; products: .*; collectives: .*; disks: " env DS_MODULE_PATH="$build/standin" ./ds_report
 fi
+# Files that are cut off: loading them would end the process without a word.
+mkdir "$nowhere/cut" "$nowhere/module"
+for name in libcublasLt.so.13 libnvidia-ml.so.1 libnccl.so.2 libcufile.so.0 libnvrtc.so.13; do
+    head -c 12000 "standin/$name" > "$nowhere/cut/$name"
+    check 0 "$name: the file is cut off: it has 12000 bytes of [0-9]+" env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin" ./ds_report
+    rm "$nowhere/cut/$name"
+done
+: > "$nowhere/cut/libcublasLt.so.13" # a damaged newer one is the error, not a missing older one
+check 0 "there is no cuBLASLt \([^ ]*/libcublasLt.so.13: file too short\)" env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin" ./ds_report
+rm "$nowhere/cut/libcublasLt.so.13"
+head -c 12000 standin/libcuda.so.1 > "$nowhere/cut/libcuda.so.1"
+cut=(env DS_MODULE_PATH="$build/standin" LD_LIBRARY_PATH="$nowhere/cut:$build/standin")
+check 1 "libcuda.so.1: the file is cut off: it has 12000 bytes of [0-9]+" "${cut[@]}" ./ds_accel_test cuda
+check 0 "^accelerator cuda \.+ \[NO\] the probe was killed by signal 7" "${cut[@]}" ./ds_report # other stand-ins are linked against it
+rm "$nowhere/cut/libcuda.so.1"
+head -c 200000 standin/libdeepspeed_cuda.so > "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "module/libdeepspeed_cuda.so: the file is cut off: it has 200000 bytes of [0-9]+" env DS_MODULE_PATH="$nowhere/module" ./ds_accel_test cuda
+check 0 "^accelerator cuda \.+ \[NO\] .*module/libdeepspeed_cuda.so: the file is cut off" env DS_MODULE_PATH="$nowhere/module" ./ds_report
+# What DS_MODULE_PATH has is what counts, and it is no other accelerator.
+asked=(env DS_MODULE_PATH="$nowhere/module" LD_LIBRARY_PATH="$build/standin" ./ds_accel_test cuda --rounds 1)
+: > "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so of DS_MODULE_PATH cannot be loaded \(.*file too short" "${asked[@]}"
+cp own_accel_0.so "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so is the accelerator \"own[^\"]*\", expected \"cuda\"" "${asked[@]}"
+rm "$nowhere/module/libdeepspeed_cuda.so"
+mkdir "$nowhere/module/libdeepspeed_cuda.so"
+check 1 "libdeepspeed_cuda.so of DS_MODULE_PATH cannot be loaded" "${asked[@]}"
 cp ds_accel_test "$nowhere/"
 check 1 "libdeepspeed_cuda.so cannot be loaded .*; the package libdeepspeed-cuda has it" "$nowhere/ds_accel_test" cuda
 echo "cuda and the tools agree"
