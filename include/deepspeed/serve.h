@@ -113,9 +113,9 @@ typedef struct ds_serve_needs {
     uint64_t batch;       /* inputs, activations and workspace of the largest batch, drawing */
     uint64_t process;     /* plans, libraries */
     uint64_t total;       /* the sum */
-    uint64_t available;   /* for a rank: its device's, or its share of this machine or of its control
-                             group; 0: unknown */
-    uint64_t position;    /* keys and values of one position */
+    uint64_t available; /* for a rank: its device's, or its share of this machine or of its control
+                           group; 0: unknown */
+    uint64_t position;  /* keys and values of one position */
     uint64_t parameters;
     int64_t kv_tokens, max_length, max_sequences, max_batch_tokens;
     ds_dtype dtype, kv_type; /* of the arithmetic; of keys and values */

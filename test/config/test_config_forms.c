@@ -59,7 +59,8 @@ static void notices_what_has_no_effect(void **state)
                        "   curriculum_learning: {enabled: true}}},\n"
                        " activation_checkpointing: {cpu_checkpointing: true}}";
     CHECK_OK(*state, config_resolve(*state, text, 1, NULL, &config));
-    assert_true(config_has_notice(config, "cpu_checkpointing: in force beside an accelerator with memory of its own"));
+    assert_true(config_has_notice(
+        config, "cpu_checkpointing: in force beside an accelerator with memory of its own"));
     assert_true(config_has_notice(config, "ds.json:1:42: disable_allgather: no effect"));
     assert_true(config_has_notice(config, "compile.deepcompile: no effect"));
     assert_true(config_has_notice(config, "off, because data_efficiency.enabled is false"));

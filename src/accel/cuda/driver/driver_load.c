@@ -7,6 +7,7 @@
 #include "accel/cuda/driver/health.h"
 #include "accel/cuda/driver/library_load.h"
 #include "accel/cuda/driver/lt.h"
+#include "base/library_open.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -51,7 +52,11 @@ static void load(void)
                                         .symbols = symbols,
                                         .n_symbols = sizeof symbols / sizeof symbols[0]};
     if (!dsc_library_load(&row, &driver.cu, driver.why, sizeof driver.why)) {
-        driver.absent = dlopen(files[0], RTLD_LAZY | RTLD_NOLOAD) == NULL;
+        char text[256];
+        bool is_there = false; /* damaged, or too old */
+        driver.absent =
+            dsi_library_open(files[0], RTLD_LAZY, &is_there, text, sizeof text) == NULL &&
+            !is_there;
         return;
     }
     const dsc_cu_result result = driver.cu.init(0);

@@ -96,8 +96,8 @@ ds_status dsc_group_settle(ds_accel_group *g, dsc_nccl_result result, const char
         result = asked != DSC_NCCL_SUCCESS ? asked : result;
         if (result == DSC_NCCL_IN_PROGRESS && g->seconds > 0.0 && now() - begin > g->seconds) {
             return dsc_fail(g->ctx, DS_ERR_PEER,
-                            "accelerator cuda: %s: NCCL is not done after %.0f s",
-                            what, g->seconds);
+                            "accelerator cuda: %s: NCCL is not done after %.0f s", what,
+                            g->seconds);
         }
         if (result == DSC_NCCL_IN_PROGRESS) {
             (void)nanosleep(&pause, NULL);
