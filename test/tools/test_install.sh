@@ -52,10 +52,10 @@ fi
 for page in deepspeed ds_ssh ds_elastic ds_train ds_generate ds_config ds_data ds_checkpoint; do
     [ -s "$scratch/usr/share/man/man1/$page.1" ] && [ -x "$scratch/usr/bin/$page" ]
 done
-# The accelerator cuda is a component of its own, and all of it.
+# The accelerator cuda is a component of its own, with its licence, and all of it.
 cmake --install "$build" --prefix "$scratch/cuda" --component cuda > "$scratch/log"
-parts=$(find "$scratch/cuda" -type f -printf '%f\n' 2> /dev/null || true)
-wanted=$([ ! -e "$build/libdeepspeed_cuda.so" ] || echo libdeepspeed_cuda.so)
+parts=$(find "$scratch/cuda" -type f -printf '%f ' 2> /dev/null | tr ' ' '\n' | sort | xargs || true)
+wanted=$([ ! -e "$build/libdeepspeed_cuda.so" ] || echo copyright libdeepspeed_cuda.so)
 [ "$parts" = "$wanted" ] || { echo "FAILED: the component cuda has \"$parts\", expected \"$wanted\""; exit 1; }
 grep -q 'CPACK_DEBIAN_CUDA_PACKAGE_NAME "libdeepspeed-cuda"' "$build/CPackConfig.cmake"
 # An installed tool, found by way of PATH, loads the modules that carry ranks over a network, and that of https.

@@ -283,7 +283,8 @@ ds_status launch_flags_parse(ds_ctx *ctx, int argc, char **argv, dsi_launch_opti
          .value = "PROFILE",
          .in_full = true,
          .doc = "What a rank runs on, as for ds_plan; none: times are not predicted. Default: "
-                "measured here by ds_bench, once for a results folder."},
+                "that of the GPU that is found, or else measured here by ds_bench, once for a "
+                "results folder."},
         HEADING("Restart:"),
         {.name = "restart_count",
          .type = DSI_ARG_INT,
