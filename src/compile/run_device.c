@@ -46,7 +46,8 @@ ds_status dsi_run_device_find(ds_ctx *ctx, const dsi_engine_spec *spec, dsi_run_
     const dsi_device *profile = dsi_device_of_name(about.name);
     if (profile != NULL) {
         found_out->device = dsi_device_of_rank(profile, n_local, 1);
-        found_out->device.memory_bytes = least(profile->memory_bytes, about.memory);
+        found_out->device.memory_bytes =
+            least(profile->memory_bytes, dsi_accel_device_memory(ctx, &spec->accel));
         found_out->device.host_memory_bytes =
             least(profile->host_memory_bytes, dsi_machine_memory());
     }

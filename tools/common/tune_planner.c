@@ -175,7 +175,6 @@ const dsi_tune_planner tune_planner_ds_train = {
 ds_status tune_find_device(ds_ctx *ctx, const dsi_launch_options *options, const char **profile_out,
                            uint64_t *bytes_out)
 {
-    const uint64_t gib = (uint64_t)1 << 30;
     planner *p = NULL;
     dsi_accel_choice choice;
     ds_accel_about about = {.name = ""};
@@ -191,17 +190,17 @@ ds_status tune_find_device(ds_ctx *ctx, const dsi_launch_options *options, const
         dsi_accel_choose(ctx, p->options.accelerator, &choice) >= 0 &&
         dsi_accel_chosen(&choice)->about != NULL) {
         (void)dsi_accel_chosen(&choice)->about(ctx, choice.options, &about);
+        *bytes_out = dsi_accel_device_memory(ctx, &choice);
     }
     close_planner(p); /* what is wrong with them is reported by the search, or by its trials */
     const dsi_device *profile = dsi_device_of_name(about.name);
     if (profile != NULL) {
         *profile_out = profile->name;
-        *bytes_out = about.memory / gib * gib;
         ds_log(ctx, DS_LOG_JOB, "device: %s, by the profile %s", about.name, profile->name);
     } else if (about.name[0] != '\0') {
         ds_log(ctx, DS_LOG_WARN,
                "there is no profile of %s: times and memory are this processor's; --device with a "
-               "profile and --rank_memory say its own",
+               "profile says its own",
                about.name);
     }
     return DS_OK;
